@@ -1,8 +1,8 @@
 //! Compiles the kernel programs (`bpf/pindown.bpf.c`) with clang, and sets the cfg `pindown_bpf` if this succeeds.
 //!
 //! Without clang or libbpf's headers the crate still builds, with a warning. It can then use a running
-//! `pindown-helper`, but cannot load the programs itself. `PINDOWN_BPF=off` requests such a build, and so does a build
-//! without the feature `bpf`, which gives no warning.
+//! `pindown-helper`, but cannot load the programs itself. `PINDOWN_BPF=off` requests such a build. A build without the
+//! feature `bpf` has the same effect, without a warning.
 
 use std::env;
 use std::path::{Path, PathBuf};

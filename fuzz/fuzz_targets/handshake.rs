@@ -1,4 +1,5 @@
-//! A caller may send any bytes before it is identified: the handshake must end in a connection or in a rejection.
+//! Passes arbitrary bytes of a caller that is not authenticated. The handshake must end in a connection or in a
+//! rejection.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale::transport::connect::fuzz_handshake(bytes));

@@ -1,4 +1,5 @@
-//! Values that a peer sends and an application parses: descriptions of memory, parts of them, raw keys, numbers of groups, operations and types.
+//! Parses arbitrary values that a peer may send to an application: descriptions of memory, parts of them, raw keys, and
+//! numbers of groups, operations and types.
 #![no_main]
 
 use std::sync::OnceLock;

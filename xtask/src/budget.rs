@@ -1,11 +1,11 @@
-//! Instruction budgets: the cost of each operation is counted in instructions instead of time, so that a later feature
-//! cannot use up what an earlier one saved.
+//! Instruction budgets: the cost of each operation is counted in instructions instead of time, so that a later change
+//! cannot undo an earlier improvement without notice.
 //!
-//! The benchmark `budget` of the library runs each operation under valgrind with gungraun, in two builds: the build of
-//! the workspace (link-time optimization, one codegen unit), and the build of a crate outside it with the default
-//! release profile, as users build the library (`downstream`). crates/percale/benches/budget.toml contains the
-//! ceilings, one `"name" = instructions` per line. The names of the second build begin with "downstream ". The check
-//! fails for a benchmark without a ceiling, a ceiling without a benchmark, and a count above its ceiling.
+//! The benchmark `budget` of the library runs each operation under valgrind with gungraun, in two builds. One is the
+//! build of the workspace (link-time optimization, one codegen unit). The other is the build of a crate outside of it
+//! with the default release profile, as users build the library (`downstream`). crates/percale/benches/budget.toml
+//! contains the ceilings, one `"name" = instructions` per line. The names of the second build begin with "downstream ".
+//! The check fails for a benchmark without a ceiling, a ceiling without a benchmark, and a count above its ceiling.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, VALGRIND};
@@ -36,7 +36,7 @@ const CEILINGS: &str = "crates/percale/benches/budget.toml";
 /// The directory of the crate outside the workspace, and the target directory of its build.
 const DOWNSTREAM: &str = "downstream";
 
-/// The factor between a count and its new ceiling: compilers and C libraries differ a little.
+/// The ratio of a new ceiling to its count. Compilers and C libraries differ slightly.
 const ROOM: f64 = 1.05;
 
 type Counts = BTreeMap<String, u64>;
@@ -59,7 +59,7 @@ impl Build {
         }
     }
 
-    /// Returns a cargo program for commands on the benchmark's package, and the target directory.
+    /// Returns a cargo program for commands on the package of the benchmark, and the target directory.
     fn cargo(self, place: &Place) -> (Program, PathBuf) {
         match self {
             Self::Workspace => (place.cargo(), place.target.clone()),
@@ -154,7 +154,7 @@ fn count_build(place: &Place, build: Build, runner: &Path) -> Outcome<Counts> {
 }
 
 /// Returns the name (`ring::send.8`) and the instructions of one benchmark from gungraun's summary (version 7 of its
-/// layout).
+/// format).
 fn counted(summary: &Value) -> Option<(String, u64)> {
     let path = summary["module_path"].as_str()?;
     let path = path.split_once("::").map_or(path, |(_file, path)| path);
@@ -167,8 +167,8 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
     Some((name, instructions))
 }
 
-/// Installs the runner in the version of the library in Cargo.lock. The speed of the runner does not matter, so it is
-/// built quickly.
+/// Installs the runner in the version of the library in Cargo.lock. It is built without optimization, because its speed
+/// does not matter.
 fn runner(place: &Place) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
     let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;

@@ -1,5 +1,5 @@
-//! Starts a program that may hang, leave processes behind, or be one of a pair. It runs in a separate process group,
-//! its output is written to a file, and it is ended by its process IDs.
+//! Starts a program that may hang, leave processes behind, or be one of a pair. The program runs in a separate process
+//! group, its output is written to a file, and it is killed by its process IDs.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The interval at which a client is polled.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A running client. Dropping it ends the client.
+/// A running client. Dropping it kills the client.
 pub(crate) struct Client {
     child: Child,
     said: PathBuf,
@@ -47,12 +47,12 @@ impl Client {
         self.status.is_none()
     }
 
-    /// Returns the exit status, once the end was noticed.
+    /// Returns the exit status, if the end of the client has been detected.
     pub(crate) fn ended(&self) -> Option<ExitStatus> {
         self.status
     }
 
-    /// Waits until the client ends. At the deadline the client is ended, and `None` is returned.
+    /// Waits until the client ends. At the deadline, kills the client and returns `None`.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while self.is_running() && Instant::now() < deadline {
             thread::sleep(GLANCE);
@@ -64,15 +64,15 @@ impl Client {
         self.status
     }
 
-    /// Returns its output so far.
+    /// Returns the output of the client so far.
     pub(crate) fn said(&self) -> String {
         fs::read(&self.said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Ends the client, its children and its group, and reaps it. Until then its process ID is not reused.
+    /// Kills the client, its children and its group, and reaps it. Its process ID is not reused before that.
     fn finish(&mut self) {
         processes::end_with_children(self.child.id());
-        // If the group has no members, the call fails, which is not an error.
+        // The call fails if the group has no members. This is not an error.
         kill_process_group(Pid::from_child(&self.child), Signal::KILL).ok();
         self.status = self.child.wait().ok();
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn hanging_client_is_killed_with_its_children() {
-        // A child in a session of its own is not in the client's group. It is found by its parent.
+        // A child in its own session is not in the client's group. It is found by its parent.
         let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
         let deadline = Instant::now() + Duration::from_secs(60);
         while client.said().is_empty() && Instant::now() < deadline {

@@ -1,9 +1,9 @@
 //! Requirement coverage: the requirements that are proved by tests that ran and passed.
 //!
 //! A requirement is proved in one cell of the table if a test in that cell with its mark passed and no such test
-//! failed. A cell is a transport and an API (`shm/rust`), read from the test's module path. A test without a transport
-//! in its path proves its requirement in general, which the column `any` counts. The column `proved` counts the
-//! requirements that are proved in any cell.
+//! failed. A cell is a transport and an API (`shm/rust`), which are read from the test's module path. A test without a
+//! transport in its path proves its requirement in general, which the column `any` counts. The column `proved` counts
+//! the requirements that are proved in any cell.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -104,7 +104,8 @@ impl Proofs {
     fn read(all: &Requirements, marks: &Marks, tests: &[TestResult]) -> Self {
         let mut proofs = Self { cells: BTreeMap::from([(ANY.to_owned(), Cell::default())]), unknown: BTreeMap::new() };
         for test in tests {
-            // A documentation test has more words behind its module: `refused::name (line 5) - compile fail`.
+            // The name of a documentation test has more words after its module: `refused::name (line 5) - compile
+            // fail`.
             let path = test.name.rsplit("::").next().unwrap_or_default();
             let function = path.split(' ').next().unwrap_or_default();
             for id in marks.of(function).iter().cloned() {
@@ -140,7 +141,7 @@ impl Proofs {
         Ok(ids.filter(|id| is_counted(all, id, name) && !cell.proves(id)).collect())
     }
 
-    /// Returns the counts by area and column: the cells, and `proved` for all cells together.
+    /// Returns the counts by area and column. The columns are the cells, and `proved` for all cells together.
     fn count<'a>(&'a self, all: &'a Requirements) -> BTreeMap<&'a str, BTreeMap<&'a str, Count>> {
         let mut areas: BTreeMap<&str, BTreeMap<&str, Count>> = BTreeMap::new();
         for (id, requirement) in all {
@@ -166,7 +167,7 @@ fn is_counted(all: &Requirements, id: &str, cell: &str) -> bool {
 }
 
 /// Returns the cell of a test: the first transport and the first API in its path. Tests of this workspace are written
-/// in Rust, so a path with a transport and without an API counts for the Rust API.
+/// in Rust, so a path with a transport but no API counts for the Rust API.
 fn cell_of(path: &str) -> String {
     let modules = || path.split("::").take(path.matches("::").count());
     let Some(transport) = modules().find(|module| TRANSPORTS.contains(module)) else { return ANY.to_owned() };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An error, with the next step where that is known.
+/// An error, with the next step if it is known.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -14,7 +14,7 @@ impl Failure {
         Self(what.into())
     }
 
-    /// Returns a function for `map_err` that keeps the cause and adds the action that failed.
+    /// Returns a function for `map_err` that adds the failed action to the cause.
     pub(crate) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |cause| Self(format!("{doing}: {cause}"))
     }

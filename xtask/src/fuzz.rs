@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     targets: Vec<String>,
 }
 
-/// The targets, each with the kind of input that it parses from arbitrary bytes.
+/// The targets and the kind of input that each parses from arbitrary bytes.
 const TARGETS: [(&str, &str); 6] = [
     ("ring", "what a peer may write into a ring it shares with us"),
     ("stream", "what a peer may send on a TCP connection"),
@@ -49,12 +49,12 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Builds and runs one target. Stable Rust has no sanitizers, so none is used: the code under test is safe or checks
+/// Builds and runs one target. Stable Rust has no sanitizers, so none is used. The code under test is safe or checks
 /// every access, and the targets search for panics and overflows.
 fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
     let artifacts = place.root.join("fuzz/artifacts").join(name);
     let before = inputs(&artifacts);
-    // Arguments after `--` go to libFuzzer.
+    // Arguments after `--` are passed to libFuzzer.
     let libfuzzer = [format!("-max_total_time={seconds}"), "-print_final_stats=1".into(), "-verbosity=0".into()];
     let program = Program::cargo(&place.root).args(["fuzz", "run", "-s", "none", name, "--"]).args(libfuzzer);
     let mut runs = "";
@@ -79,7 +79,7 @@ fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
     ))
 }
 
-/// Returns the inputs that made a target fail, which libFuzzer stores.
+/// Returns the inputs for which a target failed. libFuzzer stores them.
 fn inputs(directory: &PathBuf) -> Vec<PathBuf> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

@@ -5,8 +5,8 @@
 //!
 //! Stable Rust has no machine-readable results, so the text output is parsed. The harness writes its lines to standard
 //! output in pieces. The helper processes of tests and Cargo write to standard error. The two streams are read
-//! separately, because in one pipe a helper's warning could appear inside a test's line. A test that writes past the
-//! harness can still break a line, so the lines that were read are compared with the totals that the harness prints for
+//! separately, because in a single pipe a helper's warning could appear within a test's line. A test that bypasses the
+//! harness can still break a line. Therefore the parsed lines are compared with the totals that the harness prints for
 //! each program. A difference is reported as a failure.
 
 use crate::results::{Ending, TestResult};
@@ -15,17 +15,17 @@ use std::collections::VecDeque;
 /// Parses the output line by line.
 pub(crate) struct Reader {
     step: &'static str,
-    /// The programs that Cargo has announced and whose tests have not begun.
+    /// The programs that Cargo has announced and whose tests have not started.
     announced: VecDeque<String>,
     program: String,
     /// The index in `tests` of the first test of this program.
     first: usize,
     pub(crate) tests: Vec<TestResult>,
-    /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
+    /// Test programs whose totals do not match the parsed lines, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
-    /// Set while the lines are the output of passed tests, up to the list of their names. The output may look like
-    /// anything, including a test program's, because some tests run one.
+    /// Set while the lines are the output of passed tests. The list of their names follows. The output may contain
+    /// anything, including the output of a test program that a test runs.
     in_output: bool,
     /// Set while the lines are the names of passed tests.
     in_names: bool,
@@ -76,7 +76,7 @@ impl Reader {
     /// Reads a line of standard output.
     pub(crate) fn read(&mut self, line: &str) -> Line {
         if line == "successes:" {
-            // The line occurs before the output and again before the names.
+            // This line precedes the output, and occurs again before the names.
             (self.in_output, self.in_names, self.speaker) = (!self.in_output, self.in_output, None);
             return Line::Output;
         }
@@ -89,7 +89,7 @@ impl Reader {
             return Line::Output;
         }
         let trimmed = line.trim_start();
-        // A program of documentation tests may begin several times. In the output of a failed test, the line has no
+        // A program of documentation tests may start several times. In the output of a failed test, this line has no
         // effect.
         if begins(trimmed) && !(self.is_open && self.announced.is_empty()) {
             self.end();

@@ -1,4 +1,4 @@
-//! The machine and the checkout, for documents and saved results. The host name is never included.
+//! Describes the machine and the checkout for documents and saved results. The host name is never included.
 
 use crate::place::Place;
 use crate::program::Program;
@@ -6,7 +6,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// Returns the machine's processor, cores and kernel, one line each.
+/// Returns the machine's processor, number of cores and kernel, one per line.
 pub(crate) fn description() -> Vec<String> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
@@ -26,7 +26,7 @@ pub(crate) fn description() -> Vec<String> {
     ]
 }
 
-/// Returns today's date, in the form 2026-01-31.
+/// Returns the current date in the form 2026-01-31.
 pub(crate) fn date() -> String {
     said(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
 }
@@ -39,8 +39,8 @@ pub(crate) fn commit(place: &Place) -> String {
     if changes.is_empty() { commit } else { commit + "+" }
 }
 
-/// Returns whether this is a run of continuous integration (`CI` is set, as by `.ci/run` and the usual services). Such
-/// a run must have everything that the checks need: a check that would be skipped or weaker elsewhere fails there.
+/// Returns whether this is a run of continuous integration (`CI` is set by `.ci/run` and by the usual services). Such a
+/// run must have everything that the checks need. A check that would be skipped or weaker elsewhere fails there.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| says_yes(&value))
 }
@@ -49,8 +49,8 @@ fn says_yes(value: &str) -> bool {
     !matches!(value, "" | "0" | "false")
 }
 
-/// Measures for a fifth of a second the share of the machine that other processes use, from 0 to 1. Must be called
-/// while none of the caller's programs runs.
+/// Measures for a fifth of a second the fraction of the machine that other processes use, from 0 to 1. The caller's
+/// programs must not run at that time.
 pub(crate) fn busy() -> f64 {
     let before = ticks();
     thread::sleep(Duration::from_millis(200));
@@ -59,7 +59,7 @@ pub(crate) fn busy() -> f64 {
     if passed == 0 { 0.0 } else { worked as f64 / passed as f64 }
 }
 
-/// Returns the time that all cores have worked, and the total time, since the machine started.
+/// Returns the time that all cores were busy, and the total time, since the machine started.
 fn ticks() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     ticks_in(text.lines().next().unwrap_or_default())

@@ -1,8 +1,8 @@
-//! The project's tasks, one file each. `cargo xtask --help` lists them.
+//! The tasks of the project, with one file each. `cargo xtask --help` lists them.
 //!
-//! A task runs other programs and reads their output. It keeps no state except files under the target directory
-//! (`percale-results.json`, `bench/`, `tools/`). It needs nothing besides cargo, or reports the name of the missing
-//! program.
+//! A task runs other programs and parses their output. It keeps no state except files in the target directory
+//! (`percale-results.json`, `bench/`, `tools/`). It requires only cargo. If it needs another program that is missing,
+//! it reports the name.
 
 mod budget;
 mod client;
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a task. The exit code is a failure without an error if the task ran and its findings are bad.
+/// Runs a task. If the task ran and found problems, the exit code is a failure, and no error is returned.
 fn run(chore: &Chore) -> Outcome<ExitCode> {
     let place = Place::find()?;
     let is_good = match chore {

@@ -1,12 +1,12 @@
-//! System packages that some checks need besides Rust. They are installed where that is possible.
+//! System packages that some checks need in addition to Rust. They are installed if possible.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
 use std::path::Path;
 use std::time::Duration;
 
-/// A program, a compiler with an option that it must be able to link with, or a file by its absolute path. Each with
-/// the Debian package that contains it.
+/// A program, a compiler that must be able to link with an option, or a file with an absolute path. Each has the Debian
+/// package that contains it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     pub(crate) program: &'static str,
@@ -31,7 +31,7 @@ const VENV: Needed = Needed { program: "/usr/share/doc/python3-venv/copyright", 
 const JEMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libjemalloc.so.2", package: "libjemalloc2" };
 const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2", package: "libmimalloc2.0" };
 
-/// The packages that `cargo xtask test` needs besides Rust and a C linker, each with the checks that need it.
+/// The packages that `cargo xtask test` needs in addition to Rust and a C linker, each with the checks that need it.
 pub(crate) const TESTS: [(Needed, &str); 14] = [
     (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
     (SANITIZERS, "the walk: the provider under AddressSanitizer and UndefinedBehaviorSanitizer"),
@@ -72,11 +72,11 @@ fn links(compiler: &str, option: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Ensures that these programs are installed. Installs the missing ones as root on Debian; otherwise fails with a list
+/// Ensures that these programs are installed. As root on Debian, installs the missing ones. Otherwise fails with a list
 /// of them.
 ///
 /// # Errors
-/// Returns an error that names the packages that are still missing and the command that installs them.
+/// Fails with the packages that are still missing and the command that installs them.
 pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     let missing = || needed.iter().copied().filter(|n| !n.is_here());
     if missing().next().is_none() {
@@ -95,7 +95,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     };
     let mut install = vec!["install", "-y", "--no-install-recommends"];
     install.extend(&packages);
-    // The package lists of a machine may be current already. A new machine has no lists.
+    // The package lists of a machine may already be current. A new machine has no lists.
     if apt(&install).is_err() {
         apt(&["update"]).and_then(|()| apt(&install)).map_err(Failure::during(&by_hand))?;
     }

@@ -15,7 +15,7 @@ pub(crate) struct Row {
     pub(crate) transport: String,
     pub(crate) op: String,
     pub(crate) bytes: u64,
-    /// The one-way latency in nanoseconds, which rates may lack.
+    /// The one-way latency in nanoseconds. Rates may not have one.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     /// Messages per second.
@@ -51,12 +51,12 @@ impl Perf {
         Ok(Self(place.target.join("release").join("percale")))
     }
 
-    /// Runs `percale perf --json` with more arguments.
+    /// Runs `percale perf --json` with additional arguments.
     pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Row>> {
         self.rows(arguments, limit)
     }
 
-    /// Runs `percale perf --json --collectives` with more arguments.
+    /// Runs `percale perf --json --collectives` with additional arguments.
     pub(crate) fn collectives(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Collective>> {
         self.rows(&[&["--collectives"], arguments].concat(), limit)
     }
@@ -86,7 +86,8 @@ fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
 }
 
 impl Row {
-    /// Returns a statement about this row that cannot be true on any machine, if there is one. Times are never checked.
+    /// Returns a description of a value in this row that is impossible on any machine, if there is one. Times are not
+    /// checked.
     pub(crate) fn nonsense(&self) -> Option<&'static str> {
         let is_good = |figure: Option<f64>| figure.is_none_or(|value| value.is_finite() && value > 0.0);
         let figures = [self.p50_ns, self.p99_ns, self.rate, self.bytes_per_s, self.limit_p50_ns];

@@ -12,7 +12,7 @@ pub(crate) struct Arguments {
     prefix: PathBuf,
 }
 
-/// The name that programs linked with the library look for. Its number changes when old programs cannot run with a new
+/// The library name in programs linked with it. Its number changes when existing programs cannot run with a new
 /// library.
 const SONAME: &str = "libpindown.so.0";
 
@@ -40,7 +40,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(true)
 }
 
-/// A running program keeps the old file mapped, because the new library is a new file.
+/// Writes a file. Running programs keep the old file mapped, because the new library is a new file.
 fn put(path: &Path, bytes: &[u8]) -> Outcome<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;

@@ -1,4 +1,4 @@
-//! Paths: the repository, its target directory, and cargo's metadata of the workspace.
+//! Paths of the repository and its target directory, and cargo's metadata of the workspace.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::Program;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The repository as cargo describes it.
+/// The repository, as described by cargo.
 pub(crate) struct Place {
     pub(crate) root: PathBuf,
     pub(crate) target: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Target {
 #[derive(Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// "dev", "build", or none.
+    /// "dev", "build", or `None` for a normal dependency.
     pub(crate) kind: Option<String>,
     /// The path, if the dependency is not from a registry.
     pub(crate) path: Option<PathBuf>,
@@ -79,7 +79,8 @@ impl Place {
         targets.map(|t| t.name.as_str()).collect()
     }
 
-    /// Writes JSON to a file under the target directory. A temporary file makes the write atomic for readers.
+    /// Writes JSON to a file in the target directory. It is written to a temporary file first, so that readers never
+    /// see an incomplete file.
     pub(crate) fn save(&self, file: &str, value: &impl serde::Serialize) -> Outcome<PathBuf> {
         let path = self.target.join(file);
         if let Some(parent) = path.parent() {
@@ -91,7 +92,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Reads a file that `save` wrote. Returns `None` if there is no such file.
+    /// Reads a file written by `save`. Returns `None` if there is no such file.
     pub(crate) fn load<T: DeserializeOwned>(&self, file: &str) -> Outcome<Option<T>> {
         let path = self.target.join(file);
         if !path.exists() {

@@ -3,8 +3,8 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 
-/// Ends a process and all its descendants. The descendants are collected first, and parents are ended before their
-/// children, so that no parent starts a child again.
+/// Kills a process and all its descendants. The descendants are collected first, and parents are killed before their
+/// children, so that no parent restarts a child.
 pub(crate) fn end_with_children(id: u32) {
     let mut doomed = vec![id];
     let all = parents();
@@ -15,7 +15,7 @@ pub(crate) fn end_with_children(id: u32) {
     }
     for id in doomed {
         if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            // The process may have ended in the meantime, which is not an error.
+            // The process may have ended in the meantime. This is not an error.
             kill_process(pid, Signal::KILL).ok();
         }
     }

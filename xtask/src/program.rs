@@ -1,6 +1,6 @@
 //! Runs another program with a time limit. Its output is passed through, collected, or read line by line.
 //!
-//! A program that exceeds its limit is ended with all its children.
+//! A program that exceeds its limit is killed with all its children.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Longer than any step takes on a slow machine, and short enough to notice a hang.
+/// The default time limit. It is longer than any step takes on a slow machine, and short enough to detect a hang.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The number of output lines that are shown for a failed program: enough for a panic message and the end of its
@@ -77,7 +77,7 @@ impl Program {
         self
     }
 
-    /// Returns the command, for callers that run it in another way.
+    /// Returns the command, for callers that run it themselves.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }
@@ -89,7 +89,7 @@ impl Program {
         words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs the program with its output passed through.
+    /// Runs the program and passes its output through.
     ///
     /// # Errors
     /// Fails if the program cannot be started, exceeds its limit, or returns a failure.
@@ -106,7 +106,7 @@ impl Program {
         let (reader, writer) = std::io::pipe()?;
         self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let (mut child, watch) = self.start()?;
-        // The command holds copies of the pipe's write end. The pipe would never end if they stayed open.
+        // The command holds copies of the pipe's write end. While they are open, the pipe has no end of file.
         drop(self);
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
@@ -125,13 +125,13 @@ impl Program {
         let (error, error_end) = std::io::pipe()?;
         self.command.stdin(Stdio::null()).stdout(output_end).stderr(error_end);
         let (mut child, watch) = self.start()?;
-        // The command holds the write ends of the pipes, which would never end if they stayed open.
+        // The command holds the write ends of the pipes. While they are open, the pipes have no end of file.
         drop(self);
         let (mut output, mut error) = (Lines::of(output)?, Lines::of(error)?);
         while output.is_open || error.is_open {
             wait_for(&output, &error)?;
-            // Data on standard error that is present after a read of standard output was printed before a part of that
-            // output.
+            // Data on standard error that is available after a read of standard output was printed before a part of
+            // that output.
             let more = output.read_some()?;
             while error.read_some()? {}
             error.give(|line| each(Stream::Error, line));
@@ -155,7 +155,7 @@ impl Program {
         Ok(Output { shown, status, stdout, stderr })
     }
 
-    /// Starts the program in the background and discards its output. Dropping the returned value ends the program.
+    /// Starts the program in the background and discards its output. Dropping the returned value kills the program.
     pub(crate) fn background(mut self) -> Outcome<Background> {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = self.shown();
@@ -187,7 +187,7 @@ impl Output {
     }
 }
 
-/// A program in the background. Dropping it ends the program with all its children.
+/// A program in the background. Dropping it kills the program and all its children.
 pub(crate) struct Background(Child);
 
 impl Background {
@@ -202,12 +202,12 @@ impl Drop for Background {
         if !self.has_ended() {
             processes::end_with_children(self.0.id());
         }
-        // Reaps the ended process. An error is ignored, because there is no caller to report it to.
+        // Reaps the ended process. Errors are ignored, because there is no caller to report them to.
         self.0.wait().ok();
     }
 }
 
-/// Ends a program that exceeds its limit.
+/// Kills a program that exceeds its limit.
 struct Watch {
     done: mpsc::Sender<()>,
     thread: JoinHandle<bool>,
@@ -228,7 +228,7 @@ impl Watch {
         Self { done, thread, limit, shown }
     }
 
-    /// Waits for the program. It is reaped only after the watch has ended: until then its process id names no other process.
+    /// Waits for the program. It is reaped only after the watch has ended, so that its process ID is not reused before.
     fn wait(self, child: &mut Child) -> Outcome<ExitStatus> {
         while let Err(rustix::io::Errno::INTR) =
             waitid(WaitId::Pid(Pid::from_child(child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
@@ -256,7 +256,7 @@ pub(crate) enum Stream {
     Error,
 }
 
-/// The lines that a pipe has delivered. Reading does not block.
+/// The lines that were read from a pipe. Reading does not block.
 struct Lines {
     pipe: PipeReader,
     bytes: Vec<u8>,
@@ -285,7 +285,7 @@ impl Lines {
         Ok(false)
     }
 
-    /// Calls `each` for the complete lines and, at the end of the pipe, for the rest.
+    /// Calls `each` for the complete lines and, at the end of the pipe, for the last incomplete line.
     fn give(&mut self, mut each: impl FnMut(&str)) {
         let mut whole = self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if !self.is_open {
@@ -323,7 +323,7 @@ fn join(thread: JoinHandle<Vec<u8>>) -> String {
     String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
 }
 
-/// Returns the path of the program of this name, if it is on the search path.
+/// Returns the path of the program with this name, if it is on the search path.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();

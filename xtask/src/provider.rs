@@ -23,7 +23,7 @@ pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
     Ok(true)
 }
 
-/// Builds the provider. Returns the directory to name in FI_PROVIDER_PATH.
+/// Builds the provider. Returns the directory for FI_PROVIDER_PATH.
 pub(crate) fn build(place: &Place) -> Outcome<PathBuf> {
     place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
     let built = place.target.join("release").join("libpercale_fi.so");

@@ -1,8 +1,8 @@
 //! Writes docs/benchmarks.md: percale compared with the machine's limits and with its peers, including the cases in
 //! which percale is slower.
 //!
-//! Nothing in that file is written by hand. The figures are those of `percale perf` and `cargo xtask peers`, which are
-//! run now or taken from their last runs under the target directory, and of the last measuring run of `cargo xtask
+//! No part of that file is written manually. The results are those of `percale perf` and `cargo xtask peers`, which are
+//! run now or whose last runs are read from the target directory, and those of the last measuring run of `cargo xtask
 //! guest`.
 
 use crate::failure::{Failure, Outcome};
@@ -21,7 +21,7 @@ use std::time::Duration;
 const PERF_FILE: &str = "bench/perf.json";
 const DOCUMENT: &str = "docs/benchmarks.md";
 
-/// A figure that exceeds its limit by this factor is marked, because improvements are most useful there.
+/// A result that exceeds its limit by this factor is marked, because improvements are most useful there.
 const FAR: f64 = 1.25;
 
 #[derive(clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
         Some(run) => run,
         None => peers::measure(place, &peers::Arguments::all(arguments.rounds))?,
     };
-    // These figures need a virtual machine: `cargo xtask guest` measures them.
+    // These results need a virtual machine. `cargo xtask guest` measures them.
     let guest: Option<figures::Run> = place.load(figures::FILE)?;
     if arguments.json {
         let figures = Figures { perf: &perf, peers: &peers, guest: guest.as_ref() };

@@ -3,8 +3,9 @@
 //! A line is `ID [tag] (source) precondition: action -> observable result`. A source `(own, shm tcp)` names the
 //! transports that a requirement applies to. Without names it applies to all of them.
 //!
-//! A test's mark is a line of its documentation: `Requirements: AV-002, AV-003.` A name of a marked test belongs to one file of the workspace,
-//! because results name a test by its function only: the same function may run in several programs and on several transports.
+//! A test's mark is a line of its documentation: `Requirements: AV-002, AV-003.` Only one file of the workspace may
+//! define a marked test of a given name, because results identify a test only by its function. The same function may
+//! run in several programs and on several transports.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The existing and planned transports, as test paths and sources spell them.
+/// The existing and planned transports, as spelled in test paths and sources.
 pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verbs"];
 
 /// One requirement.
@@ -20,7 +21,7 @@ pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verb
 pub(crate) struct Requirement {
     pub(crate) area: String,
     pub(crate) text: String,
-    /// The transports that the requirement applies to. An empty list stands for all.
+    /// The transports that the requirement applies to. If the list is empty, it applies to all transports.
     transports: Vec<String>,
 }
 
@@ -74,14 +75,14 @@ fn is_number(text: &str) -> bool {
     text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The word that begins a mark.
+/// The first word of a mark.
 const MARK: &str = "Requirements: ";
 
-/// The requirements that tests prove, by the name of the test's function.
+/// The requirements proved by tests. The keys are the names of the tests' functions.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     ids: BTreeMap<String, Vec<String>>,
-    /// The files that define a function of this name as a test, or with a mark.
+    /// The files that define a test of this name, or a function of this name with a mark.
     files: BTreeMap<String, BTreeSet<PathBuf>>,
 }
 
@@ -89,7 +90,8 @@ impl Marks {
     /// Reads the sources of the workspace.
     ///
     /// # Errors
-    /// If a source cannot be read, a mark is not a list of IDs, or two files define a marked test of one name.
+    /// Fails if a source cannot be read, if a mark is not a list of IDs, or if two files define a marked test of the
+    /// same name.
     pub(crate) fn load(place: &Place) -> Outcome<Self> {
         let mut marks = Self::default();
         for directory in ["crates", "xtask/src"] {
@@ -160,7 +162,7 @@ impl Marks {
         Ok(())
     }
 
-    /// The IDs that a test's function is marked with.
+    /// Returns the IDs in the mark of a test's function.
     pub(crate) fn of(&self, function: &str) -> &[String] {
         self.ids.get(function).map_or(&[], Vec::as_slice)
     }
@@ -173,12 +175,13 @@ impl Marks {
     }
 }
 
-/// Whether a line belongs to an attribute of several lines: its inner lines are indented, and the last one closes it.
+/// Returns whether a line belongs to an attribute of several lines. Its inner lines are indented, and the last one
+/// closes it.
 fn is_part_of_attribute(line: &str) -> bool {
     line.ends_with(")]") || line.ends_with(',')
 }
 
-/// The function that a line begins to define.
+/// Returns the name of the function whose definition begins in this line.
 fn function_in(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("fn ")?;
     let is_definition =
@@ -187,12 +190,12 @@ fn function_in(line: &str) -> Option<&str> {
     (is_definition && end > 0).then_some(&rest[..end])
 }
 
-/// The module that a line defines without items: a place for documentation tests.
+/// Returns the name of a module that a line defines without items, for documentation tests.
 fn module_in(line: &str) -> Option<&str> {
     line.strip_prefix("pub mod ")?.strip_suffix(" {}")
 }
 
-/// The IDs of a mark: `MR-001, MR-002.`
+/// Parses the IDs of a mark: `MR-001, MR-002.`
 fn ids_in(mark: &str) -> Option<Vec<String>> {
     let list = mark.strip_suffix('.')?;
     let id = |id: &str| {
@@ -231,7 +234,7 @@ mod tests {
         assert!(parse(&line.repeat(2)).is_err());
     }
 
-    /// A source with a mark; put together here so that reading this file finds none.
+    /// Returns a source with a mark. It is assembled here so that this file itself contains no mark.
     fn source(mark: &str, name: &str) -> String {
         format!("/// Returns.\n///\n/// {mark}\n#[cfg_attr(\n    miri,\n    ignore,\n)]\n#[test]\nfn {name}() {{}}\n")
     }

@@ -1,8 +1,8 @@
-//! The results of the tests: target/percale-results.json, which `cargo xtask test` writes and `cargo xtask coverage`
+//! The results of the tests in target/percale-results.json, which `cargo xtask test` writes and `cargo xtask coverage`
 //! reads.
 //!
-//! Each step that runs tests replaces its own results and keeps those of other steps, so that a single step can be run
-//! again.
+//! Each step that runs tests replaces its own results and keeps those of other steps. Therefore a single step can be
+//! run again.
 
 use crate::failure::Outcome;
 use crate::place::Place;
@@ -17,11 +17,11 @@ pub(crate) enum Ending {
     Passed,
     Failed,
     Ignored,
-    /// The test could not run on this machine, and reported that.
+    /// The test could not run on this machine and reported this.
     Skipped,
 }
 
-/// One test that cargo ran or was told to ignore.
+/// One test that cargo ran or was instructed to ignore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TestResult {
     /// The step that ran the test: "tests", "loom".
@@ -31,7 +31,7 @@ pub(crate) struct TestResult {
     /// The test's path within its program: "shm::rust::a_message_arrives_whole".
     pub(crate) name: String,
     pub(crate) ending: Ending,
-    /// The reason why the test was skipped, as the test printed it.
+    /// The reason why the test was skipped, as printed by the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<String>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct TestResult {
 /// The results of all tests.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// The commit on which the tests ran, with a mark if the tree had other changes.
+    /// The commit that was tested, with a mark if there were other changes.
     pub(crate) commit: String,
     pub(crate) tests: Vec<TestResult>,
 }
@@ -54,7 +54,7 @@ impl Results {
         let mut results = Self::load(place)?.unwrap_or_default();
         let commit = crate::machine::commit(place);
         if results.commit != commit {
-            // Results of other sources do not apply to these.
+            // Results for different sources are not valid for these sources.
             results.tests.clear();
         }
         results.commit = commit;

@@ -1,5 +1,5 @@
-//! The search for faults: builds a program of percale-conformance and runs it. `percale-search` runs in one process
-//! (module `search`), `search-processes` in several (module `search_processes`).
+//! The search for faults. Builds a program of percale-conformance and runs it. `percale-search` runs in one process
+//! (module `search`), and `search-processes` in several (module `search_processes`).
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -31,10 +31,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The seed from which the runs of every check count up.
+/// The first seed of every check. The seeds of later runs are consecutive.
 const FIXED: u64 = 1;
 
-/// The time in minutes that a check takes on fixed seeds, and again on fresh seeds.
+/// The duration in minutes of a check on fixed seeds, and of a check on new seeds.
 const CHECK: f64 = 1.05;
 
 /// A program that searches.
@@ -57,7 +57,7 @@ impl Searcher {
         let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", self.name()];
         place.cargo().args(build).passed()?;
         if let Self::Alone = self {
-            // The double of libibverbs, which the program looks for in its own directory.
+            // The test double of libibverbs. The program searches for it in its own directory.
             place.cargo().args(["build", "--quiet", "--profile", "search", "-p", "percale-verbs-double"]).passed()?;
         }
         let program = Program::new(place.target.join("search").join(self.name()));
@@ -84,7 +84,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     }
 }
 
-/// A step of `cargo xtask test`: half of the time on the seeds of every check, and half of it on fresh seeds.
+/// A step of `cargo xtask test`. Half of its time is spent on fixed seeds, and the other half on new seeds.
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
@@ -120,7 +120,7 @@ pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
 }
 
-/// Returns the findings of a program: the JSON object that it prints last.
+/// Returns the result of a program, which is the JSON object that it prints last.
 fn found(program: Program) -> Outcome<Value> {
     let (shown, mut printed) = (program.shown(), String::new());
     let status = program.lines(|line| printed = line.to_owned())?;

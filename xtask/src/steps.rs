@@ -1,13 +1,13 @@
-//! The steps of a task. They run one after the other, each is timed, and a summary is printed at the end.
+//! The steps of a task. They run one after another. Each is timed, and a summary is printed at the end.
 //!
-//! A failed step does not stop the following ones, so one run shows all failures. A check that is not possible on the
+//! The steps after a failed step still run, so that one run shows all failures. A check that is not possible on the
 //! machine is skipped, and the summary lists it with the reason.
 
 use crate::failure::Outcome;
 use crate::table::table;
 use std::time::{Duration, Instant};
 
-/// The findings of a step.
+/// The result of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// The number of tests (or examples, models, rows) that passed.
@@ -26,12 +26,12 @@ impl Findings {
         Self { passed, failed, note: note.into(), ..Self::default() }
     }
 
-    /// Returns the findings of a step that could not check anything, with the reason.
+    /// Returns the result of a step that could not check anything, with the reason.
     pub(crate) fn skipped(why: impl Into<String>) -> Self {
         Self { note: why.into(), is_skipped: true, ..Self::default() }
     }
 
-    /// Prints these lines below the summary.
+    /// Adds these lines, which are printed below the summary.
     pub(crate) fn with_remarks(self, remarks: Vec<String>) -> Self {
         Self { remarks, ..self }
     }

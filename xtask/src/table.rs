@@ -1,9 +1,9 @@
-//! Tables on the terminal and in documents, and the format of figures in them.
+//! Tables on the terminal and in documents, and the formatting of numbers in them.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// Creates an empty table with these column heads. The first `text` columns are text, the others are numbers, which are
-/// aligned to the right.
+/// Creates an empty table with these column titles. The first `text` columns contain text. The others contain numbers,
+/// which are aligned to the right.
 pub(crate) fn table<S: Into<String>>(heads: impl IntoIterator<Item = S>, text: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
@@ -14,7 +14,7 @@ pub(crate) fn table<S: Into<String>>(heads: impl IntoIterator<Item = S>, text: u
     table
 }
 
-/// Formats a time: in nanoseconds below 10 µs, in microseconds above.
+/// Formats a time: in nanoseconds below 10 µs, otherwise in microseconds.
 pub(crate) fn time(ns: f64) -> String {
     if ns < 10_000.0 { format!("{ns:.0} ns") } else { format!("{:.1} µs", ns / 1e3) }
 }

@@ -1,4 +1,4 @@
-//! The command line: the subcommands, each of which defines its arguments itself.
+//! The command line. Each subcommand defines its own arguments.
 
 use clap::Parser;
 

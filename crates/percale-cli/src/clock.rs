@@ -41,8 +41,8 @@ impl Clock {
         }
     }
 
-    /// Returns the current time in ticks, read after all earlier instructions have executed and before any later one
-    /// begins. (Stores may still be in the store buffer.)
+    /// Returns the current time in ticks. It is read after all earlier instructions have executed and before any later
+    /// instruction begins. (Stores may still be in the store buffer.)
     #[inline]
     pub(crate) fn now_in_order(&self) -> u64 {
         match self.rate {
@@ -60,7 +60,7 @@ impl Clock {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; it touches no memory.
+    // SAFETY: every x86-64 processor has this instruction, and it accesses no memory.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -68,7 +68,7 @@ fn counter() -> u64 {
 #[inline]
 fn counter_in_order() -> u64 {
     use std::arch::x86_64::_mm_lfence;
-    // SAFETY: every x86-64 processor has this instruction; it touches no memory.
+    // SAFETY: every x86-64 processor has this instruction, and it accesses no memory.
     unsafe { _mm_lfence() };
     let ticks = counter();
     // SAFETY: as above.
@@ -86,7 +86,8 @@ const fn counter() -> u64 {
     0
 }
 
-/// Returns whether the counter runs at a constant rate at every processor frequency (CPUID 8000_0007H, EDX bit 8).
+/// Returns whether the counter runs at a constant rate, regardless of the processor's frequency (CPUID 8000_0007H, EDX
+/// bit 8).
 #[cfg(target_arch = "x86_64")]
 fn has_steady_counter() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -108,7 +109,7 @@ mod tests {
         let (ticks, start) = (clock.now(), Instant::now());
         std::thread::sleep(Duration::from_millis(30));
         let (measured, real) = (clock.nanoseconds(clock.now() - ticks), start.elapsed().as_nanos() as f64);
-        // The thread may be preempted between the two readings, so this tests the unit and not the precision.
+        // The thread may be preempted between the two readings, so this tests only the unit and not the precision.
         assert!(measured > 0.5 * real && measured < 2.0 * real, "{measured} against {real}");
     }
 }

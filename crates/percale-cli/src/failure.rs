@@ -1,4 +1,4 @@
-//! The errors of the command. A failure ends the run; its text goes to the user unchanged.
+//! The errors of the command. A failure ends the run, and its text is printed for the user without changes.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Failure {
-    /// The combination of arguments is invalid (clap has already rejected arguments that are invalid alone).
+    /// An invalid combination of arguments. (clap has already rejected arguments that are invalid alone.)
     #[error("{0}")]
     Usage(String),
     /// The other process ended or closed the connection during a measurement.
@@ -38,7 +38,7 @@ pub(crate) enum Failure {
     /// This machine does not allow a process to copy the memory of another.
     #[error("copying another process' memory is forbidden here: {0}")]
     Forbidden(io::Error),
-    /// A registration cache was incorrect, or could not be tested.
+    /// A registration cache was incorrect or could not be tested.
     #[error("{0}")]
     Torture(String),
     /// The costs of registrations could not be measured.
@@ -47,7 +47,7 @@ pub(crate) enum Failure {
     /// The costs of windows could not be measured.
     #[error("{0}")]
     Windows(String),
-    /// One member process of a team ended or failed.
+    /// One process of a team ended or failed.
     #[error("process {number}: {why}")]
     Member {
         /// The number of the member.
@@ -71,7 +71,7 @@ impl Failure {
         move |error| Self::System { what: what.into(), source: error.into() }
     }
 
-    /// The exit code: 2 for bad usage, else 1.
+    /// Returns the exit code: 2 for invalid usage, 1 otherwise.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,

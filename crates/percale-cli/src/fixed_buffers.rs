@@ -1,8 +1,8 @@
-//! io_uring's fixed buffers as a device: it pins memory, and transfers data to and from pinned pages.
+//! io_uring's fixed buffers as a device, which pins memory and transfers data to and from the pinned pages.
 //!
 //! Fixed buffers hold pages exactly as the memory region of an RDMA adapter does (FOLL_LONGTERM): a transfer through a
 //! slot accesses the pinned pages, even if other memory has since been mapped at their addresses. They are available on
-//! every machine. The library implements them ([`BufferTable`]). This module transfers only memory that holds no Rust
+//! all machines. The library implements them ([`BufferTable`]). This module transfers only memory that contains no Rust
 //! value of this program.
 
 #![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
@@ -38,9 +38,9 @@ impl FixedBuffers {
         BufferTable::new(SLOTS).map(Self)
     }
 
-    /// Transfers bytes between the start of `file` and the pages pinned in `slot` that were mapped at the addresses
-    /// `range` when they were pinned. All memory pinned here belongs to [`crate::lot`] or to percale, and holds no Rust
-    /// value of this program.
+    /// Transfers bytes between the start of `file` and the pages that are pinned in `slot` and were mapped at the
+    /// addresses `range` at that time. All memory pinned here belongs to [`crate::lot`] or to percale, and contains no
+    /// Rust value of this program.
     pub(crate) fn transfer(&self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
         use percale::device::Way as Direction;
         let (mut rest, mut moved) = (range, 0);
@@ -50,7 +50,7 @@ impl FixedBuffers {
                 Way::ToFile => Direction::ToFile(moved),
                 Way::FromFile => Direction::FromFile(moved),
             };
-            // SAFETY: the pinned memory holds no Rust value of this program.
+            // SAFETY: the pinned memory contains no Rust value of this program.
             let now = unsafe { self.0.transfer(Some(slot), rest, way, file) }? as u64;
             moved += now;
             if moved == range.len() {

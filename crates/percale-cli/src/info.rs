@@ -9,7 +9,7 @@ use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A line of the output, and the object of a line of `--json`.
+/// A line of the output. It is also the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 enum Line {
@@ -28,12 +28,12 @@ enum Line {
     },
     Limit {
         name: String,
-        /// Absent if there is no limit.
+        /// `None` if there is no limit.
         value: Option<u64>,
         /// The effect of the limit.
         meaning: String,
     },
-    /// The address that an endpoint bound to any address advertises, and the reason for it.
+    /// The address that an endpoint bound to the wildcard address advertises, and the reason for the choice.
     Address { advertised: String },
 }
 

@@ -1,4 +1,4 @@
-//! A range of addresses reserved for one experiment. This module makes every change of a mapping, with raw system
+//! A range of addresses reserved for one experiment. All changes of mappings are made in this module, with raw system
 //! calls.
 
 #![expect(unsafe_code, reason = "changes mappings of this process; each block states why it is sound")]
@@ -9,13 +9,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{c_int, c_long};
 use pindown::Range;
 
-/// A range of addresses that holds no Rust value of this program and that no reference points to, so changes of the
-/// memory there do not affect the program. The memory is read and written by system calls only.
+/// A range of addresses that contains no Rust value of this program, and to which no reference points. Therefore
+/// changes of its memory do not affect the program. The memory is accessed only by system calls.
 #[derive(Debug)]
 pub(crate) struct Lot {
     range: Range,
-    /// The reserved addresses around the lot. They keep a hole in the lot from being larger than the lot; otherwise the
-    /// kernel might place a new mapping in the hole.
+    /// The reserved addresses around the lot. They ensure that a hole in the lot does not extend beyond it. Otherwise
+    /// the kernel might place a new mapping in the hole.
     reserved: Range,
 }
 
@@ -27,13 +27,13 @@ fn result(answer: c_long) -> io::Result<usize> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(answer as usize) }
 }
 
-/// Makes a range of `len` bytes from `start`.
+/// Returns the range of `len` bytes that begins at `start`.
 pub(crate) fn range(start: u64, len: u64) -> io::Result<Range> {
     Range::new(start, len).map_err(io::Error::other)
 }
 
 impl Lot {
-    /// Reserves free addresses: `len` bytes, aligned, that may not be accessed yet.
+    /// Reserves `len` bytes of free addresses, aligned and not accessible yet.
     pub(crate) fn reserve(len: u64, align: u64) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let before = pindown::page_size();
@@ -55,7 +55,7 @@ impl Lot {
         Ok(Self::adopt(range(result(start)? as u64, len)?))
     }
 
-    /// Takes over addresses that hold no Rust value of this program: an unused part of a stack, memory allocated by
+    /// Takes over addresses that contain no Rust value of this program: an unused part of a stack, memory allocated by
     /// malloc, or sealed memory that is never accessed.
     pub(crate) fn adopt(range: Range) -> Self {
         Self { range, reserved: range }
@@ -69,21 +69,20 @@ impl Lot {
     /// Unmaps the addresses.
     pub(crate) fn release(&self) -> io::Result<()> {
         let Self { reserved, .. } = self;
-        // SAFETY: the lot holds no Rust value, and the reserved addresses around it were never accessed.
+        // SAFETY: the lot contains no Rust value, and the reserved addresses around it were never accessed.
         result(unsafe { libc::syscall(libc::SYS_munmap, reserved.start() as usize, reserved.len() as usize) }).map(drop)
     }
 
-    /// Makes the system call `number`, with an address, a length and `rest` as arguments. No argument of `rest` is an
-    /// address.
+    /// Makes the system call `number` with an address, a length and `rest` as arguments. `rest` contains no addresses.
     pub(crate) fn call(&self, number: c_long, at: Range, rest: [usize; 4]) -> io::Result<usize> {
         self.own(at);
         let [a, b, c, d] = rest;
-        // SAFETY: the addresses are in the lot, which holds no Rust value.
+        // SAFETY: the addresses are in the lot, which contains no Rust value.
         result(unsafe { libc::syscall(number, at.start() as usize, at.len() as usize, a, b, c, d) })
     }
 
-    /// Maps memory in the lot, over existing mappings, or only into a hole if `flags` has MAP_FIXED_NOREPLACE. The
-    /// caller does not pass MAP_FIXED.
+    /// Maps memory in the lot, replacing existing mappings. If `flags` has MAP_FIXED_NOREPLACE, maps only into a hole.
+    /// The caller does not pass MAP_FIXED.
     pub(crate) fn map(
         &self,
         at: Range,
@@ -112,8 +111,9 @@ impl Lot {
         self.call(libc::SYS_mprotect, at, [protection as usize, 0, 0, 0]).map(drop)
     }
 
-    /// Calls mremap(2): moves the mapping to `to`, a range of this lot. Without `to` the mapping stays in place or,
-    /// with MREMAP_MAYMOVE, moves to an address that the kernel chooses. Returns the new start address of the mapping.
+    /// Calls mremap(2) to move the mapping to `to`, a range of this lot. Without `to`, the mapping keeps its address
+    /// or, with MREMAP_MAYMOVE, moves to an address that the kernel chooses. Returns the new start address of the
+    /// mapping.
     pub(crate) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
         let flags = match to {
             Some(to) => {
@@ -133,7 +133,8 @@ impl Lot {
         let base = std::ptr::without_provenance_mut(at.start() as usize);
         let vector = libc::iovec { iov_base: base, iov_len: at.len() as usize };
         let call = libc::SYS_process_madvise;
-        // SAFETY: the vector lives until the call returns, and its addresses are in the lot, which holds no Rust value.
+        // SAFETY: the vector lives until the call returns, and its addresses are in the lot, which contains no Rust
+        // value.
         let done = unsafe { libc::syscall(call, this.as_raw_fd(), &raw const vector, 1_usize, advice, 0_usize) };
         result(done).map(drop)
     }
@@ -141,11 +142,11 @@ impl Lot {
     /// Attaches a segment at `at` with shmat(2). The segment has the length of `at`.
     pub(crate) fn attach(&self, segment: c_int, at: Range, flags: c_int) -> io::Result<()> {
         self.own(at);
-        // SAFETY: the segment is as long as `at`, which is in the lot, and the lot holds no Rust value.
+        // SAFETY: the segment is as long as `at`, which is in the lot, and the lot contains no Rust value.
         result(unsafe { libc::syscall(libc::SYS_shmat, segment, at.start() as usize, flags) }).map(drop)
     }
 
-    /// Panics if a range is not in the lot, which is a bug of the torture program.
+    /// Panics if a range is not in the lot, which would be a bug in this program.
     fn own(&self, at: Range) {
         assert!(self.range.contains(at), "{at} is not of {}", self.range);
     }

@@ -1,5 +1,5 @@
-//! `percale`, the command: shows what is available and why other things are not, measures speed, and copies files
-//! between machines.
+//! The command `percale`: shows the available transports and devices and why others are not available, measures speed,
+//! and copies files between machines.
 
 use std::process::ExitCode;
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
         Subcommand::Torture(args) => torture::run(args),
-        // A failure here was reported to the measuring process, which prints it.
+        // A failure here has been reported to the measuring process, which prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }

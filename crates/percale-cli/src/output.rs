@@ -1,4 +1,4 @@
-//! Printing: lines on standard output and standard error, and a progress bar.
+//! Output: lines on standard output and standard error, and a progress bar.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -10,13 +10,13 @@ pub(crate) fn print_line(text: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
 }
 
-/// Prints to standard error. Errors are ignored: they must not affect the clients of a server.
+/// Prints to standard error. Errors are ignored, because they must not affect the clients of a server.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Makes a progress bar on standard error, which is visible only if that is a terminal.
+/// Makes a progress bar on standard error. It is visible only on a terminal.
 pub(crate) fn progress_bar(steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")

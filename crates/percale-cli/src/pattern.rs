@@ -1,8 +1,8 @@
-//! The contents of messages, which make lost, repeated, swapped and torn messages detectable.
+//! The contents of messages. They make lost, repeated, swapped and torn messages detectable.
 //!
 //! Message `index` of a round consists of 64-bit words that increase by an odd constant from a start value. The start
 //! value depends on the round, the index and the direction, so no two messages of a run have the same word at the same
-//! offset. Generating and checking the contents runs at the speed of memory.
+//! offset. The contents are generated and checked at the speed of memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(crate) enum Way {
 pub(crate) enum Part {
     /// Nothing.
     Nothing,
-    /// The first and the last 8 bytes. A timed round has no time for more.
+    /// The first and the last 8 bytes. A timed round cannot check more without affecting the result.
     Ends,
     /// The whole message.
     Whole,
@@ -144,7 +144,7 @@ impl Content {
                 for (at, len) in [(0, first), (last, len - last)] {
                     let mut word = [0; 8];
                     get(at, &mut word[..len]);
-                    // A whole word is compared with one instruction, because this runs for every message of a stream.
+                    // Compare a whole word with one instruction, because this runs for every message of a stream.
                     let wanted = self.word(at);
                     let same = if len == 8 { word == wanted } else { word[..len] == wanted[..len] };
                     if !same {
@@ -166,7 +166,7 @@ impl Content {
         Ok(())
     }
 
-    /// Returns the content from byte `offset` on, a multiple of 8.
+    /// Returns the content from byte `offset`, a multiple of 8.
     const fn from(self, offset: usize) -> Self {
         Self { start: self.start.wrapping_add(STEP.wrapping_mul((offset / 8) as u64)), ..self }
     }

@@ -1,5 +1,5 @@
-//! Plots (SVG): panels of lines that show a value over a size, with logarithmic axes. The plot of latencies has a panel
-//! for each transport.
+//! Plots (SVG): panels of lines that show a value as a function of a size, with logarithmic axes. The plot of latencies
+//! has a panel for each transport.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -25,7 +25,7 @@ pub(crate) struct Series {
     pub(crate) color: RGBColor,
     /// Whether the line is a limit. Limits are drawn in grey and dashed, the other lines in color.
     pub(crate) limit: bool,
-    /// The points: sizes in bytes (or the other horizontal values), and the values shown.
+    /// The points: sizes in bytes (or other horizontal values), and the displayed values.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
     Ok(picture)
 }
 
-/// Draws all latencies among the rows.
+/// Draws all latencies of the rows.
 ///
 /// # Errors
-/// Fails if there is none.
+/// Fails if there are none.
 pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
     let panel = |transport| {
         let title = match transport {
@@ -126,7 +126,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
         (Operation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
-        // If both kinds of memory were measured, each has its own line; otherwise all sizes are one line.
+        // If both kinds of memory were measured, each has its own line. Otherwise one line has all sizes.
         let both = of(op).any(|row| row.memory == Memory::Percale) && of(op).any(|row| row.memory == Memory::Ordinary);
         if both {
             let first = of(op).filter(|row| row.memory == Memory::Percale).map(|row| row.bytes).min().unwrap_or(0);
@@ -144,7 +144,8 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
     all
 }
 
-/// A logarithmic axis with a tick at each power of `base`, at most about seven of them.
+/// A logarithmic axis with a tick at each power of `base`, or at fewer powers if there would be more than about seven
+/// ticks.
 struct Powers {
     low: f64,
     high: f64,
@@ -153,7 +154,7 @@ struct Powers {
 }
 
 impl Powers {
-    /// Makes the axis from the power below the smallest value to the power above the largest.
+    /// Makes an axis that extends from the power below the smallest value to the power above the largest.
     fn around(values: impl Iterator<Item = f64>, base: f64, show: fn(f64) -> String) -> Self {
         let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         let low = base.powf(low.log(base).floor());

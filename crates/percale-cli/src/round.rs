@@ -1,4 +1,4 @@
-//! A round, as data: some hundreds or thousands of messages of one shape between the two processes.
+//! A round as data: some hundreds or thousands of messages of one shape between the two processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
 /// The properties of the messages, or accesses, of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// The operation. For limits it makes no difference whether messages have tags.
+    /// The operation. For limits, tagged and untagged messages are equivalent.
     pub(crate) op: Operation,
     /// The length of a message.
     pub(crate) bytes: usize,
@@ -87,7 +87,7 @@ impl Shape {
 /// One round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Round {
-    /// The number of the round. It makes the data different from that of any other round.
+    /// The number of the round, which makes its data different from that of all other rounds.
     pub(crate) number: u64,
     /// Untimed messages (or batches) at the start.
     pub(crate) warm: u64,
@@ -110,7 +110,7 @@ pub(crate) const MOST: u64 = 1 << 20;
 pub(crate) const WARM: u64 = 64;
 
 impl Round {
-    /// Rejects rounds that no measurement requests; `settings` is the number of the subject's settings.
+    /// Rejects rounds that no measurement requests. `settings` is the number of the subject's settings.
     pub(crate) fn check(&self, shape: &Shape, settings: usize) -> Result<()> {
         let count = (1..=MOST).contains(&self.count) && self.warm <= WARM;
         if count && (self.batch == 1 || self.batch == shape.batch()) && self.setting < settings {
@@ -130,7 +130,7 @@ impl Round {
         self.messages().saturating_mul(self.batch)
     }
 
-    /// Returns the slot of access `index`, out of `slots` slots.
+    /// Returns the slot of access `index` out of `slots` slots.
     pub(crate) const fn slot(&self, index: u64, slots: usize) -> usize {
         match self.check {
             Part::Whole => (index % slots as u64) as usize,

@@ -1,4 +1,4 @@
-//! One row of the result: a measurement, next to the limit of the same run. Also the object of a line of `--json`.
+//! One row of the result: a measurement and the limit of the same run. It is also the object of a line of `--json`.
 
 use clap::ValueEnum;
 use percale::TransportKind;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Operation {
-    /// Ping-pong of tagged messages; half a round trip.
+    /// Ping-pong of tagged messages. The time is half a round trip.
     TaggedLatency,
-    /// Ping-pong of messages; half a round trip.
+    /// Ping-pong of untagged messages. The time is half a round trip.
     MessageLatency,
     /// Small tagged messages in one direction, with a window of outstanding messages.
     TaggedRate,
     /// Large tagged messages in one direction, with a window of outstanding messages.
     Bandwidth,
-    /// Ping-pong of writes to the other process's memory, which that process polls; half a round trip.
+    /// Ping-pong of writes to the other process's memory, which that process polls. The time is half a round trip.
     PutLatency,
-    /// One write to the other process's memory, until it has completed.
+    /// One write to the other process's memory, timed until it has completed.
     Put,
-    /// One read of the other process's memory, until it has completed.
+    /// One read of the other process's memory, timed until it has completed.
     Get,
-    /// One fetching addition to a word of the other process's memory, to which that process adds as well.
+    /// One fetching addition to a word of the other process's memory. That process also adds to the word.
     FetchAdd,
-    /// One fetching addition to a word of the other process's memory that that process does not access.
+    /// One fetching addition to a word of the other process's memory. That process does not access the word.
     FetchAddAlone,
     /// One compare-and-swap of a word of the other process's memory.
     CompareSwap,
@@ -42,7 +42,7 @@ pub(crate) enum Pattern {
 }
 
 impl Operation {
-    /// All operations, in the order shown.
+    /// All operations, in the order of the output.
     pub(crate) const ALL: [Self; 10] = [
         Self::TaggedLatency,
         Self::MessageLatency,
@@ -56,7 +56,7 @@ impl Operation {
         Self::CompareSwap,
     ];
 
-    /// Returns the name, as in the arguments and in JSON.
+    /// Returns the name that is used in arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::TaggedLatency => "tagged-latency",
@@ -96,7 +96,7 @@ impl Operation {
         matches!(self.pattern(), Pattern::PingPong) || matches!(self, Self::Put)
     }
 
-    /// Returns the reason if the operation is not defined for this size.
+    /// Returns the reason why the operation is not defined for this size, if it is not.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
             Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
@@ -118,7 +118,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the name, as in the arguments and in JSON.
+    /// Returns the name that is used in arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -143,12 +143,12 @@ pub(crate) enum Memory {
     Percale,
     /// Any memory of the process.
     Ordinary,
-    /// Any memory of the process, when the kernel may not copy between processes.
+    /// Any memory of the process, on a system where the kernel must not copy between processes.
     Bounced,
 }
 
 impl Memory {
-    /// Returns the name, as in the arguments and in JSON.
+    /// Returns the name that is used in arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Percale => "percale",
@@ -172,14 +172,14 @@ pub(crate) struct Row {
     pub(crate) memory: Memory,
     /// Whether the whole source was written before each send.
     pub(crate) dirty: bool,
-    /// In nanoseconds. Absent if only limits were measured, like all figures without the prefix `limit_`.
+    /// In nanoseconds. Like all values without the prefix `limit_`, it is absent if only limits were measured.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     /// Messages per second.
     pub(crate) rate: Option<f64>,
     pub(crate) bytes_per_s: Option<f64>,
-    /// The program that represents the machine's limit, and its fastest setting. Absent between machines, like all
-    /// figures of the limit.
+    /// The program that represents the machine's limit, and its fastest setting. Like all values of the limit, it is
+    /// absent between machines.
     pub(crate) limit: Option<String>,
     pub(crate) limit_p50_ns: Option<f64>,
     pub(crate) limit_p99_ns: Option<f64>,
@@ -187,9 +187,9 @@ pub(crate) struct Row {
     pub(crate) limit_bytes_per_s: Option<f64>,
     /// `p50_ns / limit_p50_ns`.
     pub(crate) ratio: Option<f64>,
-    /// The number of timed messages (of the limit, if only limits were measured).
+    /// The number of timed messages. If only limits were measured, the number for the limit.
     pub(crate) iterations: u64,
-    /// The number of messages of which every byte was checked, in rounds that were not timed.
+    /// The number of messages, in untimed rounds, whose bytes were all checked.
     pub(crate) verified: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Summaries of samples.
 
-/// Samples in nanoseconds, unordered: one per message or, for streams, one per round.
+/// Unordered samples in nanoseconds: one per message or, for streams, one per round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -45,8 +45,8 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// Returns the smallest sample that at least `percent` of all samples do not exceed (nearest rank: always a measured
-/// value).
+/// Returns the smallest sample for which at least `percent` of all samples are not larger (nearest rank, so the result
+/// is always a measured value).
 fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

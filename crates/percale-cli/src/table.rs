@@ -11,7 +11,7 @@ const NOTHING: &str = "–";
 /// A table style with a line below the header and no other lines.
 pub(crate) const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// Formats the rows of `percale perf`, with the limits explained below the table.
+/// Formats the rows of `percale perf`. The limits are explained below the table.
 pub(crate) fn perf(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
@@ -87,7 +87,7 @@ fn notes(rows: &[Row]) -> String {
     text
 }
 
-/// Returns whether the row is an access whose limit consists of a request and an answer.
+/// Returns whether the row is an access whose limit is a request and an answer.
 fn is_round_trip(row: &Row) -> bool {
     let goes_there = |limit: &str| limit.starts_with("ring") || limit.starts_with("sockets");
     row.op.pattern() == Pattern::Access && row.limit.as_deref().is_some_and(goes_there)

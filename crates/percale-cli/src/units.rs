@@ -1,6 +1,6 @@
 //! Formats numbers, and parses sizes.
 
-/// The longest message that the command measures.
+/// The maximum length of a message that the command measures.
 pub(crate) const LONGEST: usize = 64 << 20;
 
 /// Parses a size: `8`, `4K`, `1M` (binary multiples).
@@ -56,7 +56,7 @@ pub(crate) fn bandwidth(bytes_per_second: f64) -> String {
     scaled(bytes_per_second, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
 }
 
-/// Formats three significant digits with the unit that fits.
+/// Formats a number with three significant digits and a suitable unit.
 fn scaled(mut number: f64, units: &[&str]) -> String {
     let mut unit = 0;
     // 999.5 would be printed as 1000.

@@ -1,7 +1,7 @@
-//! A child process that executes jobs. It reads jobs and writes answers, as one line of JSON each.
+//! A child process that executes jobs. It reads jobs and writes answers, each as one line of JSON.
 //!
-//! A job may end the process or never return; the owner reports both. Hidden subcommands implement the side of the
-//! worker.
+//! A job may end the process or never return. The owner reports both as errors. Hidden subcommands implement the
+//! worker's side.
 
 mod stuck;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The child process. It is killed when this is dropped.
+/// The child process. It is killed when this value is dropped.
 pub(crate) struct Worker {
     process: Child,
     asked: Option<ChildStdin>,
@@ -57,10 +57,10 @@ impl Worker {
         if matches!(asked, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
     }
 
-    /// Receives the answer to a job sent with [`tell`](Self::tell). Returns `None` at the timeout.
+    /// Receives the answer to a job sent with [`tell`](Self::tell). Returns `None` on timeout.
     ///
     /// # Errors
-    /// Fails if there will be no answer. The worker must not be used again.
+    /// Fails if there will be no answer. The worker must not be used afterwards.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>, String> {
         match self.answers.recv_timeout(patience) {
             Ok(line) => serde_json::from_str(&line).map(Some).map_err(|error| format!("{error} in: {line}")),
@@ -82,7 +82,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.asked = None;
-        // The process has no state to lose: it belongs to this object, and it has answered or does not respond.
+        // The process has no state that could be lost: it belongs to this object, and it has answered or does not
+        // respond.
         self.process.kill().ok();
         self.process.wait().ok();
     }

@@ -1,5 +1,4 @@
-//! `percale perf --collectives` as used from the command line. The tests check that results are present, not their
-//! values.
+//! Tests of `percale perf --collectives` on the command line. They check that results exist, not their values.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -71,7 +70,7 @@ fn long_measurement() -> (Child, Vec<u32>, BufReader<ChildStdout>) {
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert!(line.contains("barrier"), "{line}");
-    // The second process, which measures the limit, is not a member.
+    // The second process measures the limit and is not a member.
     let is_member =
         |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| text(&words).contains("team-part"));
     let members: Vec<u32> = children(first.id()).into_iter().filter(is_member).collect();
@@ -86,7 +85,7 @@ fn member_death_is_an_error_not_a_hang() {
     let mut error = String::new();
     first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
-    // The error names the process that died, or the one that detected it.
+    // The error names the process that died, or the process that detected it.
     assert!(error.starts_with("percale: process "), "{error}");
     eventually("a member lives on", || !members.iter().any(|member| is_running(*member)));
 }

@@ -1,4 +1,4 @@
-//! The command as used from the command line.
+//! Tests of the command line.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
@@ -66,7 +66,7 @@ fn invalid_usage_exits_with_2_and_names_valid_values() {
 
 #[test]
 fn unreachable_address_exits_with_1() {
-    // Port 1 of loopback: nothing listens there.
+    // No process listens at port 1 of loopback.
     let output = percale(&["perf", "127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("connecting to 127.0.0.1:1"), "{}", text(&output.stderr));
@@ -75,8 +75,9 @@ fn unreachable_address_exits_with_1() {
 #[test]
 fn limits_are_measured_with_one_json_object_per_row() {
     let rows = rows(&percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]));
-    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of the one-sided
-    // operations, three have all sizes and three have one, over shm with two kinds of memory.
+    // Each transport has three sizes for two latencies, the rate at 8 bytes, and the bandwidth at 64 KiB. Among the
+    // one-sided operations, three have all sizes and three have one size. Over shm, they are measured with two kinds of
+    // memory.
     assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1) + (2 + 1) * (3 * 3 + 3));
     for row in &rows {
         assert!(row["limit_p50_ns"].as_f64().unwrap() > 0.0, "{row}");
@@ -128,8 +129,9 @@ fn rows(output: &Output) -> Vec<Value> {
 fn percale_is_measured_beside_its_limit_on_both_transports() {
     let quick = ["perf", "--seconds", "0.01", "--json"];
     let latency = ["--op", "tagged-latency", "--size", "8,64K"];
-    // Two latencies of two sizes, a rate, a bandwidth; over shm, the large ones with both kinds of memory. Of the
-    // one-sided operations, three have both sizes and three have one, over shm with two kinds of memory.
+    // There are two latencies with two sizes, a rate and a bandwidth. Over shm, the large ones are measured with both
+    // kinds of memory. Among the one-sided operations, three have both sizes and three have one size. Over shm, they
+    // are measured with two kinds of memory.
     let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1) + (2 + 1) * (3 * 2 + 3);
     for (more, count) in [
         (["--size", "8,64K"].as_slice(), all),
@@ -156,7 +158,7 @@ fn one_sided_operations_reach_both_memories_over_both_transports() {
         for which in [ops, large] {
             let arguments = [&["perf", "--json", "--iterations", "64", "--memory", memory], which.as_slice()].concat();
             let rows = rows(&percale(&arguments));
-            // Six operations of one size, or three of two, over both transports.
+            // There are six operations with one size, or three with two sizes, over both transports.
             assert_eq!(rows.len(), 2 * 6);
             for row in &rows {
                 assert_eq!(row["memory"], memory, "{row}");

@@ -1,4 +1,5 @@
-//! Strangers at `percale perf --listen`. Whatever they send, the next regular measurement succeeds.
+//! Hostile connections to `percale perf --listen`. The next regular measurement succeeds, regardless of the data that
+//! they send.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// The time for which a silent stranger may block others, plus the time of a measurement.
+/// How long a silent connection may block others, plus the duration of a measurement.
 const BOUND: Duration = Duration::from_secs(60);
 
 struct Listening {
@@ -28,7 +29,7 @@ impl Listening {
             let line = line.ok()?;
             Some(line.strip_prefix("Waiting on ")?.split_once(';')?.0.to_owned())
         });
-        // The lines are still read, so that the command never waits for room in the pipe.
+        // The lines must be read, so that the command never waits for room in the pipe.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| println!("listening: {line}")));
         Self { child, address: address.unwrap() }
     }
@@ -54,7 +55,7 @@ impl Listening {
     fn stranger(&self, lines: &[Vec<u8>]) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         for line in lines {
-            // The server may disconnect in the middle.
+            // The server may disconnect before all lines are written.
             if stream.write_all(line).and_then(|()| stream.write_all(b"\n")).is_err() {
                 break;
             }
@@ -77,7 +78,7 @@ fn line(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// Requests that no command line produces, each with the requests that open its subject first.
+/// Requests that no command line can produce, each preceded by the requests that open its subject.
 fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let open = |kind: Value, address: &str| line(&json!({"Open": {"kind": kind, "address": address}}));
@@ -146,7 +147,7 @@ fn invalid_requests_do_not_prevent_a_measurement() {
         attempts += 1;
     }
     assert!(listening.measures(&[]));
-    // A stranger that stays connected and sends nothing.
+    // This connection stays open and sends nothing.
     let silent = TcpStream::connect(&listening.address).unwrap();
     assert!(listening.measures(&[]), "a silent stranger keeps others out");
     drop(silent);

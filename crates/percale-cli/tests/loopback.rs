@@ -1,8 +1,8 @@
-//! The command on a machine with IPv6 only on its loopback interface.
+//! The command on a machine with only IPv6 on its loopback interface.
 
 use std::process::Command;
 
-/// All operations over both transports, with the limits of the machine, in a short time.
+/// Measures all operations over both transports, with the limits of the machine, in a short time.
 const PERF: [&str; 5] = ["perf", "--size", "64", "--seconds", "0.02"];
 
 #[test]

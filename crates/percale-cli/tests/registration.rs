@@ -1,5 +1,5 @@
-//! `percale perf --registration` as used from the command line: lines, tables, a plot. The tests check that results are
-//! present and consistent, not their values: RCACHE-028 and MON-059 to MON-063 must be judged by a person.
+//! Tests of `percale perf --registration` on the command line: its lines, tables and plot. They check that results
+//! exist and are consistent, not their values. RCACHE-028 and MON-059 to MON-063 must be judged by a person.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ mod common;
 
 const QUICK: [&str; 6] = ["perf", "--registration", "--seconds", "0.02", "--size", "4K,2M"];
 
-/// Returns the lines of one run, or `None` if the monitor is not available.
+/// Returns the lines of one run. Returns `None` if the monitor is not available.
 fn lines(monitor: &str) -> Option<Vec<Value>> {
     let output = percale(&[QUICK.as_slice(), &["--json", "--monitor", monitor]].concat());
     let error = text(&output.stderr);
@@ -27,7 +27,7 @@ fn positive(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number > 0.0)
 }
 
-/// Checks the lines of a monitor that keeps registrations. `changes`: whether its memory can change.
+/// Checks the lines of a monitor that keeps registrations. `changes` states whether its memory can change.
 fn shows(monitor: &str, changes: bool) {
     let Some(lines) = lines(monitor) else { return };
     let of = |is: &str| Vec::from_iter(lines.iter().filter(|line| line["is"] == is));
@@ -44,7 +44,7 @@ fn shows(monitor: &str, changes: bool) {
         let ratio = line["cached"]["p50_ns"].as_f64().unwrap() / line["in_advance"]["p50_ns"].as_f64().unwrap();
         assert!((ratio - line["cached_ratio"].as_f64().unwrap()).abs() < 1e-9, "{line}");
         assert!(positive(&line["verified"]), "{line}");
-        // The buffer never changes, so it was registered only once, before.
+        // The buffer never changes, so it was registered only once, before the measurement.
         assert!(line["misses"].as_u64().unwrap() < line["cached"]["count"].as_u64().unwrap() / 10 + 2, "{line}");
     }
     assert_eq!(of("registration").len(), 2);
@@ -56,11 +56,11 @@ fn shows(monitor: &str, changes: bool) {
     let others = of("other");
     assert_eq!(others.len(), 3 * 2);
     assert!(others.iter().all(|line| positive(&line["without"]["p50_ns"]) && positive(&line["ratio"])));
-    // Only on kernels that need more than the records.
+    // These lines are present only on kernels that need more than the records.
     let alone = of("records-alone");
     assert!(alone.is_empty() || alone.len() == 3 * 2 && monitor == "bpf", "{alone:?}");
     assert!(alone.iter().all(|line| positive(&line["with"]["p50_ns"]) && positive(&line["ratio"])));
-    // For 4 KiB in each of four ways. Larger memory is not mapped repeatedly.
+    // There is one line for 4 KiB for each of the four methods. Larger memory is not mapped repeatedly.
     let ways = Vec::from_iter(of("change").iter().map(|line| line["way"].as_str().unwrap().to_owned()));
     let all = ["explicit", "check", "thread", "thread-on-one-processor"];
     assert_eq!(ways, if changes && monitor != "imported" { all.as_slice() } else { &[] });

@@ -1,5 +1,5 @@
-//! `percale torture` as used from the command line: the monitors are correct, and the errors of those that are broken
-//! on purpose are detected.
+//! Tests of `percale torture` on the command line. The monitors must be correct, and the errors of intentionally broken
+//! monitors must be detected.
 
 use percale_conformance::process::copy_program;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::common::{children, eventually, is_running, percale, text};
 
 mod common;
 
-/// Kinds of memory that are different enough to be a sample.
+/// A sample of kinds of memory that differ sufficiently.
 const SOME: [&str; 4] = ["private anonymous", "memfd shared", "System V", "sealed by pindown"];
 
 /// Returns the lines of one run, its exit code, and its error output.
@@ -18,7 +18,7 @@ fn torture(arguments: &[&str]) -> (Vec<Value>, Option<i32>, String) {
     (lines, output.status.code(), text(&output.stderr))
 }
 
-/// Returns whether the first line reports that the monitor is unavailable. Then the test checks nothing.
+/// Returns whether the first line reports that the monitor is unavailable. The test then checks nothing.
 fn unavailable(lines: &[Value]) -> bool {
     let missing = lines[0]["available"] == false;
     if missing {
@@ -27,7 +27,7 @@ fn unavailable(lines: &[Value]) -> bool {
     missing
 }
 
-/// Checks pairs of some kinds, and threads: only errors that the monitor documents are permitted.
+/// Checks pairs of some kinds, and threads. Only errors that the monitor documents are permitted.
 fn is_right(monitor: &str) {
     for filter in SOME {
         let (lines, code, error) = torture(&["--monitor", monitor, "--filter", filter, "--seconds", "0"]);
@@ -79,7 +79,7 @@ fn userfaultfd_with_kept_promise_gives_no_stale_registration() {
     is_right("userfaultfd-promised");
 }
 
-/// Runs a copy of the command as a user without privileges: all pairs of some kinds, and threads over all kinds.
+/// Runs a copy of the command as an unprivileged user: all pairs of some kinds, and threads over all kinds.
 fn is_right_for_nobody(monitor: &str) {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
@@ -115,7 +115,7 @@ fn old_unprivileged_userfaultfd_gives_no_stale_registration() {
     is_right_for_nobody("userfaultfd-plain");
 }
 
-/// Runs the pairs with this text in the name of the operation, for every kind of memory: only errors that the monitor
+/// Runs the pairs whose operation has this text in its name, for every kind of memory. Only errors that the monitor
 /// documents are permitted.
 fn results(monitor: &str, operation: &str) -> Vec<String> {
     let (lines, code, error) = torture(&["--monitor", monitor, "--filter", operation, "--seconds", "0"]);
@@ -241,7 +241,7 @@ fn workers_end_with_the_process_that_started_them() {
         .spawn()
         .unwrap();
     let mut workers = Vec::new();
-    // In the middle of the long job: the threads of a worker change memory for a minute.
+    // The worker is in the middle of the long job: its threads change memory for a minute.
     std::thread::sleep(std::time::Duration::from_secs(2));
     eventually("there is no worker", || {
         workers = children(torture.id());

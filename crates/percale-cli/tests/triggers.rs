@@ -1,4 +1,4 @@
-//! `percale perf --triggers` as used from the command line. The tests check that results are present, not their values.
+//! Tests of `percale perf --triggers` on the command line. They check that results exist, not their values.
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
@@ -34,7 +34,7 @@ fn of<'a>(lines: &'a [Value], begins: &str) -> Vec<&'a Value> {
 #[test]
 fn queueing_chains_and_stores_are_measured_with_their_limits() {
     let lines = lines(&without_driver(&[QUICK.as_slice(), &["--json"]].concat()));
-    // Three results for two orders and two counts; five of a send, two rings, two writers.
+    // Three results for two orders and two counts, five results for sends, two rings, and two writers.
     assert_eq!(lines.len(), 3 * 2 * 2 + 5 + 2 + 2, "{lines:?}");
     for line in &lines {
         let has_limit = line["limit"].is_string();
@@ -66,7 +66,7 @@ fn queueing_chains_and_stores_are_measured_with_their_limits() {
 
 #[test]
 fn device_stream_store_is_measured_if_available() {
-    // A real device, or the test double.
+    // Use a real device or the test double.
     let library = driver_for(env!("CARGO_TARGET_TMPDIR")).map_or_else(|| "libcuda.so.1".into(), |(_, double)| double);
     let lines = lines(&with_driver(library.as_os_str(), &[QUICK.as_slice(), &["--json"]].concat()));
     let stream = of(&lines, "a CUDA stream's");
@@ -87,6 +87,6 @@ fn the_table_and_the_plot_are_written() {
     assert!(table.contains("not measured: a CUDA stream's store, and a send arrives: no CUDA here"), "{table}");
     let picture = picture.unwrap();
     assert!(picture.contains("thresholds upward") && picture.contains("queued"), "{picture}");
-    // Two panels of three results and two limits, at two counts.
+    // There are two panels of three results and two limits, each with two counts.
     assert_eq!(picture.matches("<circle").count(), 2 * (3 + 2) * 2);
 }

@@ -1,5 +1,5 @@
-//! `percale perf --windows` as used from the command line. The tests check that results are present, not their values:
-//! MW-027 must be judged by a person.
+//! Tests of `percale perf --windows` on the command line. They check that results exist, not their values. MW-027 must
+//! be judged by a person.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn window_and_registration_costs_are_printed() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let pinned = !text(&output.stderr).contains("no fixed buffers");
-    // Two lines for reading memory accompany each check.
+    // Each check has two additional lines for reading memory.
     assert_eq!(lines.len(), 6 + usize::from(pinned) + 2 * 2, "{lines:?}");
     for line in &lines {
         assert!(line["p50_ns"].as_f64().is_some_and(|time| time > 0.0), "{line}");

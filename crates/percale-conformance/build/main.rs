@@ -1,4 +1,5 @@
-//! Registers the tests of the suite: writes the functions with `#[test]` that the test programs `conformance` and `device` include.
+//! Registers the tests of the suite. Writes the functions with `#[test]` that the test programs `conformance` and
+//! `device` include.
 
 mod registry;
 

@@ -1,7 +1,7 @@
 //! Finds the tests of the suite, and the transports that each runs on.
 //!
-//! A public function of a module of `suite` is a test. Its only parameter is the type of a transport, and the bounds of this parameter
-//! state what the test needs:
+//! A public function of a module of `suite` is a test. Its only parameter is the type of a transport. The bounds of
+//! this parameter are the requirements of the test:
 //!
 //! ```text
 //! pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
@@ -10,7 +10,8 @@
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
 //! The following items look like tests and would not run, so they are build errors:
 //!
-//! 1. a public function of another form: helpers are private, `pub(super)` or `pub(crate)`, so the compiler reports the unused ones;
+//! 1. a public function of another form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler reports
+//!    unused ones);
 //! 2. a function in the form of a test that is not public;
 //! 3. a test with bounds that no transport meets;
 //! 4. modules, attributes and macros that could hide tests from this search.
@@ -23,7 +24,7 @@ use std::path::Path;
 
 use syn::{Attribute, GenericParam, Item, ItemFn, ItemImpl, ReturnType, Safety, Type, TypeParamBound, Visibility};
 
-/// The trait that tests in the program `device` have in their bounds.
+/// The trait by which a test is registered in the program `device`.
 const DEVICES: &str = "Devices";
 
 /// A file of the suite.
@@ -38,7 +39,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// An error at the first line with these words.
+    /// Returns an error at the first line that contains `what`.
     fn error(&self, what: &str, why: &str) -> String {
         let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
         let line = self.text.lines().position(|line| line.split(what).skip(1).any(ends));
@@ -54,7 +55,7 @@ pub(crate) struct Test {
     pub(crate) path: String,
     /// The function's name.
     pub(crate) name: String,
-    /// The traits of a transport that it runs on.
+    /// The traits that a transport must have to run the test.
     pub(crate) needs: BTreeSet<String>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Test {
 pub(crate) enum Program {
     /// Tests of messages, accesses, connections.
     Conformance,
-    /// Tests of devices' memory, each in a process of its own.
+    /// Tests of device memory, each in a separate process.
     Device,
 }
 
@@ -127,7 +128,7 @@ fn parse(file: &str, text: &str) -> Result<syn::File, Vec<String>> {
     syn::parse_file(text).map_err(|error| vec![format!("{file}: {error} (`rustfmt --check {file}` shows the place)")])
 }
 
-/// Returns the tests of these files. Reports what looks like a test and would not run.
+/// Returns the tests in these files. Reports items that look like tests but would not run.
 pub(crate) fn tests(sources: &[Source], transports: &Transports) -> Result<Vec<Test>, Vec<String>> {
     let (mut tests, mut errors) = (Vec::new(), Vec::new());
     for source in sources {
@@ -153,8 +154,8 @@ pub(crate) fn tests(sources: &[Source], transports: &Transports) -> Result<Vec<T
     if errors.is_empty() { Ok(tests) } else { Err(errors) }
 }
 
-/// Returns the test that this item is, if it is one. If the item looks like a test and would not run, returns its name
-/// (`fn name`, `mod name`, `name!`) and the reason.
+/// Returns the test if this item is one. If the item looks like a test and would not run, returns its name (`fn name`,
+/// `mod name`, `name!`) and the reason.
 fn test(module: &[String], item: &Item) -> Result<Option<Test>, (String, &'static str)> {
     match item {
         Item::Fn(function) => {
@@ -220,7 +221,7 @@ fn needs(function: &ItemFn) -> Option<BTreeSet<String>> {
     needs.collect::<Option<BTreeSet<_>>>().filter(|needs| !needs.is_empty())
 }
 
-/// Returns whether the attribute leaves an item unchanged: documentation and lints.
+/// Returns whether the attribute does not change the item. Documentation and lints do not.
 fn is_neutral(attribute: &Attribute) -> bool {
     ["doc", "expect", "allow"].iter().any(|name| attribute.path().is_ident(name))
 }

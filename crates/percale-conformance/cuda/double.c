@@ -1,22 +1,22 @@
 /* A CUDA driver without a device: the functions that percale calls, over ordinary memory.
  *
- * "Device" memory is a memfd mapped twice. The program's mapping can be neither read nor written (PROT_NONE), so code that touches it with
- * instructions of the processor crashes, and system calls on it fail with EFAULT. The driver has a mapping of its own. Copies wait in their
- * streams until an event is queried or a stream is synchronized. A query performs one copy and returns "not ready", so a caller that does not
- * wait gets old bytes. There are two devices, each with its own memory.
+ * "Device" memory is a memfd that is mapped twice. The program's mapping can be neither read nor written (PROT_NONE). Therefore CPU accesses
+ * to it crash, and system calls on it fail with EFAULT. The driver uses a separate mapping. Copies wait in their streams until an event is
+ * queried or a stream is synchronized. A query performs one copy and returns "not ready", so a caller that does not wait gets old bytes. There
+ * are two devices, each with its own memory.
  *
- * As with the real driver, a synchronous copy to a device returns while its last bytes, at most 64 KiB, are still under way: they have been
- * read from host memory but not yet written to device memory. They arrive when the legacy default stream of their context is synchronized, or by the
- * next call or copy that this stream orders behind them. A stream of CU_STREAM_NON_BLOCKING does not wait for them. A copy to memory with
- * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is complete when it returns. Setting the attribute completes no earlier copy.
+ * As with the real driver, a synchronous copy to a device may return while its last bytes, at most 64 KiB, are still in flight: they have been
+ * read from host memory but not yet written to device memory. They are written when the legacy default stream of their context is synchronized,
+ * or by the next call or copy that this stream orders after them. A stream created with CU_STREAM_NON_BLOCKING does not wait for them. A copy to
+ * memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is complete when it returns. Setting the attribute does not complete earlier copies.
  *
- * DOUBLE_POOLS=1 makes all memory of a device belong to a pool (cuMemAllocAsync): the attribute may be set and has no effect. DOUBLE_POOLS=mapped
- * makes it mapped memory (cuMemMap): the attribute is refused. Neither kind can be exported to other processes.
+ * With DOUBLE_POOLS=1, all memory of a device belongs to a pool (cuMemAllocAsync): the attribute can be set and has no effect. With
+ * DOUBLE_POOLS=mapped it is mapped memory (cuMemMap): setting the attribute fails. Neither kind can be exported to other processes.
  *
- * doubleCapture(1) begins the capture of a graph on a blocking stream, doubleCapture(2) one on another thread's non-blocking stream in the global
+ * doubleCapture(1) begins the capture of a graph on a blocking stream, doubleCapture(2) begins one on another thread's non-blocking stream in the global
  * mode. doubleCapture(0) ends the capture, and returns the number of calls that have invalidated it.
  *
- * Handles for other processes identify the memfd by process and descriptor. Unlike a real driver's, they are valid only while that process lives.
+ * Handles for other processes identify the memfd by process and descriptor. Unlike the handles of a real driver, they are valid only while that process lives.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -45,7 +45,7 @@ struct range {
     int is_synchronous; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has been set */
 };
 
-/* The end of a synchronous copy that has returned. */
+/* The last bytes of a synchronous copy that has returned. */
 struct late {
     struct late *next;
     uintptr_t to;
@@ -73,7 +73,7 @@ static int initialized;
 static CUresult failed; /* the result of copies that were performed later */
 static __thread struct context *stack[16];
 static __thread int depth;
-static int captures; /* how a graph is being captured: see above */
+static int captures; /* how a graph is being captured, see above */
 static uint64_t count_invalidated;
 static __thread int mode; /* the thread's capture mode: 0 is CU_STREAM_CAPTURE_MODE_GLOBAL, 2 is _RELAXED */
 
@@ -112,8 +112,8 @@ static struct range *add(enum kind kind, uintptr_t at, size_t len, char *ours, i
     return NULL;
 }
 
-/* Returns the address of bytes in the driver's mapping, or NULL if they are not all in one range. With `host`, unknown memory is taken as the
- * program's. */
+/* Returns the address of bytes in the driver's mapping, or NULL if they are not all in one range. If `host` is set, unknown memory is treated as
+ * memory of the program. */
 static char *see(uintptr_t at, size_t len, int host) {
     struct range *range = find(at);
     if (!range) return host ? (char *)at : NULL;
@@ -123,7 +123,7 @@ static char *see(uintptr_t at, size_t len, int host) {
 
 static struct context *current(void) { return depth ? stack[depth - 1] : NULL; }
 
-/* Writes the bytes that synchronous copies in a context have left under way. The caller holds the lock. */
+/* Writes the bytes of synchronous copies in a context that are still in flight. The caller holds the lock. */
 static void arrive(struct context *context) {
     while (context->first) {
         struct late *late = context->first;
@@ -152,7 +152,7 @@ CUresult cuGetErrorString(CUresult code, const char **text) {
 CUresult cuDeviceGetCount(int *count) { if (!initialized) return NOT_INITIALIZED; *count = DEVICES; return OK; }
 CUresult cuDeviceGet(int *device, int ordinal) {
     if (ordinal < 0 || ordinal >= DEVICES) return INVALID_VALUE;
-    *device = 100 + ordinal; /* differs from every ordinal, so that a mix-up of the two is noticed */
+    *device = 100 + ordinal; /* differs from every ordinal, so that confusing the two is detected */
     return OK;
 }
 CUresult cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "double %d", device - 100); return OK; }
@@ -189,7 +189,7 @@ CUresult cuPointerGetAttributes(unsigned count, const unsigned *asked, void **da
         case 7: *(uint64_t *)data[i] = range ? range->id : 0; break;
         case 8: *(char *)data[i] = range && range->kind == MANAGED; break;
         case 9: *(int *)data[i] = range ? range->device : -2; break;
-        /* A driver before 11.3 has no CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, and refuses the question. */
+        /* A driver before 11.3 has no CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, and rejects the query. */
         case 17:
             if (!has_pools()) { pthread_mutex_unlock(&lock); return INVALID_VALUE; }
             *(void **)data[i] = device && range->kind == DEVICE ? (void *)contexts : NULL;
@@ -291,7 +291,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned fl
     return OK;
 }
 
-/* Frees all memory that was allocated on any device, and pinned host memory. The contexts can be used again at once. */
+/* Frees all memory that was allocated on any device, and pinned host memory. The contexts can be used again immediately. */
 CUresult cuDevicePrimaryCtxReset_v2(int device) {
     if (device < 100 || device >= 100 + DEVICES) return INVALID_VALUE;
     for (int i = 0; i < RANGES; i++) {

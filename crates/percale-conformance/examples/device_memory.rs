@@ -5,14 +5,15 @@
 //! ```
 //!
 //! One thread drives both endpoints. The figures are the time of one message from its posting to both completions, in
-//! microseconds. Each way is measured in turn in every round:
+//! microseconds. Every round measures each of these cases:
 //! * *host*: from host memory to host memory;
 //! * *device*: from a device's memory to memory of the same device;
 //! * *out* and *in*: from the device to the host, and from the host to the device;
 //! * *copies*: the driver copies the same number of bytes to pinned memory of the host, waits, copies them back and
-//!   waits. This is the time of a message from device to device that does nothing else.
+//!   waits. This is the minimum time of a message from device to device that is staged through the host.
 //!
-//! The received bytes are compared with the sent bytes once for each length and way. Runs on the machine's CUDA driver,
+//! The received bytes are compared with the sent bytes once for each length and case. Runs on the machine's CUDA
+//! driver,
 //! or on the library that `PERCALE_CUDA_LIBRARY` names.
 
 use std::time::Instant;

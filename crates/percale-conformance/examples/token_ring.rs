@@ -1,20 +1,21 @@
-//! Passes a token round a ring of more processes than there are processors.
+//! Passes a token around a ring of more processes than there are processors.
 //!
 //! ```text
 //! token_ring [--processes 16] [--hops 100000] [--rounds 3] [--json]
 //! token_ring --idle SECONDS [--processes 16]
 //! ```
 //!
-//! Measured in turns, `--rounds` times, of which the medians are reported:
-//! * *many*: the hop of a ring of `--processes` processes that share two processors, pinned to neither of them;
-//! * *two*: the hop of the same program with two processes, each on a processor of its own;
+//! Takes these measurements in turns, `--rounds` times, and reports their medians:
+//! * *many*: one hop in a ring of `--processes` processes that share two processors, pinned to neither of them;
+//! * *two*: one hop of the same program with two processes, each on a processor of its own;
 //! * *switch*: one context switch. Two processes on one processor exchange a byte over two pipes, and half of a round
 //!   trip is reported. It includes the calls that such a switch needs (a write that wakes, a read that sleeps), and
 //!   nothing is subtracted.
 //!
-//! A ring without overhead takes about `two + switch` for a hop: the message, and the switch to the process that gets
-//! it. The ratio shows how far percale's blocking waits are from that. Every hop verifies the token, which counts the
-//! hops. The program fails if the token is wrong or if nothing moves for two minutes, never because it is slow.
+//! A ring without overhead takes about `two + switch` for a hop: the message, and the switch to the process that
+//! receives it. The ratio compares percale's blocking waits with this minimum. Every hop verifies the token, which
+//! counts the hops. The program fails if the token is wrong or if nothing moves for two minutes. It never fails because
+//! it is slow.
 //!
 //! With `--idle` all processes wait for a token that never arrives, and their processor time is reported.
 
@@ -43,7 +44,7 @@ fn main() {
     report(&asked, &many, &two, &switches);
 }
 
-/// The options of the command line.
+/// The command-line options.
 struct Asked {
     processes: usize,
     hops: u64,

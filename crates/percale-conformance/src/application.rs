@@ -1,5 +1,5 @@
-//! Driver calls that an application makes itself, like programs with a device do: synchronous copies. Also reads the
-//! counts of the double.
+//! Driver calls that an application makes itself, as programs that use a device do: synchronous copies. Also reads the
+//! counters of the test double.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use libloading::Library;
 use percale::Segment;
 
-/// The variable that names the driver's library.
+/// The environment variable with the path of the driver's library.
 pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 
 type Handle = *mut c_void;
 
-/// Returns the driver's library, which percale has loaded, too.
+/// Returns the driver's library. percale has already loaded it.
 fn library() -> &'static Library {
     static LOADED: OnceLock<Library> = OnceLock::new();
     let load = || {
@@ -47,7 +47,7 @@ fn within(ordinal: u32, then: impl FnOnce()) {
     call!("cuCtxPopCurrent_v2", (*mut Handle), &raw mut context);
 }
 
-/// Copies to a device's memory, as cuMemcpyHtoD does: when it returns, the last bytes may still be under way.
+/// Copies to a device's memory, as cuMemcpyHtoD does. The last bytes may still be in flight when it returns.
 pub(crate) fn copy_to_device(ordinal: u32, to: Segment, bytes: &[u8]) {
     assert!(bytes.len() <= to.len(), "the bytes fit");
     if bytes.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn copy_to_host(ordinal: u32, bytes: &mut [u8], from: Segment) {
     within(ordinal, || call!("cuMemcpyDtoH_v2", (*mut c_void, u64, usize), to, from, len));
 }
 
-/// Returns a count of the double: the result of its function `name`, which has no arguments.
+/// Returns a counter of the test double: the result of its function `name`, which has no arguments.
 ///
 /// # Panics
 /// If the driver is not the double.
@@ -79,7 +79,7 @@ pub fn count(name: &str) -> u64 {
     unsafe { found.expect("the double")() }
 }
 
-/// Returns the calling thread's capture mode. 0 is the global mode, which threads have at first.
+/// Returns the calling thread's capture mode. 0 is the global mode, which is the initial mode of a thread.
 #[must_use]
 pub fn capture_mode() -> i32 {
     let mut mode = 0;

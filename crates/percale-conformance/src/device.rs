@@ -1,10 +1,10 @@
-//! Device memory, and the driver that tests use.
+//! Device memory and the driver for tests.
 //!
-//! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process
-//! that touches device memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library,
-//! the tests use that one. Otherwise they use the machine's driver, if it finds a device. Otherwise they use the double
-//! (`cuda/double.c`), compiled here, once with each kind of memory that a device has ([`POOLS`]). Each test prints
-//! which one it ran on.
+//! Each test of devices runs in a separate process: an environment variable names the driver's library, and a process
+//! crashes if its CPU accesses device memory. If `PERCALE_CUDA_LIBRARY` names a library, the tests use that one.
+//! Otherwise they use the machine's driver, if it finds a device. Otherwise they use the test double (`cuda/double.c`),
+//! which is compiled here. With the double, each test runs once with each kind of device memory ([`POOLS`]). Each test
+//! prints which driver it ran on.
 
 #![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
 
@@ -22,13 +22,13 @@ pub use crate::application::LIBRARY;
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 
-/// The variable that makes the double's memory belong to a pool (`1`) or be mapped (`mapped`), instead of being
-/// separate allocations. Setting CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of the first kind, and is
-/// refused for the second.
+/// The environment variable that selects the kind of the double's memory: memory of a pool (`1`) or mapped memory
+/// (`mapped`), instead of separate allocations. Setting CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of a
+/// pool, and fails for mapped memory.
 pub const POOLS: &str = "DOUBLE_POOLS";
-/// Values of [`POOLS`]: not set, and each of its values.
+/// The environments for each value of [`POOLS`], and one without it.
 pub const ALL_POOLS: [&[(&str, &str)]; 3] = [&[], &[(POOLS, "1")], &[(POOLS, "mapped")]];
-/// The variable that is set in the process that runs a test.
+/// The environment variable that is set in the separate process of a test.
 const WITHIN: &str = "PERCALE_DEVICE_TEST";
 
 /// Compiles the test double, once per process, into this directory.
@@ -46,8 +46,8 @@ fn double(directory: &Path) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// Returns the environment variable that a process with a driver needs: none if there is a device or if the environment
-/// names a driver, otherwise the test double, which is compiled into this directory.
+/// Returns the environment variable that a process with a driver needs. Returns `None` if there is a device or if the
+/// environment names a driver. Otherwise the variable names the test double, which is compiled into this directory.
 ///
 /// # Panics
 /// Panics if the test double cannot be compiled.
@@ -70,7 +70,7 @@ pub fn run(directory: &str, test: fn()) {
         return test();
     }
     let driver = driver_for(directory);
-    // The machine's own driver has no such variable.
+    // The machine's driver does not use this variable.
     let all = if driver.is_some() { &ALL_POOLS[..] } else { &ALL_POOLS[..1] };
     for pools in all {
         let (name, mut command) = within();
@@ -84,8 +84,8 @@ pub fn run(directory: &str, test: fn()) {
     }
 }
 
-/// Runs the calling test on the double, even if the machine has a device: once with each of these sets of variables, in
-/// a process of its own each time. The double is compiled into `directory`.
+/// Runs the calling test on the double, even if the machine has a device. Each of these sets of variables has a
+/// separate run, in a separate process. The double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -203,7 +203,7 @@ impl DeviceMemory {
         driver().finish(copies).expect("the copy");
     }
 
-    /// Copies the memory, with the driver, to pinned host memory of the same size.
+    /// Makes the driver copy the memory to pinned host memory of the same size.
     ///
     /// # Panics
     /// Panics if the driver reports an error, or if the other memory is not pinned.
@@ -212,7 +212,7 @@ impl DeviceMemory {
         self.copy_segment(CopyWay::ToHost, host.segment);
     }
 
-    /// Fills the memory, with the driver, from pinned host memory of the same size.
+    /// Makes the driver fill the memory from pinned host memory of the same size.
     ///
     /// # Panics
     /// Panics in the same cases as [`Self::copy_to_pinned`].
@@ -229,48 +229,48 @@ impl DeviceMemory {
         bytes
     }
 
-    /// Writes its first bytes by a synchronous copy of the application. The last bytes may still be under way when this
-    /// returns.
+    /// Writes the first bytes of the memory by a synchronous copy of the application. The last bytes may still be in
+    /// flight when this returns.
     pub fn write(&self, bytes: &[u8]) {
         copy_to_device(self.ordinal, self.segment, bytes);
     }
 
-    /// Returns the address, if the processor can access the memory.
+    /// Returns the address if the CPU can access the memory.
     fn in_reach(&self) -> *mut u8 {
         assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the processor reaches no {:?}", self.kind);
         self.segment.as_ptr()
     }
 
-    /// Returns the contents, copied by the processor.
+    /// Returns the contents, copied by the CPU.
     ///
     /// # Panics
-    /// Panics if the processor cannot access the memory.
+    /// Panics if the CPU cannot access the memory.
     #[must_use]
     pub fn load(&self) -> Vec<u8> {
         let (from, mut bytes) = (self.in_reach(), vec![0; self.segment.len()]);
-        // SAFETY: the processor can access the memory, which is not freed while the test uses it. The vector is new.
+        // SAFETY: the CPU can access the memory, which is not freed while the test uses it. The vector is new.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
 
-    /// Writes `bytes` to the beginning of the memory with the processor.
+    /// Writes `bytes` to the beginning of the memory with the CPU.
     ///
     /// # Panics
-    /// Panics if the processor cannot access the memory, or if the memory is shorter.
+    /// Panics if the CPU cannot access the memory, or if the memory is shorter.
     pub fn store(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.segment.len(), "the bytes fit");
         // SAFETY: as in `load`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.in_reach(), bytes.len()) };
     }
 
-    /// Frees the memory. It must not be used any more.
+    /// Frees the memory. The caller must not use it any more.
     pub fn free(self) {
         // SAFETY: the driver allocated the memory, and tests free it only when nothing uses it.
         unsafe { driver().free(self.kind, self.ordinal, self.segment) };
     }
 }
 
-/// Registers device memory at a station, or host memory if the memory belongs to no device.
+/// Registers device memory at a station. Registers host memory if the memory belongs to no device.
 ///
 /// # Errors
 /// Returns the errors of the domain.
@@ -284,7 +284,7 @@ pub fn register<F: Fabric>(
     register_segment(mesh, at, memory.segment(), of.into(), access)
 }
 
-/// Like [`register`], for any memory that is never freed, or freed after the region was closed.
+/// Like [`register`], for any memory that is never freed, or that is freed after the region was closed.
 ///
 /// # Errors
 /// Returns the errors of the domain.

@@ -1,4 +1,4 @@
-//! A transport under test, and the way in which its domains are opened.
+//! The transports under test. Each has a function that opens its domains.
 //!
 //! The other traits state the capabilities of a transport. A test of the suite runs on each transport that has the
 //! traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in this
@@ -10,7 +10,7 @@ use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
 use percale::{Domain, Info, TransportKind, Trust};
 
-/// A transport under test. One value is one separate world: endpoints of different worlds need not reach each other.
+/// A transport under test. Each value is a separate world: endpoints of different worlds need not reach each other.
 pub trait Fabric: Sized {
     /// The name of the transport, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;
@@ -24,7 +24,7 @@ pub trait Fabric: Sized {
     /// Makes a new world. Everything random in it follows from the seed.
     fn new(seed: u64) -> Self;
 
-    /// Opens a domain that `adjust` has adjusted.
+    /// Opens a domain after `adjust` has changed its builder.
     fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain;
 
     /// Returns an address to bind to.
@@ -35,14 +35,14 @@ pub trait Fabric: Sized {
     /// Advances the time of a simulated network.
     fn tick(&self) {}
 
-    /// Returns the reason if this machine does not have the transport. Its tests are skipped then.
+    /// Returns the reason why this machine does not have the transport, if it does not. Its tests are skipped then.
     fn missing() -> Option<String> {
         None
     }
 }
 
-/// A separate transport. A fabric without this trait is another way in which an existing transport accesses regions.
-/// Only the tests of accesses are run on it.
+/// A separate transport. A fabric without this trait is an existing transport that accesses regions in a different way.
+/// Only the access tests run on it.
 pub trait Transport: Fabric {}
 
 /// Endpoints reach other endpoints, see [`Fabric::ALONE`].
@@ -117,7 +117,7 @@ impl Real for Shm {}
 impl Direct for Shm {}
 impl Devices for Shm {}
 
-/// Shared memory between processes that do not trust each other with their regions, so targets execute every access.
+/// Shared memory between processes that do not trust each other with their regions. Targets execute every access.
 #[derive(Debug)]
 pub struct Untrusting;
 

@@ -1,4 +1,4 @@
-//! A program for devices, as text that the driver compiles, so no toolkit is needed.
+//! A device program in text form, which the driver compiles. No toolkit is needed.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -42,7 +42,7 @@ type Launch = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// The program, on device 0, for this thread.
+/// The program, loaded on device 0 for this thread.
 #[derive(Debug)]
 pub struct Store {
     library: Library,
@@ -101,7 +101,8 @@ impl Store {
         // SAFETY: the driver's function of this name has this type.
         let launch = unsafe { self.library.get::<Launch>(b"cuLaunchKernel") }.expect("cuLaunchKernel");
         let (function, stream, none) = (self.function, self.stream, ptr::null_mut());
-        // SAFETY: the parameters of the program are two words. The test passes the address of a variable for devices.
+        // SAFETY: the parameters of the program are two words. The test passes the address of a device-accessible
+        // variable.
         good("cuLaunchKernel", unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), none) });
         // SAFETY: as above.
         let finish = unsafe { self.library.get::<unsafe extern "C" fn(Handle) -> c_int>(b"cuStreamSynchronize") };

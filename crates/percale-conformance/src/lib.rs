@@ -1,27 +1,27 @@
-//! One conformance suite for every transport.
+//! The conformance suite for all transports.
 //!
-//! * [`fabric`]: a transport under test, and the way in which its domains are opened
+//! * [`fabric`]: the transports under test, and how their domains are opened
 //! * [`mesh`]: endpoints of one process that are driven together, and their reports
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
-//! * [`denial`]: system calls that the system refuses
-//! * [`application`]: calls of a device's driver that an application makes by itself
-//! * [`device`]: memory of devices, and the driver that tests run on
-//! * [`kernel`]: a program that devices run
-//! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs
-//!   on
+//! * [`denial`]: system calls that the system rejects
+//! * [`application`]: driver calls that an application makes itself
+//! * [`device`]: device memory, and the driver that tests run on
+//! * [`kernel`]: a program that runs on a device
+//! * [`suite`]: the tests, generic over the transport. `build/registry.rs` finds them and the transports of each
 //! * [`peers`]: endpoints of helper processes, and the roles of those processes
 //! * [`polled`](mod@polled): futures that are polled by hand
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`provider`]: the libfabric provider for tests in C
 //! * [`ring`]: a token that many processes pass around
-//! * [`search_processes`]: the random tester with several processes
+//! * [`search_processes`]: the randomized tests with several processes
 //! * [`search`]: random operations and lifecycle events, checked against a model
 //! * [`watchdog`]: aborts a test that hangs
-//! * [`measure`]: the resources that a process holds: descriptors, mappings, memory
+//! * [`measure`]: the resources of a process: descriptors, mappings, memory
 //!
-//! The documentation of a test names the requirements that it proves (`Requirements: MSG-001.`, see docs/requirements.md). Its
-//! module path contains the transport and the API: `conformance::shm::rust::messages_of_every_size_arrive`.
+//! The documentation of a test names the requirements that it proves (`Requirements: MSG-001.`, see
+//! docs/requirements.md). Its module path contains the transport and the API:
+//! `conformance::shm::rust::messages_of_every_size_arrive`.
 
 pub mod application;
 pub mod denial;
@@ -45,7 +45,7 @@ pub mod search_processes;
 pub mod suite;
 pub mod watchdog;
 
-/// Returns whether the long forms of tests were requested (`PERCALE_LONG=1`).
+/// Returns whether the long forms of tests are enabled (`PERCALE_LONG=1`).
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0")

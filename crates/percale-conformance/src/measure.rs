@@ -1,4 +1,4 @@
-//! The resources that a process holds: descriptors, mappings, threads, memory.
+//! The resources of a process: descriptors, mappings, threads, memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,8 @@ use rustix::process::{Resource, Rlimit};
 pub struct Held {
     /// The number of open descriptors.
     pub descriptors: usize,
-    /// The number of mappings of files and shared memory (the allocator's own mappings come and go).
+    /// The number of mappings of files and shared memory. The allocator's mappings are not counted, because their
+    /// number changes.
     pub mappings: usize,
     /// The number of threads.
     pub threads: usize,
@@ -27,14 +28,14 @@ impl Held {
         Self { descriptors: entries("/proc/self/fd"), mappings: mappings().len(), threads: entries("/proc/self/task") }
     }
 
-    /// Returns whether no number is larger than in `before`.
+    /// Returns whether none of the numbers is larger than in `before`.
     #[must_use]
     pub const fn is_within(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors && self.mappings <= before.mappings && self.threads <= before.threads
     }
 
-    /// Waits until no number is larger than in `before`, for a limited time (threads and closed peers end with a
-    /// delay). Returns the current numbers.
+    /// Waits until none of the numbers is larger than in `before`, for a limited time, because threads and closed peers
+    /// end with a delay. Returns the current numbers.
     #[must_use]
     pub fn settled(before: &Self) -> Self {
         for _ in 0..500 {
@@ -48,7 +49,7 @@ impl Held {
     }
 }
 
-/// Returns this process's mappings of files and shared memory, as lines of `/proc`.
+/// Returns this process's mappings of files and shared memory as lines of `/proc/self/maps`.
 ///
 /// # Panics
 /// Panics if `/proc` is not mounted.
@@ -59,7 +60,7 @@ pub fn mappings() -> Vec<String> {
     maps.lines().filter(shared).map(str::to_owned).collect()
 }
 
-/// Raises this process's limit of descriptors to the hard limit, and returns that limit.
+/// Raises this process's descriptor limit to the hard limit, and returns that limit.
 ///
 /// # Panics
 /// Panics if the system rejects the new limit.
@@ -71,7 +72,7 @@ pub fn most_descriptors() -> usize {
     limits.maximum.map_or(usize::MAX, |most| most as usize)
 }
 
-/// Describes the open descriptors, for the message of a test that found too many.
+/// Describes the open descriptors, for the failure message of a test that found too many.
 #[must_use]
 pub fn descriptors() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -79,10 +80,10 @@ pub fn descriptors() -> Vec<String> {
     entries.filter_map(name).collect()
 }
 
-/// Returns the value of a line of `/proc/self/status` in KiB.
+/// Returns the value of a field of `/proc/self/status` in KiB.
 ///
 /// # Panics
-/// Panics if `/proc` is not mounted, or has no such line.
+/// Panics if `/proc` is not mounted, or if there is no such field.
 #[must_use]
 pub fn status_kib(name: &str) -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
@@ -97,7 +98,7 @@ pub fn anonymous_kib() -> usize {
     status_kib("RssAnon")
 }
 
-/// Returns the whole resident memory in KiB, including shared memory.
+/// Returns the total resident memory in KiB, including shared memory.
 #[must_use]
 pub fn resident_kib() -> usize {
     status_kib("VmRSS")

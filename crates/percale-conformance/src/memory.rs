@@ -2,7 +2,7 @@
 //!
 //! [`Memory`] is never freed, so an operation may use it for any length of time, even after the end of its test.
 //! Therefore posting operations on it is always sound, and the suite needs `unsafe` only here and in the code that
-//! posts. It is accessed only through its pointer, by the thread that drives the endpoints.
+//! posts. The memory is accessed only through its pointer, by the thread that drives the endpoints.
 
 #![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
 
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use percale::{Endpoint, PostError, ReceiveWork, Segment, Segments, SharedReceive};
 
-/// Posts a receive of memory that is never freed.
+/// Posts a shared receive into memory that is never freed.
 ///
 /// # Errors
 /// Returns the errors of [`SharedReceive::post_recv`].
@@ -19,7 +19,7 @@ pub fn post_shared(shared: &SharedReceive, work: &ReceiveWork) -> Result<(), Pos
     unsafe { shared.post_recv(work) }
 }
 
-/// Posts a receive of an endpoint, of memory that is never freed.
+/// Posts a receive into memory that is never freed.
 ///
 /// # Errors
 /// Returns the errors of [`Endpoint::post_recv`].
@@ -28,11 +28,11 @@ pub fn post_receive(endpoint: &Endpoint, work: &ReceiveWork) -> Result<(), PostE
     unsafe { endpoint.post_recv(work) }
 }
 
-/// Memory that lives as long as the process. Copies refer to the same memory.
+/// Memory that is never freed. Copies refer to the same memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     segment: Segment,
-    /// Makes the type `!Send` and `!Sync`, as a pointer is.
+    /// Makes the type `!Send` and `!Sync`, like a raw pointer.
     life: PhantomData<*mut u8>,
 }
 
@@ -55,7 +55,7 @@ impl Memory {
         Self::of(&vec![0xEE; len])
     }
 
-    /// Allocates memory with the [`content`] of this number.
+    /// Allocates memory with the [`content`] for this number.
     #[must_use]
     pub fn content(number: u64, len: usize) -> Self {
         Self::of(&content(number, len))
@@ -64,7 +64,7 @@ impl Memory {
     /// Maps memory with these contents, in separate pages at an address that the kernel chooses.
     ///
     /// # Panics
-    /// Panics if there is no memory.
+    /// Panics if memory cannot be mapped.
     #[must_use]
     pub fn mapped(bytes: &[u8]) -> Self {
         let (allowed, private) =
@@ -108,10 +108,10 @@ impl Memory {
         self.segment.as_ptr().addr() as u64
     }
 
-    /// Returns a part of the memory.
+    /// Returns a subrange of the memory.
     ///
     /// # Panics
-    /// Panics if the part is not within the memory.
+    /// Panics if the subrange is not within the memory.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len(), "the part lies within the memory");
@@ -167,7 +167,7 @@ pub fn content(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Panics unless `got` equals `wanted`, with the position of the difference. (`assert_eq!` would print megabytes.)
+/// Panics with the position of the first difference unless `got` equals `wanted`. (`assert_eq!` would print megabytes.)
 #[track_caller]
 pub fn same(got: &[u8], wanted: &[u8], what: &str) {
     assert_eq!(got.len(), wanted.len(), "{what}: length");

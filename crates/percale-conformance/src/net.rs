@@ -1,4 +1,4 @@
-//! A listener, and endpoints of one connection each, driven together by one thread.
+//! A listener, and endpoints of one connection each, which one thread drives together.
 
 use std::cell::RefCell;
 use std::future::IntoFuture;
@@ -20,7 +20,7 @@ pub struct Net<F: Fabric> {
     pub fabric: F,
     /// The domain of the endpoints.
     pub domain: Domain,
-    /// The listener, until it is closed.
+    /// The listener, or `None` after it was closed.
     pub listener: Option<Listener>,
     ends: RefCell<Vec<Rc<End>>>,
     _watchdog: Watchdog,
@@ -36,7 +36,7 @@ pub struct End {
 }
 
 impl<F: Fabric> Net<F> {
-    /// Makes a listener on this transport. `what` is the name of the test in the message if it hangs.
+    /// Makes a listener on this transport. `what` is the name of the test, for the message of the watchdog.
     #[must_use]
     pub fn new(what: &str) -> Self {
         Self::with(what, |domain| domain)
@@ -118,7 +118,8 @@ impl<F: Fabric> Net<F> {
     /// Returns two connected endpoints: the client, and the server that accepted its request.
     ///
     /// # Panics
-    /// Panics if the connection cannot be established, or if one side receives other data than the other side sent.
+    /// Panics if the connection cannot be established, or if one side does not receive the data that the other side
+    /// sent.
     pub fn pair(&self) -> (Rc<End>, Rc<End>) {
         let client = self.call(b"a call");
         let request = self.request();
@@ -131,7 +132,7 @@ impl<F: Fabric> Net<F> {
     /// Waits until a connection is established. Returns the data of the other side.
     ///
     /// # Panics
-    /// Panics if the next event is not that the connection is established.
+    /// Panics if the next event is not `Connected`.
     #[track_caller]
     pub fn stands(&self, end: &End) -> Vec<u8> {
         match self.event(end) {
@@ -149,7 +150,7 @@ impl<F: Fabric> Net<F> {
         self.until(|| end.events.read())
     }
 
-    /// Drives everything once.
+    /// Drives the listener and all endpoints once.
     pub fn turn(&self) {
         self.fabric.tick();
         if let Some(listener) = &self.listener {
@@ -160,12 +161,12 @@ impl<F: Fabric> Net<F> {
         }
     }
 
-    /// Drives everything `count` times.
+    /// Drives the listener and all endpoints `count` times.
     pub fn turns(&self, count: usize) {
         (0..count).for_each(|_| self.turn());
     }
 
-    /// Drives all endpoints until `done` returns a value.
+    /// Drives the listener and all endpoints until `done` returns a value.
     pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
         loop {
             for _ in 0..64 {
@@ -178,12 +179,12 @@ impl<F: Fabric> Net<F> {
         }
     }
 
-    /// Drives everything until a safe operation is over.
+    /// Drives the listener and all endpoints until an operation of the safe API is over.
     pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         self.until(polled(operation))
     }
 
-    /// Closes an endpoint. Apart from the handle in this value, `end` must be the only one.
+    /// Closes an endpoint. `end` must be the only handle apart from the one in this value.
     ///
     /// # Panics
     /// Panics if there are other handles.
@@ -192,7 +193,7 @@ impl<F: Fabric> Net<F> {
         drop(Rc::into_inner(end).expect("nobody else has it"));
     }
 
-    /// Returns whether there are no events for a while.
+    /// Returns whether no event occurs for a while.
     pub fn is_quiet(&self) -> bool {
         self.turns(50);
         let ends = self.ends.borrow();

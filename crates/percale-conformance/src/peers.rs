@@ -1,7 +1,7 @@
 //! Endpoints of helper processes, and the roles of those processes.
 //!
 //! A role receives its transport (`shm`, `tcp`, `any`) and, if needed, the address to bind to and the addresses of its
-//! peers. It first sends its address to the test. A helper that detects an error fails, which its test notices.
+//! peers. It first sends its address to the test. A helper fails when it detects an error. Its test detects this.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub struct Open {
     pub endpoint: Endpoint,
     /// The address vector, initially empty.
     pub vector: AddressVector,
-    /// The events of peers.
+    /// The peer events.
     pub events: EventQueue,
     /// The domain.
     pub domain: Domain,
@@ -38,10 +38,11 @@ pub fn domain(transport: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuild
     adjust(builder).open().unwrap_or_else(|error| panic!("a domain of {transport}: {error}"))
 }
 
-/// Returns the reason if the transport is RDMA and this machine has no RDMA device. The other transports are required.
+/// Returns the reason why a test must be skipped, if the transport is RDMA and this machine has no RDMA device. The
+/// other transports are required.
 ///
 /// # Panics
-/// Panics if that cannot be determined.
+/// Panics if the devices cannot be listed.
 #[must_use]
 pub fn missing(transport: &str) -> Option<String> {
     if transport.parse() == Ok(TransportKind::Verbs) { Verbs::missing() } else { None }
@@ -55,7 +56,7 @@ pub fn open(transport: &str, bind: &str, adjust: impl FnOnce(DomainBuilder) -> D
     open_in(&domain(transport, adjust), bind, |endpoint| endpoint)
 }
 
-/// Opens a further endpoint in a domain.
+/// Opens another endpoint in a domain.
 ///
 /// # Panics
 /// Panics if it cannot be opened.
@@ -79,7 +80,7 @@ pub fn open_in(
     Open { endpoint, vector, events, domain: domain.clone() }
 }
 
-/// Opens the endpoint that the environment describes: on transport `PERCALE_FABRIC`, at address `PERCALE_BIND`.
+/// Opens the endpoint described by the environment: on transport `PERCALE_FABRIC`, at address `PERCALE_BIND`.
 #[must_use]
 pub fn open_as_told() -> Open {
     let bind = std::env::var("PERCALE_BIND").unwrap_or_else(|_| "127.0.0.1:0".into());
@@ -95,7 +96,7 @@ impl Open {
         self.vector.insert(address).expect("an address")
     }
 
-    /// Injects a message, and makes progress while there is no room.
+    /// Injects a message. Makes progress while there is no room for it.
     ///
     /// # Panics
     /// Panics if the message is rejected.
@@ -149,7 +150,7 @@ impl Open {
         say(&self.endpoint.address().to_string());
     }
 
-    /// Echoes tagged messages of up to 4 MiB to the peers in the vector, without end.
+    /// Echoes tagged messages of up to 4 MiB to the peers in the vector. Never returns.
     ///
     /// # Panics
     /// Panics if a receive cannot be posted.
@@ -167,7 +168,7 @@ impl Open {
     }
 }
 
-/// A helper that makes progress and receives nothing.
+/// The role of a helper that makes progress and receives nothing.
 pub fn silent() {
     let open = open_as_told();
     open.say_address();
@@ -176,7 +177,7 @@ pub fn silent() {
     }
 }
 
-/// A helper that receives and ignores all tagged messages.
+/// The role of a helper that receives and ignores all tagged messages.
 pub fn sink() {
     let open = open_as_told();
     open.say_address();
@@ -185,7 +186,7 @@ pub fn sink() {
     }
 }
 
-/// A helper that echoes the messages of the peers in `PERCALE_PEER`, which are separated by commas.
+/// The role of a helper that echoes the messages of the peers in `PERCALE_PEER`, which are separated by commas.
 pub fn echo() {
     let open = open_as_told();
     for peer in told("PERCALE_PEER").split(',') {
@@ -195,8 +196,8 @@ pub fn echo() {
     open.echo();
 }
 
-/// A helper that sends 100 messages of each of some sizes to `PERCALE_PEER`, and closes in an orderly way when the test
-/// requests it.
+/// The role of a helper that sends 100 messages of each size to `PERCALE_PEER`, and closes in an orderly way when the
+/// test requests it.
 pub fn farewell() {
     let open = open_as_told();
     open.say_address();

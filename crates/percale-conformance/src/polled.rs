@@ -1,4 +1,4 @@
-//! Futures that are polled by hand, in a loop that drives their endpoints.
+//! Futures that a test polls in the loop that drives their endpoints.
 
 use std::future::IntoFuture;
 use std::task::{Context, Poll, Waker};

@@ -1,9 +1,9 @@
 //! Helper processes: the test program itself, started again in another role.
 //!
 //! A test program with helpers has a test `helper` that calls [`play`] with its roles. In a process that is not a
-//! helper, that test does nothing. A helper and its test exchange lines: with [`say`] and [`ask`] on the helper's side,
-//! and [`Helper::hear`] and [`Helper::tell`] on the side of the test. Helpers are killed when the thread that started
-//! them ends. Dropping a [`Helper`] kills it by its process ID.
+//! helper, that test does nothing. A helper and its test exchange lines. The helper uses [`say`] and [`ask`], and the
+//! test uses [`Helper::hear`] and [`Helper::tell`]. Helpers are killed when the thread that started them ends. Dropping
+//! a [`Helper`] kills it by its process ID.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal};
 const ROLE: &str = "PERCALE_ROLE";
 /// The prefix of the lines of a helper. Other lines on its standard output come from the test harness.
 const MARK: &str = "@helper ";
-/// The timeout of a test that waits for a line.
+/// How long a test waits for a line.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Runs the role that this process was started for, if any, and ends the process.
+/// Runs the role that this process was started for, if any, and exits.
 pub fn play(roles: &[(&str, fn())]) {
     let Ok(role) = std::env::var(ROLE) else { return };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a death signal");
@@ -30,12 +30,12 @@ pub fn play(roles: &[(&str, fn())]) {
     std::process::exit(0);
 }
 
-/// Copies a program that is run afterwards. Another process copies it: if this process had the copy open for writing, a
-/// child that another thread starts at the same time would inherit the descriptor, and as long as the child has it the
-/// copy cannot be executed ("Text file busy").
+/// Copies a program to a file that is executed later. Another process makes the copy. If this process had the copy open
+/// for writing, a child that another thread starts at the same time would inherit the descriptor, and the copy could
+/// not be executed as long as the child has it ("Text file busy").
 ///
 /// # Errors
-/// Fails if `cp` cannot be started, or fails.
+/// Fails if `cp` cannot be started or fails.
 pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
     let status = Command::new("cp").arg(from).arg(to).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp failed: {status}"))) }
@@ -74,7 +74,7 @@ pub fn ask() -> String {
 #[derive(Debug)]
 pub struct Helper {
     child: Child,
-    /// The process ID of the helper, which is not that of `child` if another program started it.
+    /// The process ID of the helper. It differs from that of `child` if another program started the helper.
     pid: u32,
     tell: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -90,7 +90,7 @@ impl Helper {
         Self::through(&[], role, variables, |_| {})
     }
 
-    /// Like [`start`](Self::start), with another program that runs the helper (`unshare`, `strace`), and with the
+    /// Like [`start`](Self::start), with another program that starts the helper (`unshare`, `strace`), and with the
     /// command adjusted.
     ///
     /// # Panics
@@ -147,7 +147,7 @@ impl Helper {
     /// Waits for the next line, for at most `limit`.
     ///
     /// # Errors
-    /// Returns how the helper ended, or `None` if it still runs but has sent no line.
+    /// Returns the exit status of the helper, or `None` if it still runs but has sent no line.
     pub fn hear_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
         match self.lines.recv_timeout(limit) {
             Ok(line) => Ok(line),
@@ -188,9 +188,9 @@ impl Helper {
         rustix::process::kill_process(pid, signal).expect("the helper is there");
     }
 
-    /// Kills the helper and waits for its end.
+    /// Kills the helper and waits until it has ended.
     pub fn kill(&mut self) {
-        // The helper may have ended by itself; then the error is ignored.
+        // The helper may already have ended. The error is then ignored.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -213,8 +213,8 @@ impl Drop for Helper {
     }
 }
 
-/// Forks. The child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process
-/// ID.
+/// Forks. The child runs `f` and exits immediately, without unwinding or running destructors. Returns the child's
+/// process ID.
 ///
 /// # Panics
 /// Panics if no process can be created.

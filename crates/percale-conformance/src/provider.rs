@@ -1,12 +1,12 @@
-//! The libfabric provider that cargo built with a test program, and the headers that C programs need to use it.
+//! The libfabric provider that cargo built with a test program, and libfabric's headers for C programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Copies the provider to a directory, under the name by which libfabric finds it there (FI_PROVIDER_PATH). Creates the
-/// directory if it is missing. Of the dynamic library next to the test and the one in the parent directory, the newer
-/// one is copied.
+/// directory if it is missing. There may be a dynamic library next to the test and one in the parent directory. The
+/// newer one is copied.
 ///
 /// # Panics
 /// Panics if there is none, or if it cannot be copied.

@@ -1,11 +1,11 @@
-//! Random numbers from a seed (SplitMix64), so that failed tests can be repeated.
+//! Random numbers from a seed (SplitMix64), so that failed runs can be repeated.
 
 /// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Makes the generator of this seed.
+    /// Makes a generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Returns the seed of this run: `PERCALE_SEED` or, if that is not set, one from the clock.
+/// Returns the seed of this run: `PERCALE_SEED` or, if it is not set, a seed from the clock.
 #[must_use]
 pub fn seed() -> u64 {
     if let Some(seed) = std::env::var("PERCALE_SEED").ok().and_then(|text| text.parse().ok()) {

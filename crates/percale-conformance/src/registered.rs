@@ -32,7 +32,7 @@ fn found(text: &str) -> Result<Vec<Test>, Vec<String>> {
     registry::tests(&[source(text)], &transports())
 }
 
-/// Returns the public functions of these sources that the programs do not call. Compares lines of text only,
+/// Returns the public functions of these sources that the programs do not call. Compares only lines of text,
 /// independently of the registry.
 fn unregistered(sources: &[Source], programs: &str) -> Vec<String> {
     let mut missing = Vec::new();

@@ -1,7 +1,7 @@
 //! A ring of many processes that pass a token, and the measurements that it is compared with.
 //!
-//! Used by the example `token_ring` and by a test. Helpers run the roles [`ring`] and [`switch`]. A measurement is in
-//! nanoseconds.
+//! Used by the example `token_ring` and by a test. The helper processes run the roles [`ring`] and [`switch`]. Results
+//! are in nanoseconds.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -16,8 +16,8 @@ use crate::watchdog::{PATIENCE, Watchdog};
 /// The tag of tokens.
 const TAG: u64 = 0x70c3;
 
-/// The minimum number of hops before the measurement. After these, all connections are established, and every process
-/// has adapted to the number of busy processors.
+/// The minimum number of hops before the measurement. After them all connections are established, and every process has
+/// adapted to the number of busy processors.
 const WARM: u64 = 2000;
 
 /// Returns the processors that this thread may use.
@@ -60,7 +60,7 @@ pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Ve
     all
 }
 
-/// Returns the time of a hop of a ring in nanoseconds.
+/// Returns the time of one hop of a ring in nanoseconds.
 #[must_use]
 pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
     let _watchdog = Watchdog::new(&format!("a token's way round {processes} processes"));
@@ -68,7 +68,7 @@ pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> 
     end(all)
 }
 
-/// Runs a ring to its end. Returns the time of a hop in nanoseconds.
+/// Runs a ring until it ends. Returns the time of one hop in nanoseconds.
 ///
 /// # Panics
 /// Panics if a process fails.
@@ -81,8 +81,8 @@ pub fn end(mut all: Vec<Helper>) -> f64 {
     took
 }
 
-/// The role of one process of a ring. It receives the addresses of all processes. The first process, which starts the
-/// token, then waits for the command to begin.
+/// The role of one process of a ring. It receives the addresses of all processes. The first process sends the first
+/// token, after the command to begin.
 ///
 /// # Panics
 /// Panics if the token is wrong or does not arrive.
@@ -109,7 +109,7 @@ pub fn ring() {
     } else {
         buffer = ring.pass(buffer, rounds);
         drop(buffer);
-        // A process that has not yet received the token needs the progress of this one.
+        // A process that has not yet received the token depends on the progress of this one.
         drop(ask());
     }
 }
@@ -122,7 +122,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Passes the token on, `rounds` times. The token counts its hops.
+    /// Passes the token `rounds` times. The token counts its hops.
     fn pass(&self, mut buffer: Vec<u8>, rounds: u64) -> Vec<u8> {
         let before = PeerAddress((self.number + self.count - 1) % self.count);
         let after = PeerAddress((self.number + 1) % self.count);
@@ -151,8 +151,8 @@ impl Ring {
     }
 }
 
-/// Returns the time of a context switch in nanoseconds: half the time of a round trip of a byte between two processes
-/// on one processor.
+/// Returns the time of a context switch in nanoseconds: half the round-trip time of a byte between two processes on one
+/// processor.
 #[must_use]
 pub fn context_switch(processor: usize, turns: u64) -> f64 {
     let _watchdog = Watchdog::new("context switches");
@@ -166,7 +166,7 @@ pub fn context_switch(processor: usize, turns: u64) -> f64 {
 /// The role of the helper of [`context_switch`].
 ///
 /// # Panics
-/// Panics if the byte does not come back.
+/// Panics if the byte is not returned.
 pub fn switch() {
     stay();
     let turns = told("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);

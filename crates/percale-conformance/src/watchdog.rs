@@ -1,19 +1,20 @@
 //! A thread that aborts the process if a test hangs, and prints the name of the test.
 //!
-//! No test asserts how long something takes. The limit only turns a hang into a failure. For a machine that is many
-//! times slower than others (an emulated one), `PERCALE_PATIENCE` sets the factor by which the limit is multiplied.
+//! No test asserts how long an operation takes. The limit only turns a hang into a failure. On a machine that is many
+//! times slower than others (for example an emulated one), `PERCALE_PATIENCE` is a factor by which the limit is
+//! multiplied.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// The time limit of a test that sets no other limit.
+/// The default time limit of a test.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns the factor by which time limits are multiplied on this machine.
 ///
 /// # Panics
-/// Panics if `PERCALE_PATIENCE` is set to something other than a number.
+/// Panics if `PERCALE_PATIENCE` is set and is not a number.
 #[must_use]
 pub fn patience() -> u32 {
     let set = std::env::var("PERCALE_PATIENCE").ok();
@@ -48,7 +49,8 @@ impl Watchdog {
             watch(&what, patience, &ended);
         };
         std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
-        // The thread runs before this returns, so limits that the test sets afterwards cannot affect its start.
+        // The thread runs before this function returns, so that limits set by the test afterwards do not affect its
+        // start.
         runs.recv().ok();
         Self { _alive: alive }
     }
@@ -56,7 +58,7 @@ impl Watchdog {
 
 fn watch(what: &str, patience: Duration, ended: &Receiver<()>) {
     if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-        // Not printed with `eprintln`, whose output the test harness captures and loses when the process aborts.
+        // `eprintln` is not used, because the test harness captures its output and loses it when the process aborts.
         let told = writeln!(std::io::stderr(), "HANG: {what} has not ended within {} s; giving up", patience.as_secs());
         drop(told);
         std::process::abort();

@@ -1,5 +1,5 @@
-//! The suite on every transport. The tests of a transport are selected by its name: `cargo test -p percale-conformance
-//! shm::rust`.
+//! Runs the suite on every transport. The tests of a transport are selected by its name: `cargo test -p
+//! percale-conformance shm::rust`.
 
 use percale::{CompletionQueue, Counter};
 use percale_conformance::fabric::{Fabric, Loopback, Shm, Tcp, Verbs};
@@ -28,7 +28,7 @@ fn open_and_close_as_told() {
     }
 }
 
-/// Opens, uses and closes endpoints, and checks that they leave nothing behind. The helper of the test
+/// Opens, uses and closes endpoints, and checks that no resources are leaked. The helper of the test
 /// `opening_and_closing_leaks_nothing`.
 fn open_and_close<F: Fabric>() {
     let cycle = |number: u64| {
@@ -40,7 +40,7 @@ fn open_and_close<F: Fabric>() {
         mesh.inject(0, 1, None, &content(number, 64));
         assert_eq!(mesh.finish(receiving).expect("a message").to_vec(), content(number, 64));
     };
-    // Objects that a process creates once, at the first future that waits for a long time, belong to no endpoint.
+    // Create the objects that exist once per process. They are created by the first future that waits for a long time.
     let mesh = Mesh::<F>::new(1);
     let late = mesh.endpoint(0).recv(vec![0; 8]).start().expect("a receive");
     let mut late = std::pin::pin!(late);

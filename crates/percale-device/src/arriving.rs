@@ -2,8 +2,7 @@
 //!
 //! The transfer of a long payload begins before all of it is on the host. All its [`STEP`]s are begun at once, and a
 //! thread that reads some of the bytes waits only for these. So the device copies later steps while earlier ones are
-//! being sent to the peer. The memory returns to the pool when no copy is under way, whatever the outcome of the
-//! transfer is.
+//! being sent to the peer. The memory returns to the pool when no copy is in progress, even if the transfer fails.
 
 #![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
 
@@ -19,11 +18,11 @@ use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 /// The number of bytes of one copy.
 const STEP: usize = 1 << 20;
 
-/// Shorter payloads are copied as a whole before any part of them is sent. This is more than any link sends without an
-/// offer.
+/// Shorter payloads are copied as a whole before any part of them is sent. This is more than the longest payload that
+/// any link sends without an offer.
 pub const LONG: usize = 2 << 20;
 
-/// A copy step that is under way.
+/// A copy step that is in progress.
 #[derive(Debug)]
 struct Step {
     /// The number of leading bytes that have arrived when the step has ended.
@@ -41,7 +40,7 @@ pub struct Arriving {
     ready: AtomicUsize,
 }
 
-/// The steps under way, in order.
+/// The steps in progress, in order.
 #[derive(Debug, Default)]
 struct Steps {
     queue: VecDeque<Step>,
@@ -87,7 +86,7 @@ impl Arriving {
         self.memory.segment()
     }
 
-    /// Waits until these bytes, and those before them, have arrived. Returns false if they will not.
+    /// Waits until these bytes, and those before them, have arrived. Returns false if they will not arrive.
     pub fn wait_for(&self, part: &Segments) -> bool {
         let start = self.segment().as_ptr().addr();
         let ends = part.as_slice().iter().map(|piece| piece.as_ptr().addr() + piece.len() - start);
@@ -115,7 +114,7 @@ impl Arriving {
 }
 
 impl Arriving {
-    /// Waits until no copy is under way. When the end of the operation is reported, the application may free the
+    /// Waits until no copy is in progress. When the end of the operation is reported, the application may free the
     /// device's memory.
     pub fn end(&self) {
         let mut steps = self.lock();

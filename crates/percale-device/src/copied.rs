@@ -1,7 +1,7 @@
 //! The pieces of an operation's memory, and copies of them.
 //!
 //! The memory that an operation reads or writes has up to [`IOV_LIMIT`] pieces, each of which belongs to the host or to
-//! a device. Copies use pinned memory and are divided into [`STEP`]s. The device copies one step while the next is
+//! a device. Copies use pinned memory and are divided into [`STEP`]s. The device copies one step while the next one is
 //! being started.
 
 #![expect(unsafe_code, reason = "has the driver copy what operations were lent; each block says why it is there")]
@@ -17,7 +17,7 @@ use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as
 /// The number of bytes of one copy.
 const STEP: usize = 4 << 20;
 
-/// The device that owns each piece of an operation's memory; `None` for the host.
+/// The device that owns each piece of an operation's memory, or `None` for the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces([Option<Device>; IOV_LIMIT]);
 
@@ -100,7 +100,7 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
     let mut result = Ok(());
     for offset in (0..here.len()).step_by(STEP) {
         let (there, here) = (there.slice(offset, STEP), here.slice(offset, STEP));
-        // SAFETY: both are lent to the operation that copies, and each copy is waited for below.
+        // SAFETY: both are lent to the operation that copies, and this function waits for each copy below.
         match unsafe { begin_one(device, there, here, way) } {
             Ok(copies) => {
                 if let Some(before) = before.replace(copies) {

@@ -10,10 +10,10 @@ use crate::local_memory::volatile::Segment;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// percale has no driver for such devices (HMEM-005).
+    /// percale has no driver for such devices.
     #[error("memory of {0} devices is not supported; CUDA's is")]
     Unsupported(Interface),
-    /// The machine lacks the driver or hardware that such devices need (HMEM-006).
+    /// The machine lacks the driver or hardware that such devices need.
     #[error("no {interface} here: {what}")]
     Missing {
         /// The interface of the devices.
@@ -74,7 +74,7 @@ pub struct Exported {
     pub offset: u64,
     /// The length of the allocation in bytes.
     pub len: u64,
-    /// See [`Place::buffer`].
+    /// The number of the allocation (see [`Place::buffer`]).
     pub buffer: u64,
 }
 
@@ -89,7 +89,7 @@ pub enum Way {
     OnDevice,
 }
 
-/// Copies that were begun together, by the driver's number. [`Driver::finish`] ends them, exactly once.
+/// Copies that were begun together, identified by the driver's number. [`Driver::finish`] ends them, exactly once.
 #[derive(Debug)]
 #[must_use = "copies are waited for"]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a driver reads the fields"))]
@@ -98,18 +98,18 @@ pub struct Copies {
     pub(super) lane: usize,
 }
 
-/// A copy: direction, destination and source. Both segments have the same length.
+/// A copy, described by its direction, its destination and its source. Both segments have the same length.
 pub type Copy = (Way, Segment, Segment);
 
 /// The driver of all devices of an interface.
 ///
 /// The application is responsible for ordering copies with the work on its own streams: memory that is passed to an
-/// operation must not be in use by a stream.
-/// Synchronous calls (cuMemcpy, cudaMemcpy, cuMemset) on the default stream need nothing more than to have returned, although their last bytes may be
-/// under way then: the driver waits for them ([`settle`](Self::settle)).
+/// operation must not be in use by a stream. For synchronous calls (cuMemcpy, cudaMemcpy, cuMemset) on the default
+/// stream it is sufficient that they have returned, although their last bytes may still be in progress. The driver
+/// waits for them ([`settle`](Self::settle)).
 ///
 /// # Safety
-/// Implementations access no memory except that of the copies that they are given, and none after
+/// Implementations access only the memory of the copies that they are given, and do not access it after
 /// [`finish`](Self::finish).
 #[expect(unsafe_code, reason = "devices write memory; each method that lets them says what it needs")]
 pub unsafe trait Driver: Debug + Send + Sync {
@@ -125,20 +125,21 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The error that the driver reports.
     fn locate(&self, address: usize) -> Result<Place, DeviceError>;
 
-    /// Waits until the application's synchronous copies that have returned have written the allocation at this address, and, where the
-    /// allocation allows that, has later ones return when they have. Nothing to do for the host's memory.
+    /// Waits until the application's synchronous copies that have returned have written the allocation at this address.
+    /// If the allocation supports it, later synchronous copies return only when they have written it. Does nothing for
+    /// the host's memory.
     ///
-    /// [`begin`](Self::begin), [`export`](Self::export) and [`dma_buf`](Self::dma_buf) do so. Memory that is registered is settled then, so that
-    /// later copies need not wait.
+    /// [`begin`](Self::begin), [`export`](Self::export) and [`dma_buf`](Self::dma_buf) do this as well. Memory is
+    /// settled when it is registered, so that later copies need not wait.
     ///
     /// # Errors
     /// The error that the driver reports.
     fn settle(&self, address: usize) -> Result<(), DeviceError>;
 
-    /// Begins copies, in order, on a stream of their own, after the application's synchronous copies that have returned.
+    /// Begins copies, in order, on a separate stream, after the application's synchronous copies that have returned.
     ///
     /// # Errors
-    /// The error that the driver reports. No copy is under way then.
+    /// The error that the driver reports. In this case no copy is in progress.
     ///
     /// # Safety
     /// The memory of both sides exists until [`finish`](Self::finish) returns, and is not accessed in conflicting ways
@@ -148,7 +149,7 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Returns whether copies have ended.
     ///
     /// # Errors
-    /// The error that the driver reports. The copies have ended then, too.
+    /// The error that the driver reports. In this case the copies have ended too.
     fn is_over(&self, copies: &Copies) -> Result<bool, DeviceError>;
 
     /// Waits until copies have ended.
@@ -199,7 +200,7 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Opens an allocation of another process. The returned segment begins with the first byte of the allocation.
     ///
     /// # Errors
-    /// The error that the driver reports. It may be that the two devices cannot access each other's memory.
+    /// The error that the driver reports, for example if the two devices cannot access each other's memory.
     fn open(&self, ordinal: u32, exported: &Exported) -> Result<Segment, DeviceError>;
 
     /// Closes memory of another process.
@@ -208,8 +209,9 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The memory came from [`open`](Self::open), and is not in use.
     unsafe fn close(&self, ordinal: u32, memory: Segment);
 
-    /// A dma-buf of a device's memory, for other devices' drivers. Of memory that cannot be settled once and for all (of CUDA: of pools, and mapped),
-    /// the caller waits for later synchronous copies before the other device reads it.
+    /// Returns a dma-buf of a device's memory, for other devices' drivers. Some memory cannot be settled permanently
+    /// (in CUDA, memory of pools and mapped memory). For such memory the caller waits for later synchronous copies
+    /// before the other device reads it.
     ///
     /// # Errors
     /// The error that the driver reports. [`DeviceError::Lacks`] if the driver is too old.
@@ -221,7 +223,8 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The error that the driver reports.
     ///
     /// # Safety
-    /// `address` is the address for devices of host memory ([`register_host`](Self::register_host)). The 8 bytes there
-    /// are aligned, stay registered until this function returns, and are accessed by the host as an atomic.
+    /// `address` is the address, for devices, of host memory that was registered
+    /// ([`register_host`](Self::register_host)). The 8 bytes there are aligned, stay registered until this function
+    /// returns, and are accessed by the host as an atomic.
     unsafe fn write_value(&self, ordinal: u32, address: u64, value: u64) -> Result<(), DeviceError>;
 }

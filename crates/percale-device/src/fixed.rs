@@ -1,4 +1,4 @@
-//! Fixed buffers behind a registration cache: transfers from and to any memory.
+//! Fixed buffers of io_uring behind a registration cache, for transfers from and to any memory.
 
 #![expect(unsafe_code, reason = "has the kernel read and write borrowed memory; each block states its own reason")]
 
@@ -17,16 +17,16 @@ use super::way::Way;
 /// and received into has a single registration.
 const RIGHTS: Access = Access::LOCAL_WRITE;
 
-/// The maximum number of bytes of one transfer. A fixed buffer holds 1 GiB, in whole pages.
+/// The maximum number of bytes of one transfer. A fixed buffer can have 1 GiB, in whole pages.
 const MOST_BYTES: usize = 1 << 29;
 
-/// Reads and writes files and sockets from any memory of this process: the memory is pinned by the first transfer, and found
-/// again by the next ones, as long as it is the same memory. `Domain::fixed_buffers` of percale opens it.
-/// Clones are the same.
+/// Reads and writes files and sockets from any memory of this process. The first transfer pins the memory, and later
+/// transfers find it again as long as it is the same memory. `Domain::fixed_buffers` of percale opens it. Clones are
+/// handles to the same object.
 ///
-/// Memory that the kernel does not pin is transferred by ordinary operations; [`Self::ordinary_transfers`] counts them.
-/// This applies to memory that this process may not write, to most kinds of mapped files, and to memory beyond the
-/// limits of pinned memory after idle registrations were removed.
+/// Memory that the kernel does not pin is transferred by ordinary operations, which [`Self::ordinary_transfers`]
+/// counts. This applies to memory that this process may not write, to most kinds of mapped files, and to memory beyond
+/// the limits of pinned memory after idle registrations were removed.
 #[derive(Clone)]
 pub struct FixedBuffers {
     table: BufferTable,
@@ -117,7 +117,7 @@ impl FixedBuffers {
     }
 }
 
-/// The fixed buffers of this table, whose registrations `cache` holds.
+/// Creates fixed buffers with this table. `cache` contains its registrations.
 #[must_use]
 pub fn behind(table: BufferTable, cache: Cache<BufferTable>) -> FixedBuffers {
     FixedBuffers { table, cache, ordinary: Arc::default() }
@@ -129,7 +129,7 @@ impl FixedLane {
     /// # Errors
     /// [`FixedError::Transfer`] with the kernel's error; [`FixedError::Registration`] in a forked child.
     pub fn write(&self, from: &[u8], file: impl AsFd, offset: u64) -> Result<usize, FixedError> {
-        // SAFETY: the bytes are borrowed until this returns, and are read.
+        // SAFETY: the bytes are borrowed until this returns, and are only read.
         unsafe { self.transfer(from.as_ptr(), from.len(), Way::ToFile(offset), file) }
     }
 
@@ -148,7 +148,7 @@ impl FixedLane {
     /// # Errors
     /// See [`Self::write`].
     pub fn send(&self, from: &[u8], socket: impl AsFd) -> Result<usize, FixedError> {
-        // SAFETY: the bytes are borrowed until this returns, and are read.
+        // SAFETY: the bytes are borrowed until this returns, and are only read.
         unsafe { self.transfer(from.as_ptr(), from.len(), Way::ToSocket, socket) }
     }
 
@@ -163,13 +163,13 @@ impl FixedLane {
     }
 
     /// # Safety
-    /// `len` bytes at `at` may be read, or written, until this returns.
+    /// The `len` bytes at `at` may be read or written, as the direction requires, until this returns.
     unsafe fn transfer(&self, at: *const u8, len: usize, way: Way, other: impl AsFd) -> Result<usize, FixedError> {
         let len = len.min(MOST_BYTES) as u64;
         let Ok(range) = Range::new(at.expose_provenance() as u64, len) else { return Ok(0) };
         let moved = match self.lane.get(range, RIGHTS) {
             Ok(used) => {
-                // A transfer that waits for its other end may take a long time.
+                // A transfer that waits for the process at its other end may take a long time.
                 let used = if way.waits() { self.lane.hold(used) } else { used };
                 let slot = Some(used.local_key() as u32);
                 // SAFETY: guaranteed by the caller. The cache returns a registration of the memory at these addresses,

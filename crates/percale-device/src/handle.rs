@@ -1,4 +1,4 @@
-//! Handles of devices: the driver of an interface and the number of one of its devices.
+//! Handles of devices, which consist of the driver of an interface and the number of one of its devices.
 
 use super::cuda;
 use super::driver::{DeviceError, Driver};
@@ -9,8 +9,8 @@ impl Interface {
     /// Returns the driver of the interface. It is loaded at the first call.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] for all interfaces except CUDA. [`DeviceError::Missing`], with a description of
-    /// what this machine lacks.
+    /// [`DeviceError::Unsupported`] for all interfaces except CUDA. [`DeviceError::Missing`], with a description of the
+    /// missing component.
     pub fn driver(self) -> Result<&'static dyn Driver, DeviceError> {
         match self {
             Self::Cuda => cuda::driver(),

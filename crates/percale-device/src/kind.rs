@@ -1,4 +1,4 @@
-//! Kinds and places of memory.
+//! Kinds and locations of memory.
 
 /// A software interface to devices with memory (fi_mr(3), `iface`).
 #[non_exhaustive]
@@ -42,8 +42,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns whether processors read and write the memory like any other memory. For managed memory that holds on
-    /// some machines only, and accesses move pages there, so the driver copies it.
+    /// Returns whether processors read and write the memory like any other memory. For managed memory this is true only
+    /// on some machines, and accesses move pages there, so the driver copies it.
     #[must_use]
     #[inline]
     pub const fn is_host(self) -> bool {
@@ -56,14 +56,14 @@ impl Kind {
 pub struct Place {
     /// The kind of the memory.
     pub kind: Kind,
-    /// The device number; 0 for memory of the host.
+    /// The device number, or 0 for memory of the host.
     pub ordinal: u32,
-    /// A number that differs from that of every other allocation of the process, even at the same address; 0 for memory
-    /// of the host.
+    /// A number that differs from that of every other allocation of the process, even at the same address. It is 0 for
+    /// memory of the host.
     pub buffer: u64,
 }
 
 impl Place {
-    /// The place of memory that is unknown to all drivers.
+    /// The location of memory that is unknown to all drivers.
     pub const HOST: Self = Self { kind: Kind::Host, ordinal: 0, buffer: 0 };
 }

@@ -1,21 +1,28 @@
-//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//! An internal crate of [percale](https://docs.rs/percale). Its API is not stable: programs use `percale`.
 //!
-//! Devices that access memory directly: the memory of these devices, and memory that is pinned for them.
+//! Devices that access memory directly, the memory of these devices, and memory that is pinned for them.
 //!
 //! **Memory kinds.** Operations may use the memory of a device if percale can load its driver. [`Device`] names a
 //! device, [`Kind`] is the kind of memory at an address, and [`Driver`] is the interface to a driver. The only driver
 //! at present is CUDA's. Other interfaces are rejected by name. No instruction of this library accesses a device's
 //! memory. The driver copies it from and to pinned memory of the host (`pinned`), which is kept for the next transfer.
 //!
-//! **io_uring** is treated as a device, too. A *fixed buffer* is memory that the kernel has pinned once, so that
+//! **io_uring** is treated as a device too. A *fixed buffer* is memory that the kernel has pinned once, so that
 //! operations on it neither look up nor pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory
-//! this way, through the domain's registration cache.
+//! in this way, through the domain's registration cache.
 //!
-//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
+//! * `kind`: kinds and locations of memory
+//! * `driver`: the driver trait
+//! * `cuda`: the implementation of the trait for CUDA
+//! * `handle`: [`Device`]
 //! * `variable`: [`Variable`], which a device writes to begin an operation
-//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
-//!   `arriving`: long ones
-//! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar · [`Way`]: of a transfer
+//! * `mapped`: memory of the host that devices write
+//! * `pinned`: pinned memory of the host for transfers
+//! * `copied`: the pieces of operations' memory, and copies of them
+//! * `arriving`: copies of long payloads
+//! * `ring`: io_uring for any number of threads
+//! * [`BufferTable`]: its fixed buffers, as a registrar
+//! * [`Way`]: the direction of a transfer
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
 mod arriving;
@@ -43,7 +50,7 @@ mod variable;
 #[cfg(not(loom))]
 mod way;
 
-// The modules of the crate below keep their paths.
+// Modules of the crate below are re-exported under their names.
 use percale_memory::{later, local_memory, short_debug, system};
 
 pub use arriving::{Arriving, LONG};

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::{Copies, Copy, Exported, Interface, Kind, Place};
 
-    /// A driver that maps any memory, and whose `unregister_host` succeeds or fails as configured.
+    /// A driver that maps any memory. Its `unregister_host` succeeds or fails as configured.
     #[derive(Debug)]
     struct Mapping {
         ends: bool,
@@ -69,7 +69,7 @@ mod tests {
 
     const NOTHING: DeviceError = DeviceError::Lacks("what this one is asked");
 
-    // SAFETY: it touches no memory.
+    // SAFETY: it does not access memory.
     unsafe impl Driver for Mapping {
         fn interface(&self) -> Interface {
             Interface::Cuda

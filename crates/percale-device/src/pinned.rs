@@ -1,8 +1,8 @@
-//! Pinned memory of the host, kept for the next transfer.
+//! Pinned memory of the host, which is kept for the next transfer.
 //!
-//! Pinning costs as much as copying megabytes, so buffers return to a pool, sorted by sizes that are powers of two. The
-//! pool keeps at most [`KEPT`] bytes. Buffers beyond that are freed. Lock: the pool's own lock is not held during calls
-//! of the driver.
+//! Pinning costs as much as copying megabytes, so buffers return to a pool, where they are sorted by size. Sizes are
+//! powers of two. The pool keeps at most [`KEPT`] bytes. Buffers beyond that are freed. The lock of the pool is not
+//! held during calls of the driver.
 //!
 //! The memory is mapped by this module and registered with the driver, not allocated by the driver. An application that
 //! resets a device's context ends all allocations of the driver in this context. Memory that the driver allocated would
@@ -33,7 +33,7 @@ struct Pool {
     bytes: usize,
 }
 
-/// Memory that a forked child inherits was pinned for its parent's device.
+/// The pool of this process. Memory that a forked child inherits was pinned for its parent's device.
 static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
 
 fn with<R>(pool: &Mutex<Pool>, then: impl FnOnce(&mut Pool) -> R) -> R {
@@ -102,7 +102,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them: otherwise a write by
+/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them. Otherwise a write by
 /// either process would copy a page, and the device would continue to use the old page.
 fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;

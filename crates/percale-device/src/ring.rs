@@ -1,4 +1,4 @@
-//! An io_uring for any number of threads. Each thread has one operation at a time, and waits for it.
+//! An io_uring for any number of threads. Each thread has one operation at a time and waits for it.
 //!
 //! Operations are pushed and submitted to the kernel under one lock, which no thread holds while it waits. One of the
 //! waiting threads, the *leader*, sleeps in the kernel, reads the completions for all threads, and wakes up the others.
@@ -13,16 +13,15 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, squeue};
 
-/// The capacity for operations that are pushed and not yet submitted. One would suffice, since both happen under one
-/// lock.
+/// The capacity for operations that are pushed and not yet submitted. One would be sufficient, because both happen
+/// under one lock.
 const PUSHED: u32 = 4;
 
 /// The number of completions that fit in the ring before the kernel queues them internally.
 const ANSWERS: u32 = 256;
 
-/// The time that a thread sleeps before it checks for its completion again, if it cannot wait in the kernel: the
-/// initial and the maximum value. The error may persist, and the kernel uses the operation's memory until the
-/// completion arrives.
+/// The initial and the maximum time that a thread sleeps before it checks for its completion again, if it cannot wait
+/// in the kernel. The error may persist, and the kernel uses the operation's memory until the completion arrives.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// The time for which the kernel may lack room for an operation (EAGAIN, EBUSY) before the ring counts as failed.
@@ -121,7 +120,7 @@ impl Ring {
         let (deadline, mut number) = (Instant::now() + PATIENCE, None);
         loop {
             let mut pushing = locked(&self.pushing);
-            // Another thread may have submitted it meanwhile, even if that thread's own operation failed.
+            // Another thread may have submitted it in the meantime, even if that thread's own operation failed.
             if self.is_taken(&pushing, number) {
                 return Ok(());
             }
@@ -138,12 +137,12 @@ impl Ring {
             if self.is_taken(&pushing, number) {
                 return Ok(());
             }
-            // The queue was full, and has room now.
+            // The queue was full, but has room now.
             let Err(error) = result else { continue };
             let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
             if !may_pass || Instant::now() > deadline {
-                // Otherwise the kernel would take the pushed operation together with the next one, when its memory may
-                // be in use for something else.
+                // Otherwise the kernel would take the pushed operation together with the next one, when the operation's
+                // memory may be in use for something else.
                 pushing.usable = false;
                 return Err(error);
             }
@@ -167,8 +166,8 @@ impl Ring {
 
     /// Returns whether the kernel has taken the operation that was pushed with this number.
     fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
-        // SAFETY: only one of these queues exists at a time, because of the lock. The caller holds it, as it has the
-        // protected data, `pushing`.
+        // SAFETY: only one of these queues exists at a time, because of the lock. The caller holds the lock, because it
+        // has the protected data, `pushing`.
         let left = unsafe { self.ring.submission_shared() }.len() as u64;
         number.is_some_and(|number| number + left <= pushing.pushed)
     }
@@ -193,8 +192,8 @@ impl Ring {
         let [mut pause, longest] = LOOK_AGAIN;
         let mut operations = locked(&self.operations);
         loop {
-            // Most operations complete in the call that submits them. But while another thread leads, completions are
-            // left to it: it would not wake up if another thread took its completion.
+            // Most operations complete in the call that submits them. But while another thread is the leader,
+            // completions are left to it: the leader would not wake up if another thread took its completion.
             if !operations.led {
                 self.take_in(&mut operations);
             }
@@ -233,14 +232,14 @@ impl Ring {
         unsafe { self.submitter().enter::<libc::sigset_t>(0, 1, WAIT, None) }.map(drop)
     }
 
-    /// Reads all available completions. It is called only while no other thread leads.
+    /// Reads all available completions. It is called only while no other thread is the leader.
     fn take_in(&self, operations: &mut Operations) {
         // SAFETY: only one of these queues exists at a time, because of the lock of the operations.
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
             if let Some(state) = operations.all.get_mut(&answer.user_data()) {
                 *state = match *state {
-                    // The bytes were sent before, directly from the memory.
+                    // The bytes were sent before, directly from the memory, and the kernel no longer uses the memory.
                     State::Answered(result) => State::Over(result),
                     _ if cqueue::more(answer.flags()) => State::Answered(answer.result()),
                     _ => State::Over(answer.result()),

@@ -1,4 +1,4 @@
-//! The fixed buffers of a ring, as a registrar.
+//! The fixed buffers of a ring as a registrar.
 
 #![expect(unsafe_code, reason = "pins memory and has the kernel move bytes; each block states its own reason")]
 
@@ -19,16 +19,15 @@ use crate::system::forked::Process;
 /// Clones are handles to the same table.
 ///
 /// As a [`Registrar`] it returns the number of a registration's slot as the local key. The remote key counts
-/// registrations; the kernel does not use it. The kernel pins pages for writing, whichever rights are requested, so
-/// memory that this process may not write is rejected with EFAULT.
+/// registrations, and the kernel does not use it. The kernel pins pages for writing regardless of the requested rights,
+/// so memory that this process may not write is rejected with EFAULT.
 ///
-/// Each of its [`Slot`]s is released once, by the table that assigned it. No other code can add a slot to the free
-/// ones.
+/// The table that assigned a [`Slot`] releases it, once. No other code can add a slot to the free slots.
 #[derive(Clone)]
 pub struct BufferTable(Arc<Table>);
 
-/// A slot in which memory is pinned, for [`Registrar::unpin`]. If it is dropped instead, it stays in use as long as its
-/// table is open.
+/// A slot in which memory is pinned, for [`Registrar::unpin`]. If it is dropped instead of unpinned, it stays in use as
+/// long as its table is open.
 #[must_use = "memory stays pinned until its slot is given back"]
 #[derive(Debug)]
 pub struct Slot {
@@ -43,8 +42,8 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 struct Table {
     /// A number that is unique among the tables of this process.
     number: u64,
-    /// The only process that may use the ring. Its queues are memory that is shared with the kernel, and would be
-    /// shared with a forked child.
+    /// The only process that may use the ring. Its queues are memory that is shared with the kernel, and that a forked
+    /// child would share too.
     process: Process,
     ring: Ring,
     free: Mutex<Vec<u32>>,
@@ -83,14 +82,14 @@ impl BufferTable {
     #[must_use]
     pub fn registered(&self) -> u32 {
         if !self.0.process.is_here() {
-            return 0; // Another thread may have held the lock at the fork.
+            return 0; // Another thread may have held the lock at the time of the fork.
         }
         self.0.slots - self.free().len() as u32
     }
 
-    /// Moves bytes between memory and `other`, and waits until the transfer has ended. With a slot, the memory is the
-    /// pages that are pinned in it, which were at the addresses `range` when they were pinned. Without a slot, it is
-    /// the memory that is at these addresses now.
+    /// Moves bytes between memory and `other`, and waits until the transfer has ended. With a slot, the memory consists
+    /// of the pages that are pinned in the slot, which were at the addresses `range` when they were pinned. Without a
+    /// slot, it is the memory that is at these addresses at the moment.
     ///
     /// Returns the number of bytes moved. One call moves less than 2 GiB.
     ///
@@ -100,7 +99,7 @@ impl BufferTable {
     /// process that opened the table.
     ///
     /// # Safety
-    /// The memory may be read, or written, until this function returns.
+    /// The memory may be read or written, as the direction requires, until this function returns.
     pub unsafe fn transfer(
         &self,
         slot: Option<u32>,
@@ -118,7 +117,7 @@ impl BufferTable {
         }
         let fd = types::Fd(other.as_raw_fd());
         let at = std::ptr::with_exposed_provenance_mut::<u8>(range.start() as usize);
-        // Less than the maximum of one operation.
+        // This is less than the maximum of one operation.
         let len = range.len().min(1 << 30) as u32;
         let slot = slot.map(u16::try_from).transpose().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let operation = match (way, slot) {
@@ -135,7 +134,7 @@ impl BufferTable {
         };
         // SAFETY: guaranteed by the caller.
         let moved = match unsafe { self.0.ring.run(operation) } {
-            // Unix sockets and old kernels only send copies.
+            // Unix sockets and old kernels can only send copies.
             Err(error) if way == Way::ToSocket && slot.is_some() && has_no_zero_copy(&error) => {
                 let operation = opcode::Send::new(fd, at, len).flags(libc::MSG_NOSIGNAL).build();
                 // SAFETY: guaranteed by the caller.
@@ -146,7 +145,7 @@ impl BufferTable {
         moved.map(|moved| moved as usize)
     }
 
-    /// Returns whether this is the process that opened the table, and not a fork of it.
+    /// Checks that this is the process that opened the table, and not a forked child of it.
     fn check_process(&self) -> io::Result<()> {
         if self.0.process.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }

@@ -10,7 +10,7 @@ use pindown::{Access, Pinned, Range, Registrar};
 
 use super::way::Way;
 
-/// io_uring's table of fixed buffers. It is unavailable in this build, which lacks the feature `io-uring`.
+/// io_uring's table of fixed buffers. It is not available in this build, which lacks the feature `io-uring`.
 #[derive(Clone, Debug)]
 pub struct BufferTable(Infallible);
 
@@ -46,7 +46,7 @@ impl BufferTable {
     /// The kernel's error for either end of the transfer.
     ///
     /// # Safety
-    /// The memory may be read, or written, until this function returns.
+    /// The memory may be read or written until this function returns.
     pub unsafe fn transfer(&self, _: Option<u32>, _: Range, _: Way, _: BorrowedFd<'_>) -> io::Result<usize> {
         match self.0 {}
     }

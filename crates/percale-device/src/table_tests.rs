@@ -1,4 +1,4 @@
-//! Requests that a table rejects.
+//! Tests of requests that a table rejects.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -48,7 +48,7 @@ fn invalid_file_offset_is_rejected() {
     for slot in [None, pinned.as_ref().map(number)] {
         for offset in [u64::MAX, u64::MAX - 1, 1 << 63] {
             for way in [Way::ToFile(offset), Way::FromFile(offset)] {
-                // SAFETY: the bytes live until it returns.
+                // SAFETY: the bytes live until the call returns.
                 let moved = unsafe { table.transfer(slot, range(&mut bytes), way, file.as_fd()) };
                 assert_eq!(code(moved), Some(libc::EINVAL), "{way:?}, slot {slot:?}");
             }
@@ -75,7 +75,7 @@ fn forked_child_cannot_use_the_parent_table() {
         let pins = code(table.pin(range(&mut bytes), Access::LOCAL_WRITE));
         table.unpin(Slot { number: slot, table: table.0.number });
         let moves = [None, Some(slot)].map(|slot| {
-            // SAFETY: the bytes live until it returns.
+            // SAFETY: the bytes live until the call returns.
             code(unsafe { table.transfer(slot, range(&mut bytes), Way::FromFile(0), file.as_fd()) })
         });
         let counts = (table.registered(), format!("{table:?}").len() > 10);
@@ -101,7 +101,7 @@ fn slot_is_released_only_by_its_table() {
     assert_eq!(other.registered(), 0);
     let theirs = other.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
     assert_eq!(number(first), number(&theirs), "the tables give the same numbers");
-    // The lists of free slots of both tables do not change.
+    // The lists of free slots of both tables stay unchanged.
     table.unpin(theirs.pin);
     assert_eq!((table.registered(), other.registered()), (3, 1));
     let next = table.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
@@ -118,7 +118,7 @@ fn unknown_slot_is_rejected() {
         return println!("skipped: memory cannot be pinned");
     };
     let slot = number(&pinned) + (1 << 16); // A number with the same low 16 bits. 
-    // SAFETY: the bytes live until it returns.
+    // SAFETY: the bytes live until the call returns.
     let moved = unsafe { table.transfer(Some(slot), range(&mut bytes), Way::FromFile(0), file.as_fd()) };
     assert_eq!((code(moved), bytes), (Some(libc::EINVAL), *b"not this"));
     table.unpin(pinned.pin);

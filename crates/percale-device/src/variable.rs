@@ -2,12 +2,12 @@
 //!
 //! A variable consists of 64 bits of memory and the value to be written there. It is used for one operation. Its memory
 //! is reused with another value when no handle is left, so a value that was written there earlier is never accepted.
-//! The variables are 64 bytes apart, in separate pages, so that a device's driver can map them.
+//! The variables are 64 bytes apart, in pages that contain nothing else, so that a device's driver can map them.
 //!
-//! A variable that was not written may still be written late: its operation was canceled, or its endpoint was closed,
-//! and the device is not notified of that. If its memory were used for another operation by then, the late store would
-//! overwrite the value written for that operation. So the memory of an unwritten variable is not reused until the late
-//! store has arrived, or until at least [`LATE`] younger variables are waiting for theirs.
+//! A variable that was not written may still be written late, because the device is not notified when the operation is
+//! canceled or the endpoint is closed. If the memory of the variable were used for another operation by then, the late
+//! store would overwrite the value written for that operation. So the memory of an unwritten variable is not reused
+//! until the late store has arrived, or until at least [`LATE`] younger variables are waiting for theirs.
 
 #![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
 
@@ -19,8 +19,8 @@ use std::sync::{Arc, MutexGuard};
 use crate::system::forked::ProcessMutex;
 use crate::{Device, DeviceError, Driver, Mapped};
 
-/// The number of unwritten variables, or up to twice as many, whose memory is not reused if no late store arrives. Each
-/// takes 64 bytes.
+/// The number of unwritten variables whose memory is kept from reuse if no late store arrives. There may be up to twice
+/// as many. Each takes 64 bytes.
 const LATE: usize = 1 << 13;
 
 /// The number of variables in a page.
@@ -69,7 +69,7 @@ struct Free {
     mapped: Vec<(Arc<Sheet>, usize)>,
     /// The slots of variables that were not written, the oldest first.
     late: VecDeque<Late>,
-    /// The length of `late` above which slots that were written meanwhile are searched for.
+    /// The length of `late` above which the list is searched for slots that were written in the meantime.
     limit: usize,
     /// The last value that was assigned.
     value: u64,
@@ -99,15 +99,15 @@ impl Free {
         places.push((page, place));
     }
 
-    /// Makes the slot available again when its late store has arrived. Without that store, it is kept until [`LATE`]
-    /// younger slots are kept.
+    /// Makes the slot available again when its late store has arrived. Without that store, the slot is kept until
+    /// [`LATE`] younger slots are kept.
     #[cold]
     fn keep(&mut self, late: Late) {
         self.late.push_back(late);
         if self.late.len() <= self.limit {
             return;
         }
-        // Most of those above the limit will never be written, because their writers were stopped, too.
+        // Most of the slots above the limit will never be written, because their writers were stopped too.
         let mut surplus = self.late.len().saturating_sub(LATE);
         for late in std::mem::take(&mut self.late) {
             if surplus > 0 || late.is_written() {
@@ -121,7 +121,7 @@ impl Free {
     }
 }
 
-/// A variable. Clones are handles to the same variable. Its memory exists as long as a handle does.
+/// A variable. Clones are handles to the same variable. Its memory exists as long as there is a handle.
 #[derive(Clone)]
 pub struct Variable(Arc<Inner>);
 
@@ -161,7 +161,7 @@ impl Variables {
         make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
     ) -> Result<Variable, E> {
         let Some(mut free) = this.lock() else {
-            // A forked child must not assign slots of its parent. The variable gets a slot of the child.
+            // A forked child must not assign slots of its parent, so the variable gets a slot of the child.
             return Self::take_of(&Arc::default(), places, make);
         };
         let (page, place) = match places(&mut free).pop() {
@@ -195,8 +195,8 @@ impl Variable {
         &self.0.page.page().0[self.0.place].0
     }
 
-    /// Returns the variable's address, for writing it by other means than [`write`](Self::write). It has 8 bytes, is
-    /// aligned, and must be written in one store while a handle exists.
+    /// Returns the variable's address, for writing it in other ways than with [`write`](Self::write). The address has 8
+    /// bytes, is aligned, and must be written in one store while a handle exists.
     #[must_use]
     pub fn address(&self) -> *mut u64 {
         self.place().as_ptr()
@@ -232,8 +232,8 @@ impl Variable {
 }
 
 impl Device {
-    /// Makes a stream of the device write a variable (`Domain::device_variable` of percale), as a program of
-    /// the device would: the operation that waits for it begins. Returns when the variable was written.
+    /// Makes a stream of the device write a variable (`Domain::device_variable` of percale), as a program of the device
+    /// would. The operation that waits for the variable begins. Returns when the variable was written.
     ///
     /// # Errors
     /// The driver's error. [`DeviceError::Mixed`] if the variable is not for devices.

@@ -1,4 +1,4 @@
-//! Directions of transfers through fixed buffers.
+//! The directions of transfers through fixed buffers.
 
 /// The direction of a transfer, and the position at its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
-//! `Debug` implementations of public types: one line, without secrets.
+//! `Debug` implementations of public types, which print one line without secrets.
 //!
-//! A derived `Debug` of a handle would print everything that it refers to: tables of regions with their keys, the
-//! authorization key, thousands of lines. Public types that hold more than a few plain values therefore implement
-//! `Debug` with this macro, which prints a name and selected values. `tests/debug.rs` checks each public type.
+//! A derived `Debug` of a handle would print everything that it refers to, such as tables of regions with their keys,
+//! or the authorization key, in thousands of lines. Public types that contain more than a few plain values therefore
+//! implement `Debug` with this macro, which prints a name and selected values. `tests/debug.rs` checks each public
+//! type.
 
 /// Implements `Debug` for a public type: prints its name, then the named values.
 #[macro_export]
@@ -25,7 +26,7 @@ macro_rules! short_debug {
 }
 pub use short_debug;
 
-/// Returns the beginning of a text that may be long.
+/// Returns the beginning of a text that may be long, for messages of limited length.
 pub fn cut(text: &str) -> &str {
     const LEN: usize = 80;
     text.char_indices().nth(LEN).map_or(text, |(end, _)| &text[..end])

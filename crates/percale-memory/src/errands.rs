@@ -1,21 +1,21 @@
-//! Calls of the application's code that the library defers until it holds no lock and no borrow.
+//! Calls of the application's code that the library defers until it holds no lock and has not borrowed an engine.
 //!
-//! Wakers are code of the application: a waker may call the library, drop values that it owns, or panic, and so may its
-//! destructor. So code that finds, under a lock, that a task must be woken records this here, and the caller runs the
-//! records after unlocking. A panic is caught at the call that caused it: the other records are run, and the caller
-//! continues.
+//! Wakers are code of the application. A waker, or its destructor, may call the library, drop values that it owns, or
+//! panic. So code that finds, under a lock, that a task must be woken up records this here, and the caller runs the
+//! records after unlocking. A panic is caught at the call that caused it. The other records are still run, and the
+//! caller continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakers to call and wakers to drop, and what else waits for the end of the lock. Only wakers need memory: a loop of
-/// polls that records the rest allocates nothing.
+/// Wakers to call and wakers to drop, and other work that waits until the lock is released. Only wakers need memory: a
+/// loop of polls that records only other work allocates nothing.
 #[derive(Debug, Default)]
 #[must_use = "tasks wait to be woken"]
 pub struct Errands {
-    /// Whether anything is recorded. One load answers [`Errands::is_empty`].
+    /// Whether anything is recorded, so that [`Errands::is_empty`] takes one load.
     any: bool,
-    /// Yield the processor to other threads.
+    /// Whether the processor should be yielded to other threads.
     offer: bool,
     wakers: Vec<Errand>,
 }
@@ -27,7 +27,7 @@ enum Errand {
 }
 
 impl Errands {
-    /// Records that a task must be woken.
+    /// Records that a task must be woken up.
     #[inline]
     pub fn wake(&mut self, waker: Option<Waker>) {
         self.any |= waker.is_some();
@@ -69,7 +69,7 @@ impl Errands {
     }
 
     /// Runs all records. Called without any lock, and without the borrow of an engine. The processor is yielded last,
-    /// so that tasks that were woken can use it.
+    /// so that tasks that were woken up can use it.
     #[inline]
     pub fn run(self) {
         for errand in self.wakers {
@@ -84,7 +84,7 @@ impl Errands {
     }
 }
 
-/// Wakes a task. Catches a panic of its waker.
+/// Wakes up a task. Catches a panic of its waker.
 #[inline]
 pub fn wake(waker: Waker) {
     contained("a waker panicked", || waker.wake());
@@ -102,7 +102,7 @@ pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
         Ok(result) => return Some(result),
         Err(payload) => payload,
     };
-    // The payload's destructor and the log subscriber are code of the application, too.
+    // The payload's destructor and the log subscriber are code of the application too.
     for last in [
         catch_unwind(AssertUnwindSafe(|| drop(payload))),
         catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
@@ -124,7 +124,7 @@ mod tests {
 
     static WOKEN: AtomicU32 = AtomicU32::new(0);
 
-    /// A waker that panics when it is woken and when it is dropped, with a payload that panics when it is dropped.
+    /// A waker that panics when it is woken or dropped. The payload of its panic also panics when it is dropped.
     struct Panics;
 
     impl Drop for Panics {

@@ -1,14 +1,14 @@
-//! Log events of code that runs under a lock, or in a thread that others wait for. They are emitted later, outside of
-//! both.
+//! Log events of code that runs under a lock, or in a thread for which others wait. They are emitted later, after the
+//! lock is released or by another thread.
 //!
 //! A subscriber of `tracing` is code of the application: it may call the library, and it may panic. Code that may run
 //! while an engine is borrowed or locked, or while a table is being changed, therefore records its events with
-//! [`later!`]. [`flush`] emits them at the end of every call of an endpoint, and when a thread ends. Not even the
-//! subscriber's filter is called before that. A panic of the subscriber is caught at the event that caused it.
+//! [`later!`]. [`flush`] emits them at the end of every call of an endpoint, and when a thread ends. Before that, not
+//! even the subscriber's filter is called. A panic of the subscriber is caught at the event that caused it.
 //!
-//! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records
-//! through the library would wait for work that only such a thread does. Such a thread calls [`emit_elsewhere`], and a
-//! separate thread, which exists only while there are events, emits them.
+//! Threads of the library that make connections or wake up tasks do not emit events: a subscriber that sends its
+//! records through the library would wait for work that only such a thread does. Such a thread calls
+//! [`emit_elsewhere`], and a separate thread, which exists only while there are events, emits its events.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +18,8 @@ use crate::errands::contained;
 use crate::system::forked::PerProcess;
 use crate::system::thread::start_thread;
 
-/// The maximum number of events that a thread keeps, and that are kept in total for the threads that emit none. Further
-/// events are lost.
+/// The maximum number of events that a thread keeps, and the maximum number in total that are kept for threads that do
+/// not emit events. Further events are lost.
 const LIMIT: usize = 256;
 
 /// The number of events that wait in all threads.
@@ -37,11 +37,11 @@ impl Drop for Events {
     }
 }
 
-/// The events of the threads that emit none.
+/// The events of the threads that do not emit events.
 #[derive(Default)]
 struct Elsewhere {
     events: Vec<Event>,
-    /// Whether a thread that emits them exists. The thread checks the list once more before it ends.
+    /// Whether a thread that emits them exists. That thread checks the list once more before it ends.
     emitted: bool,
 }
 
@@ -87,7 +87,7 @@ fn hand_over(event: Event) {
     }
 }
 
-/// Records an event, which `emit` emits.
+/// Records an event. `emit` emits it.
 #[cold]
 pub fn note(emit: impl FnOnce() + Send + 'static) {
     if EMITS_NONE.get() {
@@ -104,13 +104,13 @@ pub fn note(emit: impl FnOnce() + Send + 'static) {
     noted.ok();
 }
 
-/// Returns whether any thread has events to emit. One load.
+/// Returns whether any thread has events to emit. This takes one load.
 #[inline(always)]
 pub fn any() -> bool {
     WAITING.load(Ordering::Relaxed) != 0
 }
 
-/// Emits this thread's events. Called where it holds no lock.
+/// Emits the events of the calling thread, which must not hold a lock.
 #[cold]
 pub fn flush() {
     let events = EVENTS.try_with(|events| std::mem::take(&mut *events.0.borrow_mut()));

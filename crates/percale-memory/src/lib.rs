@@ -1,18 +1,20 @@
-//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//! An internal crate of [percale](https://docs.rs/percale). Its API is not stable: programs use `percale`.
 //!
-//! It contains code that the other crates of percale share, and depends on none of them:
+//! It contains code that the other crates of percale share. It does not depend on any of them.
 //!
-//! * [`local_memory`]: volatile views, mappings, sealed allocations, buffers, atomic operations, and the announcement of accesses
-//! * [`system`]: what every module needs from the operating system
+//! * [`local_memory`]: volatile views, mappings, sealed allocations, buffers, atomic operations, and the announcement
+//!   of accesses
+//! * [`system`]: functions of the operating system that every module needs
 //! * [`types`]: plain types that modules of all layers use
-//! * [`table`]: values identified by numbers that may leave the code that owns the table
+//! * [`table`]: values identified by numbers that may be passed to other code
 //! * [`errands`], [`mod@later`]: calls of the application's code, and log events, that wait until no lock is held
-//! * [`sync`]: the switch between the standard library's atomics and loom's; [`debug`]: `Debug` of public types
+//! * [`sync`]: the switch between the standard library's atomics and loom's
+//! * [`debug`]: `Debug` of public types
 //!
 //! A type that is part of percale's API has only the inherent methods that belong to that API. The methods for
 //! percale's other crates are in traits (`SegmentsExt`, `ViewExt`, ...), which percale does not export.
 //!
-//! The feature `testing` adds functions for the tests of the crates above.
+//! The feature `testing` adds functions for the tests of the crates that depend on this one.
 
 pub mod debug;
 pub mod errands;

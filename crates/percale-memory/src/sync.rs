@@ -1,5 +1,5 @@
-//! Atomics of the standard library, or of loom in models, for the protocols that loom checks (the ring, the doorbell,
-//! the rundown, words that are allocated once).
+//! Atomics of the standard library, or of loom in models, for the protocols that loom checks: the ring, the doorbell,
+//! the rundown, and words that are allocated once.
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell as Shared;
@@ -8,7 +8,7 @@ pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Order
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Memory to which accesses are ordered by the atomics around them: loom's cell, or one without overhead.
+/// Memory whose accesses are ordered by the atomics around them. This is loom's cell, or a cell without overhead.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]
@@ -35,9 +35,9 @@ impl<T> Shared<T> {
     }
 }
 
-/// Publishes `value` and fences: no later load is performed before `value` is visible to all threads. This is one
-/// exchange, which is a full barrier between sequentially consistent accesses on every processor; loom supports only
-/// fences for that.
+/// Publishes `value` and fences, so that no later load is performed before `value` is visible to all threads. This is
+/// one exchange, which is a full barrier between sequentially consistent accesses on every processor. Loom supports
+/// only fences for that.
 #[inline]
 pub fn publish_fenced(word: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
@@ -58,7 +58,7 @@ pub fn loom_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Keeps the compiler from moving accesses across this point. Other code orders the processor's accesses (see
+/// Prevents the compiler from moving accesses across this point. Other code orders the processor's accesses (see
 /// `transport::shm`).
 #[inline]
 pub fn compiler_barrier() {

@@ -1,18 +1,19 @@
-//! A table of values identified by numbers that may leave the code that owns the table.
+//! A table of values that are identified by numbers. The numbers may be passed to other code.
 //!
-//! A number that is passed to a peer, a queue, a handle, another thread or the kernel may come back after its value was
-//! removed and its slot was filled again. An [`Id`] contains the slot and a generation, so a late one finds nothing
-//! instead of the new value.
+//! A number that is passed to a peer, a queue, a handle, another thread or the kernel may be returned after its value
+//! was removed and its slot was filled again. An [`Id`] contains the slot and a generation, so a late id does not find
+//! the new value.
 //!
 //! Invariants:
-//! 1. The only way to a value is an [`Id`] that [`Table::insert`] returned for it, or a word that [`Id::to_wire`] or [`Id::to_u64`] made of one.
-//! 2. No two values that a table ever held have the same [`Id`], until 2³² values have passed through it.
+//! 1. The only way to a value is an [`Id`] that [`Table::insert`] returned for it, or a number that [`Id::to_wire`] or
+//!    [`Id::to_u64`] returned for that id.
+//! 2. No two values that a table ever contained have the same [`Id`], until 2³² values have been inserted.
 //! 3. A table that is used with wire numbers contains at most [`WIRE_SLOTS`] values ([`Table::is_full`]). A wire number
 //!    contains the low 10 bits of the generation. So a late wire number is mistaken for a new one only if a multiple of
-//!    1,024 values was inserted into the whole table meanwhile *and* it has the same slot. The owner of a table with
-//!    wire numbers therefore also keeps a value until its answer arrived or its connection ended; the generation
-//!    protects against peers that break this rule.
-//! 4. The two highest bits of a wire number are 0. Where numbers of several tables are sent in one field, these bits
+//!    1,024 values was inserted into the whole table in the meantime *and* it has the same slot. The owner of a table
+//!    with wire numbers therefore also keeps a value until its answer has arrived or its connection has ended. The
+//!    generation protects against peers that break this rule.
+//! 4. The two highest bits of a wire number are 0. If numbers of several tables are sent in one field, these bits
 //!    identify the table.
 
 use std::fmt;
@@ -34,7 +35,7 @@ pub const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 /// The number of a value in a [`Table`]: its slot and its generation.
 pub struct Id<T> {
     slot: u32,
-    /// Never 0, so that an `Option` of an id is as small as the id.
+    /// The generation is never 0, so that an `Option` of an id is as small as the id.
     generation: NonZeroU32,
     of: PhantomData<fn() -> T>,
 }
@@ -46,14 +47,14 @@ const FIRST: NonZeroU32 = NonZeroU32::MIN;
 const NONE: NonZeroU32 = NonZeroU32::MAX;
 
 impl<T> Id<T> {
-    /// Returns the id in 64 bits, for fields that may contain numbers of several kinds (an application context of the
-    /// library's own operations).
+    /// Returns the id in 64 bits, for fields that may contain numbers of several kinds, such as an application context
+    /// of the library's own operations.
     #[inline]
     pub const fn to_u64(self) -> u64 {
         (self.generation.get() as u64) << 32 | self.slot as u64
     }
 
-    /// The reverse of [`to_u64`](Self::to_u64). Accepts any word; an id that no table returned finds nothing.
+    /// The reverse of [`to_u64`](Self::to_u64). Accepts any number. An id that no table returned finds nothing.
     #[inline]
     pub const fn from_u64(word: u64) -> Self {
         let generation = match NonZeroU32::new((word >> 32) as u32) {
@@ -63,7 +64,7 @@ impl<T> Id<T> {
         Self { slot: word as u32, generation, of: PhantomData }
     }
 
-    /// Returns the id in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
+    /// Returns the id in the 32 bits that frames have for it. [`Table::find_wire`] is the reverse.
     #[inline]
     pub const fn to_wire(self) -> u32 {
         (self.generation.get() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot
@@ -96,7 +97,7 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// Values identified by number. Insertion and removal take constant time; slots are reused, numbers are not.
+/// Values identified by number. Insertion and removal take constant time. Slots are reused, but numbers are not.
 pub struct Table<T> {
     slots: Slab<(NonZeroU32, T)>,
     /// The generation of the next value.
@@ -158,7 +159,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes a value, unless it was removed before.
+    /// Removes a value and returns it, unless it was removed before.
     #[inline]
     pub fn remove(&mut self, id: Id<T>) -> Option<T> {
         self.get(id)?;
@@ -217,7 +218,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Frees the memory of removed values, if no other value lies behind it.
+    /// Frees the memory of removed values if no other value is stored behind it.
     #[inline]
     pub fn shrink(&mut self) {
         self.slots.shrink_to_fit();
@@ -227,8 +228,8 @@ impl<T> Table<T> {
 /// Like [`Table::get`], for numbers of values that are known to be in the table.
 ///
 /// # Panics
-/// If the value was removed, which is a defect of the code that owns the table. Never used for a number that a peer or
-/// an application sent.
+/// If the value was removed, which is a bug in the code that owns the table. This is never used for a number that a
+/// peer or an application sent.
 impl<T> std::ops::Index<Id<T>> for Table<T> {
     type Output = T;
 
@@ -268,8 +269,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything
-        /// (within 1,024 values).
+        /// Every number of a value finds it, in all three forms. No number of a removed value finds anything (within
+        /// 1,024 values).
         #[test]
         fn table_matches_map_model(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
             let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());

@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) percale: Arc<Counter>,
     /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
-    /// The endpoints that count here. Reading the counter makes progress on them.
+    /// The endpoints that increment this counter. Reading the counter makes progress on them.
     ports: RwLock<Vec<Arc<Port>>>,
     /// Set if the counter counts the writes of peers to a region, through any endpoint.
     regional: AtomicBool,
@@ -45,8 +45,8 @@ impl Shared {
         self.sleeper.is_some()
     }
 
-    /// Prepares for a region that counts here: from now on, every endpoint of the domain wakes up threads that sleep on
-    /// this counter.
+    /// Prepares the counter for a region that increments it: from now on, every endpoint of the domain wakes up threads
+    /// that sleep on this counter.
     ///
     /// # Errors
     /// Returns the positive error code if the system has no descriptors left.
@@ -54,12 +54,12 @@ impl Shared {
         self.sleeper.as_ref().map_or(Ok(()), |sleeper| self.domain.sleep_for_regions(sleeper))
     }
 
-    /// Records that a region counts here.
+    /// Records that a region increments this counter.
     pub(crate) fn attach_region(&self) {
         self.regional.store(true, Ordering::Relaxed);
     }
 
-    /// Records that deferred work counts its completions here.
+    /// Records that this counter counts completions of deferred work.
     pub(crate) fn attach_work(&self) {
         self.working.store(true, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Shared {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
     }
 
-    /// Makes progress on the endpoints that count here.
+    /// Makes progress on the endpoints that increment this counter.
     pub(crate) fn progress(&self) {
         if self.working.load(Ordering::Relaxed) {
             // The read makes progress; its value is not used.
@@ -190,7 +190,8 @@ pub(crate) unsafe extern "C" fn open(
 
 /// Returns 0 if the client may sleep on the counter's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) fn try_wait(counter: &Shared) -> c_int {
-    // If regions count here, endpoints wake up only counters that were opened for sleeping (FI_WAIT_FD, FI_WAIT_SET).
+    // If regions increment the counter, endpoints wake up only counters that were opened for sleeping (FI_WAIT_FD,
+    // FI_WAIT_SET).
     if counter.regional.load(Ordering::Relaxed) && !counter.is_slept_on() {
         return -libc::EAGAIN;
     }

@@ -148,7 +148,7 @@ impl Shared {
         lock(&self.settling).accepts(endpoint, from.ip());
     }
 
-    /// Records that this endpoint is not accepting a connection any more.
+    /// Records that this endpoint is no longer accepting a connection.
     pub(crate) fn settled(&self, endpoint: u64) {
         lock(&self.settling).settled(endpoint);
     }

@@ -55,7 +55,7 @@ pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, messa
     };
     let (Some(log), Some(provider)) = (libfabric().log, provider()) else { return };
     if let Some(enabled) = libfabric().log_enabled {
-        // SAFETY: the provider structure is a static that libfabric knows.
+        // SAFETY: the provider structure is a static that was passed to libfabric.
         if unsafe { enabled(provider, level, subsystem) } == 0 {
             return;
         }

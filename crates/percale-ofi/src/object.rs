@@ -3,7 +3,7 @@
 //! A client holds a pointer to a C structure, which is the first field of a Rust object. The object lives from the call
 //! that opens it until `fi_close`, and the client must not use it before or after that (fi_close(3)). Objects that
 //! depend on each other share an [`Arc`] of the part behind the C structure. An object can be closed only while no
-//! other object holds its part.
+//! other object holds a reference to its part.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;

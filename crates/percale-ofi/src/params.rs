@@ -119,13 +119,13 @@ pub(crate) struct Params {
     pub(crate) authorization_key: Option<(PathBuf, Vec<u8>)>,
     /// The time for which a peer may be unreachable.
     pub(crate) peer_timeout: Option<Duration>,
-    /// The time that connecting may take.
+    /// The timeout for connecting.
     pub(crate) connect_timeout: Option<Duration>,
-    /// The time that closing a region waits for.
+    /// The maximum time for which closing a region waits.
     pub(crate) revoke_timeout: Option<Duration>,
     /// Whether the kernel may copy data between processes.
     pub(crate) cma: Option<bool>,
-    /// How far processes on the same host are trusted.
+    /// The trust in processes on the same host.
     pub(crate) trust: Option<Trust>,
     /// The maximum size of unexpected messages, in bytes.
     pub(crate) unexpected_cap: Option<usize>,
@@ -238,7 +238,7 @@ fn text(parameter: &Parameter) -> Option<String> {
 }
 
 /// Returns the value of one of libfabric's own parameters: the environment variable with `FI_` and this name. libfabric
-/// knows these parameters without a provider, unless its version lacks the parameter.
+/// itself defines these parameters, unless its version lacks the parameter.
 pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
     let found = libfabric().param_get.and_then(|get| {
         let name = CString::new(name.to_lowercase()).ok()?;

@@ -33,9 +33,9 @@ struct Name {
     place: usize,
 }
 
-/// The members that must be polled besides percale's set: queues whose endpoints are read directly, and endpoints
-/// without a lock, which must be driven. An object in this list cannot be closed before it is removed; otherwise the
-/// set could neither be emptied nor closed.
+/// The members that must be polled in addition to percale's set: queues whose endpoints are read directly, and
+/// endpoints without a lock, which must be driven. An object in this list cannot be closed before it is removed;
+/// otherwise the set could neither be emptied nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(Name, Arc<queue::Shared>)>,
@@ -127,8 +127,8 @@ impl Set {
         // SAFETY: the caller guarantees this.
         let context = unsafe { (*member).context }.expose_provenance();
         let system = |error: std::io::Error| percale::error_number(&error);
-        // The lock is held while percale's set changes, so that both have the same members in the presence of other
-        // threads.
+        // The lock is held while percale's set changes, so that concurrent calls cannot give the two sets different
+        // members.
         let mut members = self.members();
         // SAFETY: the caller guarantees this.
         if let Some(queue) = unsafe { Queue::of_class(member) } {

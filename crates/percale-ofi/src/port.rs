@@ -21,7 +21,7 @@ pub(crate) const MULTI_MINIMUM: usize = 64;
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// `Some` as long as the client's promise holds that one thread at a time uses the endpoint. Only
+    /// `Some` while the endpoint has no lock, because the client promised that only one thread at a time uses it. Only
     /// [`share`](Self::share) changes it.
     owned: UnsafeCell<Option<Endpoint>>,
     /// Set if the client has not made that promise, or if other threads drive the endpoint too.
@@ -300,8 +300,8 @@ impl Port {
         endpoint.poll(entries)
     }
 
-    /// Reads results of the endpoint like [`poll`](Self::poll), and may watch shared memory for a short time if there are none. An endpoint with a
-    /// lock never does: other threads would wait for the lock.
+    /// Reads results of the endpoint like [`poll`](Self::poll). If there are none, it may poll shared memory for a
+    /// short time, unless the endpoint has a lock, because other threads would wait for the lock.
     #[inline(always)]
     pub(crate) fn poll_lingering(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         match self.alone() {
@@ -329,7 +329,7 @@ impl Port {
         })
     }
 
-    /// Closes the endpoint and ends its operations. Remaining users find it closed.
+    /// Closes the endpoint and ends its operations. It is then also closed for other threads that still hold the port.
     pub(crate) fn close(&self) {
         either!(self, endpoint => endpoint.shut());
     }

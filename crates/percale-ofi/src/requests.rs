@@ -1,14 +1,16 @@
 //! Connection requests that wait for the client's answer, and their handles (`fi_info::handle`, fi_cm(3)).
 //!
-//! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients keep handles longer than the requests: an `fi_info` can be
-//! given to fi_endpoint again, or its handle to fi_reject, after the request was answered. So:
-//! 1. A handle is looked up by its address in the table of requests and is never followed.
-//! 2. The memory of a handle is never freed. It names another request only after [`REUSE_AFTER`] others were made.
-//! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened for a request
-//!    keeps the handle only.
-//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`]. Until then it can still be
-//!    answered: by fi_reject, or with another endpoint. A thread rejects it, because the client may sleep in fi_eq_sread or on the descriptor of
-//!    a queue. Where the system refuses a thread, the next look-up of a request or read of events does.
+//! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients may use a handle after its request was
+//! answered: they can pass an `fi_info` to fi_endpoint again, or its handle to fi_reject. Therefore:
+//! 1. A handle is looked up by its address in the table of requests and is never dereferenced.
+//! 2. The memory of a handle is never freed. It is reused for another request only after [`REUSE_AFTER`] further
+//!    requests.
+//! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened
+//!    for a request keeps only the handle.
+//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`]. Until
+//!    then it can still be answered, by fi_reject or with another endpoint. A separate thread rejects it, because the
+//!    client may sleep in fi_eq_sread or on the descriptor of a queue. If the thread cannot be created, the next
+//!    look-up of a request or the next read of events rejects it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -68,7 +70,8 @@ struct Table {
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// The number of requests in the table that have an `until`. While it is 0, reading events costs nothing.
+/// The number of requests in the table that have an `until`. While it is 0, reading events does not check for expired
+/// requests.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
@@ -86,7 +89,7 @@ impl Table {
         Some(request)
     }
 
-    /// Starts the thread that rejects abandoned requests, unless it runs.
+    /// Starts the thread that rejects abandoned requests, unless it is running.
     fn start_rejecting(&mut self) -> io::Result<()> {
         if self.rejecting.is_none_or(|process| !process.is_here()) {
             let process = Process::current()?;
@@ -96,7 +99,8 @@ impl Table {
         Ok(())
     }
 
-    /// Returns when the next abandoned request is to be rejected. If there is none, the thread that asks ends.
+    /// Returns the time at which the next abandoned request must be rejected. Returns `None` if there is none; the
+    /// calling thread then ends.
     fn next_rejection(&mut self) -> Option<Instant> {
         let next = self.waiting.values().filter_map(|waiting| waiting.until).min();
         if next.is_none() {

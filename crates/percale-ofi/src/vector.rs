@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn open(
             return -error.errno();
         }
     };
-    // Sets the attributes that the client left open (fi_av_open(3)).
+    // Sets the attributes that the client left unspecified (fi_av_open(3)).
     if let Some(numbers) = vector.numbers_in_memory().filter(|_| attr.map_addr.is_null()) {
         attr.map_addr = std::ptr::with_exposed_provenance_mut(numbers);
     }

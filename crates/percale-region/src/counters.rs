@@ -1,18 +1,20 @@
-//! The counters of a region (fi_mr(3), fi_mr_bind). Each counts the writes of peers.
+//! The counters of a region (fi_mr(3), fi_mr_bind). Each counter counts the writes of peers.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// A counter of accesses, in the form that regions use. The counters of programs are in a crate above this one.
+/// A counter of accesses, in the form that regions use. The counters of programs are in a crate that depends on this
+/// one.
 pub trait AccessCounter: std::fmt::Debug + Send + Sync {
     /// Adds to the number of accesses. This may begin operations.
     fn add(&self, count: u64);
 
-    /// A number that all handles to one counter have in common, and that no other counter has as long as it lives.
+    /// Returns a number that is the same for all handles to one counter. No other counter has this number as long as
+    /// the counter exists.
     fn identity(&self) -> usize;
 }
 
-/// The counters bound to a region. Counters are added and never removed. The first is found without a lock, because
-/// most regions have at most one.
+/// The counters that are bound to a region. Counters are added and never removed. The first is found without a lock,
+/// because most regions have at most one.
 #[derive(Debug, Default)]
 pub struct RegionCounters {
     first: OnceLock<Arc<dyn AccessCounter>>,
@@ -28,7 +30,7 @@ impl RegionCounters {
         made
     }
 
-    /// Adds a counter, unless it is in the list already.
+    /// Adds a counter, unless it is already in the list.
     pub(super) fn add(&self, counter: &Arc<dyn AccessCounter>) {
         let first = self.first.get_or_init(|| Arc::clone(counter));
         if first.identity() == counter.identity() {

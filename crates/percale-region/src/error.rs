@@ -38,7 +38,7 @@ pub enum RegisterError {
     /// Peers may not write to memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
-    /// Peers may not have a right to write that this process does not have.
+    /// Peers may not have a right to write if this process does not have it.
     #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
     LocalWrite,
     /// All 2^24 local keys of the domain are in use.
@@ -50,7 +50,7 @@ pub enum RegisterError {
     /// The system provided no random numbers.
     #[error("no key could be made: {0}")]
     System(std::io::Error),
-    /// The process is a fork of the one that opened the domain.
+    /// The process is a forked child of the process that opened the domain.
     #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
     Forked,
 }
@@ -91,15 +91,14 @@ impl RegisterError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError<R> {
-    /// A peer that was in the middle of an access has not finished within the domain's
-    /// `revoke_timeout`. No new access begins; the memory stays with the region,
-    /// which may be closed again.
+    /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. No new access
+    /// begins. The memory stays with the region, which may be closed again.
     #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
     Busy(R),
     /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
-    /// The process is a fork of the one that opened the domain. Only the parent can change the region.
+    /// The process is a forked child of the process that opened the domain. Only the parent can change the region.
     #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
     Forked(R),
 }

@@ -1,9 +1,8 @@
-//! The common part of all kinds of regions: the entry in the key table, and whether the region is enabled.
+//! The part that all kinds of regions have in common: the entry in the key table, and whether the region is enabled.
 //!
 //! A region is *enabled* or *disabled*. The key of a disabled region stays in use, but no peer can access the region.
 //! Like closing, disabling waits for peers that are in the middle of an access. A region that was disabled and enabled
-//! again is in the table as a new [`Registered`] with a new pin and without grants, so all grants of the former one are
-//! void.
+//! again is in the table as a new [`Registered`] with a new pin and without grants, so all earlier grants are void.
 //!
 //! Invariant: while `retiring` is `Some`, the region is disabled.
 
@@ -74,7 +73,7 @@ impl Handle {
         Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
 
-    /// Returns the region as it is in the table now.
+    /// Returns the region as it is in the table at the moment.
     #[inline]
     pub const fn registered(&self) -> &Arc<Registered> {
         &self.registered
@@ -86,20 +85,20 @@ impl Handle {
         &self.keys
     }
 
-    /// The name of the region for peers.
+    /// Returns the name of the region for peers.
     #[inline]
     pub fn remote(&self) -> RemoteMemory {
         let Registered { key, base, len, .. } = *self.registered;
         RemoteMemory { key, address: base, len }
     }
 
-    /// The raw key of the region.
+    /// Returns the raw key of the region.
     #[inline]
     pub fn raw_key(&self) -> RawKey {
         self.rest.raw_key
     }
 
-    /// Whether peers are admitted.
+    /// Returns whether peers are admitted.
     #[inline]
     pub fn is_enabled(&self) -> bool {
         self.registered.through != Through::Nobody
@@ -125,7 +124,7 @@ impl Handle {
         let registered = &self.registered;
         let counter: Arc<dyn AccessCounter> = counter.clone();
         let add = || {
-            // Locked until both are done, so that every grant that is made later takes the counter into account.
+            // Locked until both are done, so that every later grant takes the counter into account.
             let mut grants = registered.grants();
             registered.counters.add(&counter);
             grants.take()
@@ -164,15 +163,15 @@ impl Handle {
         Ok(())
     }
 
-    /// Disables the region, and waits for peers that are in the middle of an access. Fails if one does not finish
+    /// Disables the region, and waits for peers that are in the middle of an access. Fails if a peer does not finish
     /// within `timeout`, if windows are bound, or in a forked child.
     pub fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         if let Some(revocation) = &mut self.rest.revocation {
-            // The region is being closed, which waits for peers that were admitted before. Peers are never admitted
-            // again.
+            // The region is being closed, which waits for peers that were admitted before. No peers are admitted from
+            // now on.
             return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
         }
         if self.is_enabled() {
@@ -207,7 +206,7 @@ impl Handle {
     /// Revokes the region without waiting. The memory is kept until no peer can access it any more.
     pub fn park(&mut self, memory: Option<Buffer>) {
         if !self.keys.is_here() {
-            return drop(memory); // This is the child's copy. Peers access the parent's memory.
+            return drop(memory); // This is the child's copy of the memory. Peers access the parent's memory.
         }
         let Self { registered, keys, rest } = self;
         let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
@@ -216,7 +215,7 @@ impl Handle {
         if let Some(uncounted) = uncounted.take() {
             revocation.join(uncounted);
         }
-        // Only peers that were admitted before it was disabled can be accessing a disabled region.
+        // A disabled region can be accessed only by peers that were admitted before it was disabled.
         keys.park(retiring.take().unwrap_or(revocation), memory);
     }
 }

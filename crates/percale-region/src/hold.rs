@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::registered::Registered;
 
 /// The reference of a window to its region. The region's memory is in use until [`let_go`](Self::let_go) is called or
-/// this is dropped.
+/// this object is dropped.
 #[derive(Debug)]
 pub struct Hold {
     region: Arc<Registered>,
@@ -27,13 +27,13 @@ impl Hold {
         self.held
     }
 
-    /// Returns whether this refers, or referred, to the region.
+    /// Returns whether this is a reference to the region, even if it was released.
     #[inline]
     pub fn is_on(&self, region: &Arc<Registered>) -> bool {
         Arc::ptr_eq(&self.region, region)
     }
 
-    /// Lets go of the region.
+    /// Releases the reference to the region.
     #[inline]
     pub fn let_go(&mut self) {
         if std::mem::take(&mut self.held) {

@@ -1,9 +1,9 @@
-//! Memory lent to one transfer.
+//! Memory that is lent to one transfer.
 //!
-//! A transfer takes many calls, and the region of its memory may be closed by another thread meanwhile. So a thread
-//! that copies enters the lease first, and leaves it before its call returns. Entering fails once the region is
-//! revoked, and closing waits until no thread is inside. If bytes of a device are still being copied to the memory,
-//! entering waits for the bytes that will be accessed.
+//! A transfer takes many calls, and another thread may close the region of its memory in the meantime. So a thread that
+//! copies enters the lease first, and leaves it before its call returns. Entering fails once the region is revoked, and
+//! closing waits until no thread is inside. If bytes of a device are still being copied to the memory, entering waits
+//! for the bytes that will be accessed.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::local_memory::rundown::Inside;
 use crate::local_memory::volatile::Segments;
 use percale_device::Arriving;
 
-/// Memory lent to one transfer. It is entered for each copy.
+/// Memory that is lent to one transfer. The transfer enters it for each copy.
 #[derive(Clone)]
 pub struct Lease {
     segments: Segments,
@@ -25,7 +25,7 @@ crate::short_debug!(Lease, "Lease");
 /// The condition for accessing the memory.
 #[derive(Clone, Debug)]
 enum Gate {
-    /// No condition: memory of an operation, which stays valid until the operation ends.
+    /// There is no condition. Memory of an operation stays valid until the operation ends.
     None,
     /// The memory belongs to this region.
     Region(Arc<Registered>),
@@ -33,7 +33,7 @@ enum Gate {
     Arriving(Arc<Arriving>),
 }
 
-/// Proof that the memory of a lease may be accessed now. Held within one call, never between two calls.
+/// Proof that the memory of a lease may be accessed. It is held within one call, and never between two calls.
 #[derive(Debug)]
 pub struct Held<'a> {
     _inside: Option<Inside<'a>>,
@@ -85,7 +85,7 @@ impl Lease {
         !matches!(self.gate, Gate::None)
     }
 
-    /// Returns a lease of `len` bytes from `offset`, or as many of them as there are.
+    /// Returns a lease of the `len` bytes that start at `offset`, or of fewer bytes if there are not that many.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -100,7 +100,7 @@ impl Lease {
         self.enter_part(0, usize::MAX)
     }
 
-    /// Like [`enter`](Self::enter), for an access to only `len` bytes from `offset`.
+    /// Like [`enter`](Self::enter), for an access to only the `len` bytes that start at `offset`.
     #[inline]
     #[doc(hidden)]
     pub fn enter_part(&self, offset: usize, len: usize) -> Option<(&Segments, Held<'_>)> {
@@ -127,7 +127,7 @@ impl Lease {
 
 #[doc(hidden)]
 impl Registered {
-    /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
+    /// Lends memory to a long transfer. This is not possible for regions that only the kernel may access.
     #[inline]
     pub fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;

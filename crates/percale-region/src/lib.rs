@@ -1,16 +1,27 @@
-//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//! An internal crate of [percale](https://docs.rs/percale). Its API is not stable: programs use `percale`.
 //!
 //! Memory that peers may access, in the form that the endpoints of a domain use: the table of keys, rights and windows,
 //! grants to peers, and revocation. The handles of the application are in `memory` of percale.
 //!
-//! * `keys`: the domain's table; `registered`: an entry of the table for one region
-//! * `terms`: how memory is registered; `handle`: enabling, disabling and closing a region; `error`: errors
-//! * `revocation`: revoking a region; `parked`: memory that is kept until a revocation has ended
-//! * `on_device`: regions of a device's memory; `lease`: memory lent to one transfer
+//! * `keys`: the domain's table
+//! * `registered`: an entry of the table for one region
+//! * `terms`: the options of a registration
+//! * `handle`: enabling, disabling and closing a region
+//! * `error`: errors
+//! * `revocation`: revoking a region
+//! * `parked`: memory that is kept until a revocation has ended
+//! * `on_device`: regions of a device's memory
+//! * `lease`: memory that is lent to one transfer
 //! * `counters`: counters of writes by peers, as a trait
-//! * `via`: the endpoints and peers through which accesses may be made; `local`: local keys
-//! * [`window`]: memory windows; `windows`: how many are bound; `hold`, `slice`: what each of them has of its region
-//! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
+//! * `via`: the endpoints and peers through which accesses may be made
+//! * `local`: local keys
+//! * [`window`]: memory windows
+//! * `windows`: the number of windows that are bound to a region
+//! * `hold`: the reference of a window to its region
+//! * `slice`: the part of a region to which a window is bound
+//! * `remote`: names of regions for peers
+//! * `raw_key`: raw keys
+//! * `mapped`: mapped raw keys of peers
 
 mod counters;
 mod error;
@@ -34,7 +45,7 @@ pub mod terms;
 pub mod via;
 mod windows;
 
-// The modules of the crate below keep their paths.
+// Modules of the crate below are re-exported under their names.
 use percale_memory::{later, local_memory, short_debug, sync, system};
 
 pub use self::counters::AccessCounter;

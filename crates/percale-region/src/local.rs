@@ -1,7 +1,8 @@
-//! Local keys, by which programs in the style of verbs name their own memory (L_Key; MW-009, MW-011).
+//! Local keys, by which programs that use the verbs API identify their own memory (L_Key).
 //!
-//! A local key has 32 bits, like the keys of windows: an index, and below it 8 bits that change when the index is
-//! reused. Local keys are a separate name space and have no meaning for peers. Windows have no local keys.
+//! A local key has 32 bits, like the keys of windows. It consists of an index and, below it, 8 bits that change when
+//! the index is reused. Local keys are a separate name space and have no meaning for peers. Windows do not have local
+//! keys.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -60,7 +61,7 @@ impl LocalKeys {
         if region.device.is_some() {
             return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());
         }
-        // The lock is taken even if there is a key, so that a region never gets two keys.
+        // The lock is taken even if the region has a key, so that a region never gets two keys.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = region.local.get() {
             return Ok(*key);
@@ -87,8 +88,8 @@ impl LocalKeys {
         table.free.push(key >> 8);
     }
 
-    /// Returns the memory at an address of this process, if the key's region contains all of it, and (if `written`)
-    /// this process may write to it.
+    /// Returns the memory at an address of this process, if the key's region contains all of it. If `written` is true,
+    /// this process must also have the right to write to it.
     pub(super) fn find(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let slot = table.slots.get((key >> 8) as usize).filter(|slot| slot.key == key)?;

@@ -1,10 +1,10 @@
-//! Mapped raw keys of peers: the keys by which operations name a peer's region after its raw key was mapped.
+//! Mapped raw keys of peers. Operations identify a peer's region by these keys after its raw key was mapped.
 //!
 //! A mapped key is a number that this domain assigns. Its upper half and the first lower half are random numbers that
-//! are drawn when the domain is opened. From the latter the domain counts up. A mapped key in an operation is
-//! translated when the operation is posted, so an operation with a key that is no longer mapped fails at once. Any
-//! other number is the peer's own key (regions may have any 64-bit key). The probability that such a key equals a
-//! mapped one is 2^-64 for each mapped key.
+//! are drawn when the domain is opened. Lower halves are assigned consecutively, starting at the first one. A mapped
+//! key in an operation is translated when the operation is posted, so an operation with a key that is no longer mapped
+//! fails at once. Any other number is the peer's own key (regions may have any 64-bit key). The probability that such a
+//! key equals a mapped one is 2^-64 for each mapped key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,7 @@ pub enum MapError {
     /// The domain has the maximum number of mapped keys.
     #[error("2^32 keys are mapped; unmap some")]
     Full,
-    /// The process is a fork of the one that opened the domain.
+    /// The process is a forked child of the process that opened the domain.
     #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
     Forked,
 }
@@ -68,7 +68,8 @@ impl Default for Mapped {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && fill(&mut random).is_err() {
-            random = [0xA5; 8]; // Without random numbers, an application that chooses such keys for its regions gets collisions.
+            // Without random numbers, an application that chooses such keys for its regions causes collisions.
+            random = [0xA5; 8];
         }
         let random = u64::from_ne_bytes(random);
         let table = Table { keys: HashMap::new(), first: random as u32, given: 0 };
@@ -76,8 +77,8 @@ impl Default for Mapped {
     }
 }
 
-/// Returns an upper half of keys that differs from the upper halves of small numbers, of addresses, and of numbers that
-/// are counted down from the largest.
+/// Returns an upper half of keys that differs from the upper halves of small numbers, of addresses, and of numbers just
+/// below 2^64.
 #[inline]
 pub const fn above_small_numbers(random: u32) -> u32 {
     const FIRST: u32 = 1 << 28;
@@ -85,13 +86,13 @@ pub const fn above_small_numbers(random: u32) -> u32 {
 }
 
 impl Mapped {
-    /// Returns whether this may be a mapped key. If false, it is not one.
+    /// Returns whether the number may be a mapped key. If the result is false, it is not one.
     #[inline]
     pub const fn covers(&self, key: u64) -> bool {
         (key >> 32) as u32 == self.upper
     }
 
-    /// Returns whether this is, or was, a mapped key.
+    /// Returns whether the number is, or was, a mapped key.
     #[inline]
     pub fn gave(&self, key: u64) -> bool {
         self.covers(key) && self.with(|table| table.gave(key))

@@ -1,4 +1,4 @@
-//! Accesses to a region of device memory, which the device's driver makes through pinned host memory.
+//! Accesses to a region of device memory. The device's driver makes them through pinned host memory.
 
 use crate::local_memory::access::Refusal;
 use crate::local_memory::atomic::Request;
@@ -37,8 +37,8 @@ pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Re
     Pieces::all(device).load(from, 0).map_err(refused)
 }
 
-/// Changes elements of the device's memory. This is atomic for other accesses through this process's endpoints, but not
-/// for programs on the device.
+/// Changes elements of the device's memory. This is atomic with respect to other accesses through this process's
+/// endpoints, but not with respect to programs on the device.
 pub(super) fn change(
     device: Device,
     target: Segment,

@@ -1,8 +1,8 @@
 //! Memory of regions, and windows, that were dropped while peers were still accessing them. They are kept until those
-//! peers have retired. A window holds its region for the same time.
+//! peers have retired. A window keeps its reference to its region for the same time.
 //!
-//! Endpoints of the domain check this from time to time as they make progress. Registering and closing a region check
-//! it too. Each check is short: it does not wait for peers under the lock.
+//! Endpoints of the domain check this from time to time as they make progress. Registering and closing a region also
+//! check it. Each check is short and does not wait for peers under the lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,12 +24,12 @@ pub(super) struct Parked {
 struct One {
     revocation: Revocation,
     memory: Option<Buffer>,
-    /// For a window: its reference to its region.
+    /// The reference of a window to its region.
     hold: Option<Hold>,
 }
 
 impl One {
-    /// Returns whether no peer and no window uses this any more.
+    /// Returns whether no peer and no window uses this entry any more.
     fn is_over(&mut self) -> bool {
         self.revocation.is_over() && self.revocation.region().windows().are_gone()
     }
@@ -63,14 +63,14 @@ impl Parked {
     fn free_retired(&self) {
         let mut all = self.all();
         let mut retired = all.extract_if(.., One::is_over).collect::<Vec<_>>();
-        // Under the lock, so that a window either is parked or no longer holds its region.
+        // This is done under the lock, so that a window is either parked or no longer refers to its region.
         retired.iter_mut().filter_map(|one| one.hold.as_mut()).for_each(Hold::let_go);
         self.any.store(!all.is_empty(), Ordering::Release);
         drop(all);
-        drop(retired); // Without the lock, because unmapping is slow.
+        drop(retired); // Dropped without the lock, because unmapping is slow.
     }
 
-    /// Returns how many parked windows hold this region.
+    /// Returns how many parked windows refer to this region.
     pub(super) fn windows_on(&self, region: &Arc<Registered>) -> u32 {
         if !self.any.load(Ordering::Acquire) {
             return 0;

@@ -1,9 +1,9 @@
-//! Raw keys: names of regions that are longer than the keys of operations (fi_mr(3), FI_MR_RAW).
+//! Raw keys, which are names of regions that are longer than the keys of operations (fi_mr(3), FI_MR_RAW).
 //!
-//! A raw key has 32 bytes: a random number, the region's base and length, and a code over the three (HMAC-SHA-256 with
-//! a secret of the domain, truncated). The application sends it to peers. An access carries an 8-byte digest of all 32
-//! bytes, and the domain registers the region under this digest. So a peer that lacks one of the 32 bytes cannot access
-//! the region, and no peer can compute a key from other keys.
+//! A raw key has 32 bytes. It contains a random number, the region's base and length, and a code over these three
+//! (HMAC-SHA-256 with a secret of the domain, truncated). The application sends it to peers. An access carries an
+//! 8-byte digest of all 32 bytes, and the domain registers the region under this digest. So a peer that lacks one of
+//! the 32 bytes cannot access the region, and no peer can compute a key from other keys.
 
 use hmac_sha256::{HMAC, Hash as Sha256};
 use zerocopy::little_endian::U64;
@@ -16,8 +16,8 @@ use crate::system::random::random;
 /// The length of the longest raw key in bytes.
 pub const RAW_KEY_BYTES: usize = 32;
 
-/// A name of a region that peers map before they use it (`Domain::map_raw`): plain data, to be sent to
-/// the peers that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
+/// A name of a region that peers map before they use it (`Domain::map_raw`). It is plain data, to be sent to the peers
+/// that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
 /// (`Registration::raw_key`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawKey {
@@ -40,7 +40,7 @@ impl RawKey {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Returns the raw key of a region that was registered without one, which is its key.
+    /// Returns the raw key of a region that was registered without one. It is the key of the region.
     #[inline]
     pub(super) fn short(key: u64) -> Self {
         let mut bytes = [0; RAW_KEY_BYTES];
@@ -49,8 +49,8 @@ impl RawKey {
     }
 }
 
-/// Returns the key under which a domain registers the region of this raw key. Returns `None` if the length is not that
-/// of a raw key.
+/// Returns the key under which a domain registers the region of this raw key. Returns `None` if the bytes do not have
+/// the length of a raw key.
 pub fn wire_key(raw: &[u8]) -> Option<u64> {
     if let Ok(short) = <[u8; 8]>::try_from(raw) {
         return Some(u64::from_le_bytes(short));
@@ -88,7 +88,7 @@ impl Secret {
         random().map(Self)
     }
 
-    /// Creates a raw key, and returns it with the key under which its region has to be registered.
+    /// Creates a raw key, and returns it together with the key under which its region has to be registered.
     pub(super) fn raw_key(&self, base: u64, len: u64) -> Result<(RawKey, u64), RegisterError> {
         loop {
             let parts = Parts { id: random().map_err(RegisterError::System)?, base: base.into(), len: len.into() };

@@ -20,15 +20,15 @@ use percale_device::Device;
 
 /// A peer to which regions are granted for direct access.
 pub trait Grantee: std::fmt::Debug + Send + Sync {
-    /// Revokes the grant, or starts to, without waiting. Accesses that the peer announced before may still be in
-    /// progress.
+    /// Revokes the grant, or starts to revoke it, without waiting. Accesses that the peer announced before may still be
+    /// in progress.
     fn revoke(&self, entry: u32);
 
     /// Returns whether the peer announces its accesses without fences, so that a fence on its behalf is needed before a
     /// snapshot.
     fn is_unfenced(&self) -> bool;
 
-    /// Requests a peer that announces without fences to use fences again, after a fence on its behalf was needed.
+    /// Requests that a peer that announces without fences use fences again, after a fence on its behalf was needed.
     fn ask_to_fence(&self);
 
     /// Returns a snapshot of the peer's announcement.
@@ -47,7 +47,7 @@ pub trait Grantee: std::fmt::Debug + Send + Sync {
 pub struct Grant {
     /// The peer.
     pub to: Arc<dyn Grantee>,
-    /// The number by which the peer names the grant.
+    /// The number by which the peer identifies the grant.
     pub entry: u32,
     /// Whether this is a registration for windows. Such a grant does not give the peer access to the region itself.
     beneath: bool,
@@ -61,7 +61,7 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Records a grant. Returns false if the region was revoked meanwhile: then nothing may be granted.
+    /// Records a grant. Returns false if the region was revoked in the meantime. In this case nothing may be granted.
     #[must_use]
     #[inline]
     pub fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
@@ -71,8 +71,7 @@ impl Grants {
         !self.closed
     }
 
-    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound, and which ends with the
-    /// region.
+    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound. It ends with the region.
     #[must_use]
     #[inline]
     pub fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
@@ -88,7 +87,7 @@ impl Grants {
         self.closed
     }
 
-    /// Removes and returns the grants that give peers access to the region itself. New ones may be made at once.
+    /// Removes and returns the grants that give peers access to the region itself. New grants may be made at once.
     #[inline]
     pub(super) fn take(&mut self) -> Vec<Grant> {
         let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
@@ -96,7 +95,7 @@ impl Grants {
         taken
     }
 
-    /// Returns whether the region itself is granted to no peer.
+    /// Returns whether the region itself is not granted to any peer.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.list.iter().all(|grant| grant.beneath)
@@ -129,7 +128,7 @@ pub struct Registered {
     pub(super) access: Access,
     /// The rights of peers, in the form that checks compare.
     pub(super) rights: Access,
-    /// The number of windows bound to it, and which windows may be bound.
+    /// The number of windows that are bound to the region, and which windows may be bound.
     pub(super) windows: Windows,
     /// For a window: the region to which it is bound.
     pub(super) beneath: Option<Weak<Self>>,
@@ -144,7 +143,7 @@ pub struct Registered {
     pub(super) len: u64,
     pub(super) memory: Segments,
     /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
-    /// Otherwise only the kernel may.
+    /// Otherwise only the kernel may access it.
     pub(super) backed: bool,
     /// The device to which the memory belongs, if it is not host memory. Only the device's driver accesses it.
     pub(super) device: Option<Device>,
@@ -152,10 +151,11 @@ pub struct Registered {
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
     pub(super) grants: Mutex<Grants>,
-    /// A number that distinguishes it from every other region of this process. Chosen when it is first sent to a peer.
+    /// A number that distinguishes this region from every other region of this process. It is chosen when it is first
+    /// sent to a peer.
     pub(super) generation: OnceLock<u64>,
     pub(super) counters: RegionCounters,
-    /// The process that registered it. In a fork of that process no peer accesses it.
+    /// The process that registered the region. In a forked child of that process no peer accesses the region.
     pub(super) process: Process,
 }
 
@@ -190,8 +190,8 @@ impl Registered {
         })
     }
 
-    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is granted
-    /// to no peer, and no window is bound to it. No window can be bound to a disabled copy.
+    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is not
+    /// granted to any peer, and no window is bound to it. No window can be bound to a disabled copy.
     pub(super) fn anew(&self, through: Through) -> Self {
         let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
         if through == Through::Nobody {
@@ -232,25 +232,25 @@ impl Registered {
         self.rights
     }
 
-    /// Returns the rights with which it was registered.
+    /// Returns the rights with which the region was registered.
     #[inline]
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// The endpoints and peers through which accesses may arrive.
+    /// Returns the endpoints and peers through which accesses may arrive.
     #[inline]
     pub const fn through(&self) -> Through {
         self.through
     }
 
-    /// The number of windows bound to it, and which windows may be bound.
+    /// Returns the number of windows that are bound to the region, and which windows may be bound.
     #[inline]
     pub const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// Returns the region to which it is bound, if it is a window.
+    /// Returns the region to which this is bound, if this is a window.
     #[inline]
     pub const fn beneath(&self) -> Option<&Weak<Self>> {
         self.beneath.as_ref()
@@ -262,7 +262,7 @@ impl Registered {
         self.key
     }
 
-    /// The address that peers use for the first byte.
+    /// Returns the address that peers use for the first byte.
     #[inline]
     pub const fn base(&self) -> u64 {
         self.base
@@ -304,7 +304,7 @@ impl Registered {
         &self.pin
     }
 
-    /// Returns whether this is the process of its domain, and not a fork of it.
+    /// Returns whether this is the process of its domain, and not a forked child of it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
@@ -316,9 +316,9 @@ impl Registered {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a number that no other region of this process has or had, whatever its key; never 0. Peers return it
-    /// with their reports about the region, because the owner chooses the key and may have assigned it to another
-    /// region meanwhile.
+    /// Returns a number that no other region of this process has or had, even under the same key. It is never 0. Peers
+    /// return it with their reports about the region, because the owner chooses the key and may have assigned it to
+    /// another region in the meantime.
     #[inline]
     pub fn generation(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -352,7 +352,7 @@ impl Registered {
         }
     }
 
-    /// Calls `then` with the bytes that a peer reads.
+    /// Calls `then` with the bytes that a peer reads, and returns its result.
     pub fn load<R>(&self, address: u64, len: u64, then: impl FnOnce(&Segments) -> R) -> Result<R, Refusal> {
         let offset = self.check(address, len, Access::REMOTE_READ)?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
@@ -367,7 +367,7 @@ impl Registered {
         Ok(Segments::lend(&bytes, then))
     }
 
-    /// Changes elements for a peer. `fetched` receives their previous values, if it is not empty.
+    /// Changes elements for a peer. If `fetched` is not empty, it receives their previous values.
     pub fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
         let len = request.len();
         let offset = self.check(address, len as u64, request.kind.rights(request.op))?;
@@ -377,7 +377,8 @@ impl Registered {
         }
         let target = self.memory.slice(offset as usize, len);
         let [target] = target.as_slice() else {
-            return Err(Refusal::Misaligned); // There is no element, or an element spans two segments.
+            // The length is not that of whole elements, or an element spans two segments.
+            return Err(Refusal::Misaligned);
         };
         if let Some(device) = self.device {
             return on_device::change(device, *target, request, fetched);

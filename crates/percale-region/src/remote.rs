@@ -7,17 +7,17 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The value that means no key (AMB-06). The library never chooses it as a key, but an application may.
+/// The value that means that there is no key. The library never chooses it as a key, but an application may.
 pub(super) const NO_KEY: u64 = u64::MAX;
 
-/// The name of a peer's region or a part of it, as its owner made it known (`Region::remote`): plain data,
-/// to be sent to the peers that may use it.
+/// The name of a peer's region or of a part of it, as its owner made it known (`Region::remote`). It is plain data, to
+/// be sent to the peers that may use it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The key of the region.
     pub key: u64,
-    /// The address of the first byte: counted from the region's first byte, unless the region was registered with another
-    /// base (`Registration::base`).
+    /// The address of the first byte. It is counted from the region's first byte, unless the region was registered with
+    /// another base (`Registration::base`).
     pub address: u64,
     /// The length in bytes.
     pub len: u64,
@@ -34,13 +34,13 @@ struct Bytes {
 }
 
 impl RemoteMemory {
-    /// The length of [`to_bytes`](Self::to_bytes).
+    /// The length of the result of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = size_of::<Bytes>();
 
-    /// Returns the name of a part of it.
+    /// Returns the name of a part of this memory.
     ///
     /// # Panics
-    /// If the range is not within it. If a peer supplied the range, or this name, use
+    /// If the range is not within this memory. If a peer supplied the range, or this name, use
     /// [`checked_slice`](Self::checked_slice).
     #[must_use]
     #[track_caller]
@@ -52,10 +52,10 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns the name of a part of it, for a range that may be invalid.
+    /// Returns the name of a part of this memory, for a range that may be invalid.
     ///
     /// # Errors
-    /// [`RemoteMemoryError::Range`] if the start of the range is after its end, or the range is not within it.
+    /// [`RemoteMemoryError::Range`] if the start of the range is after its end, or the range is not within this memory.
     pub fn checked_slice(&self, range: Range<u64>) -> Result<Self, RemoteMemoryError> {
         let outside = RemoteMemoryError::Range { start: range.start, end: range.end, len: self.len };
         if range.end > self.len {
@@ -77,7 +77,7 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// [`RemoteMemoryError::Length`] if there are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if the
-    /// range ends beyond the last address, where no region can be.
+    /// range ends beyond the last address, where there can be no region.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RemoteMemoryError> {
         let read = Bytes::read_from_bytes(bytes).map_err(|_| RemoteMemoryError::Length(bytes.len()))?;
         let (key, address, len) = (read.key.get(), read.address.get(), read.len.get());

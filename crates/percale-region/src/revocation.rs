@@ -1,13 +1,13 @@
-//! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress or
-//! begins.
+//! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress, and
+//! none begins.
 //!
 //! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) proves it:
 //!
-//! 1. From this point on, no thread of this process enters the region.
+//! 1. The region is closed to threads of this process: from this point on, none enters it.
 //! 2. Each grant is made void.
-//! 3. A fence is executed, also on behalf of peers that announce without one.
+//! 3. A fence is executed, also on behalf of peers that announce without fences.
 //! 4. A snapshot of each peer's announcement is taken.
-//! 5. The accesses that were announced at the snapshots are waited for.
+//! 5. The revoker waits for the accesses that were announced at the time of the snapshots.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::local_memory::rundown::{Snapshot, fence_after_revoking, fence_initiat
 pub struct Revocation {
     region: Arc<Registered>,
     waits: Vec<Wait>,
-    /// Whether only some grants are revoked, and the region itself stays.
+    /// Whether only some grants are revoked, and the region itself continues to exist.
     goes_on: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Revocation {
 #[derive(Debug)]
 struct Wait {
     grant: Grant,
-    /// The snapshot of the peer's announcement. `None` while the peer could not be fenced.
+    /// The snapshot of the peer's announcement. It is `None` as long as a fence on behalf of the peer was not possible.
     then: Option<Snapshot>,
 }
 
@@ -40,12 +40,12 @@ impl Revocation {
         Self { region, waits, goes_on: false }
     }
 
-    /// Starts the revocation of some grants of a region. The region itself stays.
+    /// Starts the revocation of some grants of a region. The region itself continues to exist.
     pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
         Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
     }
 
-    /// Adds the waits of another revocation of the same region.
+    /// Adds the waits of another revocation of the same region to this one.
     pub(super) fn join(&mut self, other: Self) {
         self.waits.extend(other.waits);
     }
@@ -58,19 +58,20 @@ impl Revocation {
     /// Returns whether the revocation has completed. Checks once, without waiting.
     pub fn is_over(&mut self) -> bool {
         if !self.region.is_here() {
-            return true; // In a forked child: peers, and threads that were inside, access the parent's memory.
+            return true; // In a forked child, peers and threads that were inside access the parent's memory.
         }
         retire(&mut self.waits);
         self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
-    /// Waits until the revocation has completed. Returns false if it has not after `timeout`. `None` waits forever.
+    /// Waits until the revocation has completed. Returns false if it has not completed after `timeout`. If `timeout` is
+    /// `None`, waits forever.
     pub fn wait(&mut self, timeout: Option<Duration>) -> bool {
         wait_until(timeout, || self.is_over().then_some(())).is_some()
     }
 }
 
-/// Calls `look` until it returns `Some`, for at most `timeout`. `None` waits forever.
+/// Calls `look` until it returns `Some`, for at most `timeout`. If `timeout` is `None`, waits forever.
 pub fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     if let Some(found) = look() {
         return Some(found);

@@ -26,7 +26,7 @@ pub struct Slice {
 
 #[doc(hidden)]
 impl Registered {
-    /// Returns whether it was granted to no peer, so that no peer accesses it directly or can begin to.
+    /// Returns whether this was not granted to any peer, so that no peer accesses it directly or can begin to.
     #[inline]
     pub fn was_granted_to_none(&mut self) -> bool {
         self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -60,7 +60,8 @@ impl Registered {
         made
     }
 
-    /// Changes this entry to another part of the same region. No thread has entered it, and it was granted to no peer.
+    /// Changes this entry to another part of the same region. No thread may have entered it, and it must not have been
+    /// granted to any peer.
     pub fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key, through);

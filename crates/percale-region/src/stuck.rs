@@ -1,4 +1,4 @@
-//! A peer for tests of revocation that does not finish its access.
+//! A peer that does not finish its access, for tests of revocation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use super::registered::Grantee;
 use super::{Keys, Via};
 use crate::local_memory::rundown::{Line, Snapshot};
 
-/// A peer that accesses everything that it was granted, until `retired` is set.
+/// A peer that accesses everything that was granted to it, until `retired` is set.
 #[derive(Debug, Default)]
 pub struct Stuck {
     line: Line,

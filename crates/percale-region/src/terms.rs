@@ -12,23 +12,23 @@ use percale_device::Device;
 pub struct Terms {
     /// The rights of peers.
     pub access: Access,
-    /// The key; `None` if the domain chooses one.
+    /// The key, or `None` if the domain chooses one.
     pub key: Option<u64>,
-    /// The address by which peers name the first byte.
+    /// The address that peers use for the first byte.
     pub base: u64,
-    /// The counters of what peers write.
+    /// The counters of writes by peers.
     pub counters: Vec<Arc<dyn AccessCounter>>,
-    /// It is named by a raw key.
+    /// Whether the region has a raw key.
     pub raw_key: bool,
     /// The endpoints through which accesses may arrive once the region is enabled.
     pub through: Through,
-    /// The authorization key of its users' endpoints: see `authority`.
+    /// The authorization key of the endpoints of its users (see `authority`).
     pub authority: u64,
-    /// It is disabled at first.
+    /// Whether the region is disabled at first.
     pub disabled: bool,
-    /// Windows may be bound to it.
+    /// Whether windows may be bound to the region.
     pub windows: bool,
-    /// Whether the owner may write the memory; `None` if the memory decides.
+    /// Whether the owner may write the memory. If `None`, this depends on the memory.
     pub local_write: Option<bool>,
     /// The device to which the memory belongs, if it is not host memory.
     pub device: Option<Device>,
@@ -39,12 +39,12 @@ pub struct Terms {
 pub struct Kept {
     /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
     pub backed: bool,
-    /// It may be changed.
+    /// Whether the memory may be changed.
     pub writable: bool,
 }
 
 impl Terms {
-    /// Creates the options of a region with these rights, whose key the domain chooses.
+    /// Creates the options of a region with these rights and a key that the domain chooses.
     pub const fn new(access: Access) -> Self {
         Self {
             access,

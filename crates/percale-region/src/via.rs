@@ -1,11 +1,11 @@
-//! The endpoint and the peer of an access, and those that a key admits.
+//! The endpoint and the peer of an access, and the endpoints and peers that a key admits.
 
 /// The origin of an access: the local endpoint through which it arrives, and the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Via {
-    /// The endpoint, by its number in this process; 0 for none.
+    /// The endpoint, by its number in this process, or 0 for none.
     pub endpoint: u64,
-    /// The peer's incarnation, which no other endpoint ever has; 0 for none.
+    /// The peer's incarnation, which no other endpoint ever has, or 0 for none.
     pub peer: u128,
     /// The authorization key of the endpoint, which the peer has proved to have. 0 is the domain's key; other values
     /// are digests of keys.
@@ -19,11 +19,11 @@ pub enum Through {
     /// Every endpoint of the domain.
     #[default]
     Domain,
-    /// None: the region is disabled (BIND-006).
+    /// No endpoint, because the region is disabled.
     Nobody,
-    /// This endpoint, from any peer (BIND-010, BIND-011).
+    /// This endpoint, from any peer.
     Endpoint(u64),
-    /// This endpoint, from this peer: a type 2 window (MW-038, MW-040).
+    /// This endpoint, from this peer. Used for type 2 windows.
     Pair(Via),
 }
 

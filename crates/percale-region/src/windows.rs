@@ -1,8 +1,8 @@
-//! The state of a region that concerns its windows: how many are bound, and which rights they may give.
+//! The state of a region for its windows: the number of windows that are bound, and the rights that they may grant.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Set once no further window may be bound.
+/// Set once no further windows may be bound.
 const CLOSED: u32 = 1 << 31;
 /// Set while [`Windows::without`] runs.
 const KEPT_OUT: u32 = 1 << 30;
@@ -10,9 +10,9 @@ const KEPT_OUT: u32 = 1 << 30;
 /// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
 pub struct Windows {
-    /// Whether windows may be bound (AMB-48).
+    /// Whether windows may be bound.
     pub(super) allowed: bool,
-    /// Whether the memory may be changed, so that windows may allow peers to change it (MW-016).
+    /// Whether the memory may be changed, so that windows may allow peers to change it.
     pub(super) writable: bool,
     bound: AtomicU32,
 }
@@ -43,13 +43,13 @@ impl Windows {
             match self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
                 Ok(_) => return true,
                 Err(bound) if bound & CLOSED != 0 => return false,
-                Err(_) => std::thread::yield_now(), // `without` is running, which is short.
+                Err(_) => std::thread::yield_now(), // `without` is running, which takes only a short time.
             }
         }
     }
 
-    /// Calls `then`, which must be short, while no window is bound. Returns `None` if one is bound, or another call of
-    /// this method is in progress.
+    /// Calls `then` while no window is bound. `then` must be short. Returns `None` if a window is bound, or another
+    /// call of this method is in progress.
     pub(super) fn without<R>(&self, then: impl FnOnce() -> R) -> Option<R> {
         let keep_out = |bound: u32| (bound & !CLOSED == 0).then_some(bound | KEPT_OUT);
         self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep_out).ok()?;
@@ -63,7 +63,7 @@ impl Windows {
         self.bound.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Prevents further windows from being bound. If a window is bound, returns false and changes nothing.
+    /// Prevents further windows from being bound. If a window is bound, changes nothing and returns false.
     #[must_use]
     #[inline]
     pub(super) fn close(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Links of transports that are not compiled into this build.
+//! Implementations of `Link` for transports that are not compiled into this build.
 
 /// Implements `Link` for a type that has no values.
 macro_rules! absent_link {

@@ -39,8 +39,8 @@ macro_rules! each {
 }
 
 impl AnyLink {
-    /// Returns the range of bytes that the link has accepted and that need further work of this side to arrive, as
-    /// positions counted from the first byte that was ever queued. Returns `None` if there are none.
+    /// Returns the positions, counted from the first byte that was ever queued, of the bytes that the link has accepted
+    /// and that need further work of this side to arrive. Returns `None` if there are no such bytes.
     #[inline]
     pub fn unsent(&self) -> Option<(u64, u64)> {
         match self {
@@ -50,8 +50,8 @@ impl AnyLink {
         }
     }
 
-    /// Sends what is queued in the link now, without waiting for frames that may follow. Used for operations without a
-    /// completion, after which the application may make no further call that would send the queue.
+    /// Sends the queued frames of the link now, without waiting for frames that may follow. Used for operations without
+    /// a completion, after which the application may make no further call that would send the queue.
     #[inline]
     pub fn hurry(&mut self) {
         match self {
@@ -62,7 +62,7 @@ impl AnyLink {
     }
 }
 
-// The calls of verbs are not inlined, so that their code does not slow down the other links.
+// The methods of `VerbsLink` are not inlined, so that their code does not slow down the other links.
 
 #[inline(never)]
 fn verbs_send(link: &mut VerbsLink, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
@@ -90,7 +90,7 @@ impl Link for AnyLink {
         each!(self, link => link.is_stream())
     }
 
-    // `always`: with a function call a collective operation takes 1 % more instructions (measured).
+    // `always`: with a function call, a collective operation takes 1 % more instructions (measured).
     #[inline(always)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         match self {

@@ -1,9 +1,9 @@
 //! A thread pool for background work of the library, with threads that exist only while there is work, and
 //! [`step_back`], which resets the CPU affinity and the real-time scheduling policy of the calling thread.
 //!
-//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned
-//! and spins, or runs with real-time priority, a library thread with the same settings, which sleeps most of the time,
-//! would get no CPU time when it has work.
+//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread spins
+//! while pinned to a processor, or runs with real-time priority, a library thread with the same settings may get no CPU
+//! time, because it sleeps most of the time.
 
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler(2); each block states its own reason")]
 
@@ -31,14 +31,15 @@ pub trait Job: Send + 'static {
         true
     }
 
-    /// Returns the address of the peer that the job is for, as reported by the kernel. One peer cannot use all threads.
+    /// Returns the address of the peer that the job is for, as reported by the kernel. One peer cannot occupy all
+    /// threads.
     fn peer(&self) -> Option<IpAddr> {
         None
     }
 }
 
-/// A thread pool. It has one thread for each job, up to a limit, and a thread ends when there is no job left. Jobs
-/// beyond the limit wait. The jobs of a peer also wait while half of the threads work for that peer.
+/// A thread pool. A queued job gets a new thread if there are fewer threads than the limit, and waits otherwise. A
+/// thread ends when there is no job left. The jobs of a peer also wait while half of the threads work for that peer.
 pub(crate) struct Crew<J> {
     name: &'static str,
     jobs: Mutex<Jobs<J>>,
@@ -67,7 +68,7 @@ impl<J: Job> Crew<J> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of jobs that have not started and for which `such` returns true.
+    /// Returns the number of jobs that have not started and that satisfy `such`.
     pub(crate) fn waiting(&self, such: impl Fn(&J) -> bool) -> usize {
         self.jobs().waiting.iter().filter(|job| such(job)).count()
     }
@@ -92,7 +93,7 @@ impl<J: Job> Crew<J> {
         }
     }
 
-    /// Executes jobs until there is none left.
+    /// Executes jobs until none is left that may be executed.
     fn work(&self) {
         let mut peer = None;
         loop {
@@ -115,8 +116,8 @@ impl<J: Job> Crew<J> {
 }
 
 impl<J: Job> Jobs<J> {
-    /// Removes and returns the first job of a peer that has not used up its share of threads. The share does not apply
-    /// to a job that is no longer wanted.
+    /// Removes and returns the first job that may be executed: it is no longer wanted, or its peer has not used up its
+    /// share of the threads.
     fn next(&mut self) -> Option<J> {
         let may = |job: &J| {
             let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();
@@ -128,8 +129,8 @@ impl<J: Job> Jobs<J> {
 }
 
 /// Allows the calling thread to run on every processor that its process may use (the kernel restricts the set to the
-/// cpuset of the process), and resets a real-time scheduling policy to the default. Log events of the thread are
-/// emitted by another thread.
+/// cpuset of the process), and resets a real-time scheduling policy to the default. Another thread emits the log events
+/// of this function.
 pub fn step_back() {
     crate::later::emit_elsewhere();
     let mut all = CpuSet::new();
@@ -141,7 +142,7 @@ pub fn step_back() {
     let policy = unsafe { libc::sched_getscheduler(0) };
     if matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR) {
         let usual = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
+        // SAFETY: the pointer refers to a valid structure, which is only read; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } != 0 {
             let error = io::Error::last_os_error();
             later!(warn: %error, "a thread of the library keeps its starter's priority");

@@ -1,4 +1,4 @@
-//! The objects on which an endpoint sleeps, and the allocation of the bits of its bell to its peers.
+//! The objects on which an endpoint sleeps, and the allocation of the bits of its doorbell to its peers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Identification of the host, the network namespace and the user, and the address that an endpoint with a wildcard
 //! bind advertises.
 //!
-//! Nothing is cached: a process may move between namespaces, and interfaces may appear and disappear.
+//! Nothing is cached, because a process may move between namespaces and interfaces may appear and disappear.
 
 #![expect(unsafe_code, reason = "getifaddrs has no safe wrapper here; the block states its own reason")]
 
@@ -34,8 +34,8 @@ pub fn network_namespace() -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Returns the host, network namespace and user of the calling thread. An unknown value is zero and does not match any
-/// other.
+/// Returns the host, network namespace and user of the calling thread. A value that is not known is zero, and zero
+/// never matches another value.
 #[must_use]
 pub fn place() -> Place {
     Place {
@@ -75,7 +75,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut at = first;
     while !at.is_null() {
-        // SAFETY: the list belongs to this function until it is freed below, and each element is valid until then.
+        // SAFETY: this function owns the list until it frees it below, and each element is valid until then.
         let entry = unsafe { &*at };
         at = entry.ifa_next;
         if entry.ifa_addr.is_null() {
@@ -101,10 +101,10 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         let (kind, running) = (kinds.of(&name), entry.ifa_flags & both == both);
         found.push(Interface { name, ip, running, kind, default_route: false });
     }
-    // SAFETY: the list came from getifaddrs, and no part of it is used any more.
+    // SAFETY: getifaddrs returned the list, and no part of it is used any more.
     unsafe { libc::freeifaddrs(first) };
     for source in [source_of_default_route(true), source_of_default_route(false)].into_iter().flatten() {
-        // Mark all addresses of the interface: the kernel may have chosen a temporary one.
+        // Mark all addresses of the interface, because the kernel may have chosen a temporary address as the source.
         if let Some(name) = found.iter().find(|one| one.ip == source).map(|one| one.name.clone()) {
             let same = found.iter_mut().filter(|one| one.name == name && one.ip.is_ipv4() == source.is_ipv4());
             same.for_each(|one| one.default_route = true);
@@ -115,8 +115,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// Chooses the address that an endpoint bound to `bind` advertises to its peers, and returns it with the reason. A
 /// concrete address is advertised as it is. For a wildcard, the result is an address of the interface `wanted` if
-/// given, otherwise the best address of `all` (see `Suitability`). Among equals, the first in the order of the kernel's
-/// list is chosen.
+/// given, otherwise the best address of `all` (see `Suitability`). Among equally suitable addresses, the first one in
+/// the order of the kernel's list is chosen.
 ///
 /// # Errors
 /// `NotFound` if `wanted` has no suitable address. The message lists the available addresses.
@@ -159,8 +159,8 @@ pub fn best_first(all: &[Interface]) -> Vec<&Interface> {
     usable
 }
 
-/// How suitable an interface's address is for connections from other hosts, as far as this host can determine; best
-/// first.
+/// How suitable an interface's address is for connections from other hosts, as far as this host can determine. The best
+/// kind is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     DefaultRoute,
@@ -197,8 +197,7 @@ impl Interface {
             _ if is_link_local(self.ip) => Suitability::LinkLocal,
             LinkKind::Tunnel if self.default_route => Suitability::TunnelWithDefaultRoute,
             LinkKind::Tunnel => Suitability::Tunnel,
-            // A bridge with the default route contains a device. A container often has nothing but one end of a virtual
-            // cable.
+            // A bridge with the default route contains a device. A container often has only one end of a virtual cable.
             _ if self.default_route => Suitability::DefaultRoute,
             LinkKind::Network => Suitability::Network,
             LinkKind::Internal => Suitability::Internal,
@@ -263,7 +262,7 @@ mod tests {
     fn externally_reachable_addresses_are_preferred() {
         use LinkKind::{Internal, Network, Tunnel};
         let any: IpAddr = "0.0.0.0".parse().unwrap();
-        // Worst first: each is better than all before it.
+        // The worst is first; each interface is better than all before it.
         let ranked = [
             ("lo", "127.0.0.1", true, Network, false),
             ("eth9", "10.9.0.1", false, Network, false),
@@ -279,7 +278,7 @@ mod tests {
         for (name, ip, running, kind, default_route) in ranked {
             all.push(Interface { kind, default_route, ..one(name, ip, running) });
             let (chosen, why) = advertised(any, None, &all).unwrap();
-            let equal = name == "eth8"; // The first of two equals.
+            let equal = name == "eth8"; // The first of two equally suitable interfaces.
             assert_eq!(chosen.to_string(), if equal { "169.254.1.1" } else { ip }, "{why}");
             assert!(why.contains(if equal { "pod" } else { name }), "{why}");
             all.reverse();

@@ -1,20 +1,20 @@
-//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//! An internal crate of [percale](https://docs.rs/percale). Its API is not stable: programs use `percale`.
 //!
-//! Transports: the means by which the two ends of a connection exchange frames and payloads.
+//! The transports, which carry frames and payloads between the two ends of a connection.
 //!
 //! A `Link` is one end of an established connection. It carries frames in order in both directions, and moves the
-//! payloads of offers with the means of its transport. It does not handle matching, completions or addresses: it
+//! payloads of offers with the mechanism of its transport. It does not handle matching, completions or addresses: it
 //! reports what arrived to a [`Sink`] (the endpoint's engine). A link is owned by one endpoint and used by one thread
 //! at a time.
 //!
 //! Rules for every transport (tested by the conformance suite):
-//! * Frames arrive whole, once, and in the order sent. Otherwise the link reports [`Broken`], after it has passed
-//!   everything that did arrive to the sink.
+//! * Each frame arrives whole and exactly once, and frames arrive in the order in which they were sent. Otherwise the
+//!   link reports [`Broken`], after it has passed everything that did arrive to the sink.
 //! * `send` never blocks. A frame that does not fit is refused with [`Refused::Full`], and no part of it is sent.
 //! * Data from a peer is never trusted: malformed input is reported as [`Broken::Protocol`].
 //! * The memory of a pull or a push is a [`Lease`]. The copying code enters the lease around one bounded copy or one
-//!   system call that does not block, and has left it when the call into the link returns. If the memory is revoked
-//!   meanwhile, the transfer fails at both ends and nothing else fails.
+//!   system call that does not block, and has left it when the call into the link returns. If the memory is revoked in
+//!   the meantime, only this transfer fails, and it fails at both ends.
 
 #[cfg(not(all(any(test, feature = "sim"), feature = "verbs")))]
 mod absent;
@@ -46,7 +46,7 @@ pub mod verbs;
 #[path = "verbs/absent.rs"]
 pub mod verbs;
 
-// The modules of the crates below keep their paths.
+// Modules of the crates below are re-exported under their names.
 #[cfg(feature = "verbs")]
 use percale_memory::table;
 use percale_memory::{later, local_memory, sync, system, types};
@@ -63,17 +63,17 @@ use crate::wire::head::Head;
 /// The reason why a frame was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no room now. There will be room once the peer has made progress.
+    /// There is no room at the moment. There will be room once the peer has made progress.
     Full,
     /// The link is broken; `poll` returns the reason.
     Broken,
 }
 
-/// The reason why a link can carry nothing any more.
+/// The reason why a link cannot carry anything any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// The peer closed the connection in good order.
+    /// The peer closed the connection normally.
     #[error("the peer closed the connection")]
     Closed,
     /// The peer's process ended, or its socket was reset.
@@ -94,7 +94,7 @@ pub enum Broken {
 }
 
 impl Broken {
-    /// Returns the libfabric error code (positive) with which operations on the link end.
+    /// Returns the libfabric error code (positive) that operations on the link return.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -113,15 +113,15 @@ impl Broken {
 pub struct Landing {
     /// The token to pass to [`Sink::landed`].
     pub token: u32,
-    /// The destination memory. It may be shorter than the payload: the rest is discarded. Once the lease is revoked,
-    /// everything that arrives is discarded.
+    /// The destination memory. If it is shorter than the payload, the remaining bytes are discarded. Once the lease is
+    /// revoked, everything that arrives is discarded.
     pub into: Lease,
 }
 
-/// The endpoint's engine, as its links see it.
+/// The interface of the endpoint's engine to its links.
 pub trait Sink {
-    /// Returns whether frames of this connection can be accepted now. If not, the link leaves arrived frames where they
-    /// are. It still sends.
+    /// Returns whether frames of this connection can be accepted now. If not, the link does not read the frames that
+    /// have arrived, but it continues to send.
     #[inline]
     fn takes(&self, _from: Connection) -> bool {
         true
@@ -139,7 +139,7 @@ pub trait Sink {
     fn landed(&mut self, from: Connection, token: u32);
 
     /// Handles the end of the pull that was started as `token`. The result is the number of bytes that arrived, or the
-    /// reason why not all did.
+    /// reason why the pull failed.
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
 
     /// Handles the end of a direct access to the peer's region, or of a part of it. Called only for accesses that had
@@ -150,8 +150,7 @@ pub trait Sink {
     /// are several, the most recently begun one is reported first.
     fn undone(&mut self, from: Connection, token: u32);
 
-    /// Handles the end of the push of operation `id`: the peer has received the payload, or it has no claim on it any
-    /// more.
+    /// Handles the end of the push of operation `id`: the peer has received the payload, or it no longer needs it.
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);
 }
 
@@ -167,7 +166,7 @@ pub enum PullError {
     Revoked,
     /// The peer refused the read that expected these bytes.
     Refused(Refusal),
-    /// A direct access by this side: its transport failed, and it is unknown whether the access took place.
+    /// The transport of a direct access by this side failed, and it is unknown whether the access took place.
     Unknown,
 }
 
@@ -181,18 +180,18 @@ pub trait Link {
     /// ([`expect`](Self::expect)).
     fn is_stream(&self) -> bool;
 
-    /// Sends one frame with the whole of `payload` (`head.len` is its length). The memory of the payload may be reused
-    /// when this returns. `more` announces that another frame follows at once.
+    /// Sends one frame with the whole of `payload` (`head.len` is its length). The caller may reuse the memory of the
+    /// payload when this returns. `more` means that another frame follows at once.
     ///
     /// # Errors
-    /// [`Refused::Full`] if there is no room now, [`Refused::Broken`] if there never will be.
+    /// [`Refused::Full`] if there is no room at the moment, [`Refused::Broken`] if the link is broken.
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused>;
 
     /// Makes progress: sends queued frames, receives, performs pending copies, and reports to `sink`. Returns whether
     /// anything happened.
     ///
     /// # Errors
-    /// If the link is broken. All later calls fail as well.
+    /// If the link is broken. In this case all later calls fail as well.
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
     /// Starts fetching the payload of an offer (a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
@@ -203,14 +202,14 @@ pub trait Link {
     /// Like [`send`](Self::send).
     fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Lease, token: u32) -> Result<(), Refused>;
 
-    /// For streams: begins a pull into `into` that the frame sent last has announced to the peer. The peer answers that
-    /// frame without a `Pull` frame. Ends with [`Sink::pulled`].
+    /// Begins a pull into `into` over a stream. The frame that was sent last has announced this pull to the peer. The
+    /// peer answers that frame without a `Pull` frame. Ends with [`Sink::pulled`].
     fn expect(&mut self, into: &Lease, token: u32);
 
     /// Serves a pull of operation `id` of this side from `source`. Called when the peer's `Pull` frame has arrived,
     /// with the transport's own payload of that frame as `request`. If `source` is revocable, the offer must not have
-    /// contained its address. Ends with [`Sink::pushed`]. Also serves a pull that the peer expects without a `Pull`
-    /// frame. In this case `token` and `request` are those of `expected_pull`.
+    /// contained its address. Ends with [`Sink::pushed`]. This function also serves a pull that the peer expects
+    /// without a `Pull` frame. In this case `token` and `request` are those of `expected_pull`.
     ///
     /// # Errors
     /// Like [`send`](Self::send).

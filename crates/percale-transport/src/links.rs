@@ -2,8 +2,8 @@
 //!
 //! Kinds come from rtnetlink(7), which describes the network namespace of the caller, independently of where /sys is
 //! mounted. The source address of the default route is found by connecting a UDP socket to an address that no host has.
-//! Nothing is sent, and the kernel chooses the source address by all its routing rules, as for any packet. Both are
-//! optional: without them the names of the interfaces are used.
+//! This sends nothing, and the kernel chooses the source address by all its routing rules, as for any packet. Both
+//! sources are optional: without them the names of the interfaces are used.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,9 +14,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 /// The kind of a network link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// A device, a bond or a VLAN. As far as is known, it leads out of this host.
+    /// A device, a bond or a VLAN. It is assumed to lead out of this host.
     Network,
-    /// A VPN or an overlay network of containers. It leads to some other hosts, through a network of another kind.
+    /// A VPN or an overlay network of containers. It leads to some other hosts through a network of another kind.
     Tunnel,
     /// A bridge or one end of a virtual cable. It leads to other parts of this host.
     Internal,
@@ -72,7 +72,7 @@ impl Kinds {
 
 /// Returns the source address of packets to other networks, or `None` if the kernel has no route to them.
 pub(super) fn source_of_default_route(v4: bool) -> Option<IpAddr> {
-    // Addresses that are reserved for documentation (RFC 5737, RFC 3849): no host has them.
+    // Addresses that are reserved for documentation (RFC 5737, RFC 3849), which no host has.
     let nobody: IpAddr = match v4 {
         true => Ipv4Addr::new(192, 0, 2, 1).into(),
         false => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -187,7 +187,7 @@ mod tests {
             let mut found = HashMap::new();
             take_links(&message[..end], &mut found).unwrap();
             assert!(found.is_empty(), "{end} bytes");
-            // The same bytes again, with the shortened length in the header.
+            // The same bytes with the shortened length in the header.
             let mut shorter = message[..end].to_vec();
             if let Some(len) = shorter.first_chunk_mut::<4>() {
                 *len = (end as u32).to_ne_bytes();

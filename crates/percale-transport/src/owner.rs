@@ -1,5 +1,5 @@
-//! The owner of regions, for tests of links that access them. It performs the functions of a percale domain that these
-//! tests need.
+//! The owner of regions, for tests of links that access regions. It provides the functions of a percale domain that
+//! these tests need.
 
 #![expect(unsafe_code, reason = "registers memory that a test vouches for; each block states its own reason")]
 
@@ -14,7 +14,7 @@ use crate::region::terms::{Kept, Terms};
 use crate::region::{Access, AccessCounter, CloseError, Keys, RegisterError, Secret};
 use crate::system::forked::Process;
 
-/// A table of keys, and what makes raw keys.
+/// A key table, and the secret from which raw keys are generated.
 pub(crate) struct Domain {
     pub(crate) inner: Inner,
     secret: Secret,
@@ -39,7 +39,7 @@ impl Domain {
     }
 }
 
-/// How memory is registered.
+/// The parameters of a registration.
 pub(crate) struct Registration<'d> {
     domain: &'d Domain,
     terms: Terms,
@@ -71,18 +71,19 @@ impl Registration<'_> {
     /// Registers memory of the caller.
     ///
     /// # Safety
-    /// Peers may read and write it; with `backed` it stays mapped.
+    /// Peers may read and write the memory. If `backed` is set, the memory stays mapped.
     pub(crate) unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<Region, RegisterError> {
         let handle = self.register(Segments::new(pieces).unwrap(), Kept { backed, writable: true })?;
         Ok(Region { handle, memory: None })
     }
 
-    /// Registers all memory.
+    /// Registers the whole address space.
     ///
     /// # Safety
     /// Peers may read and write it.
     pub(crate) unsafe fn everything(self) -> Result<Region, RegisterError> {
-        // SAFETY: the caller vouches for all memory; every copy is made by the kernel, which checks each address.
+        // SAFETY: the caller guarantees that all memory may be accessed; every copy is made by the kernel, which checks
+        // each address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };
         // SAFETY: passed on.
         unsafe { self.base(1).raw(&[all], false) }
@@ -93,7 +94,7 @@ impl Registration<'_> {
     }
 }
 
-/// A region, with its memory if it owns that.
+/// A region, with its memory if the region owns the memory.
 #[derive(Debug)]
 pub(crate) struct Region {
     handle: Handle,
@@ -117,7 +118,7 @@ impl Region {
         View::of(from).copy_into(&self.handle.registered().place().slice(offset, from.len()), 0);
     }
 
-    /// Closes the region, and returns the memory that it owns.
+    /// Closes the region, and returns the memory that the region owns.
     pub(crate) fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys().revoke_timeout();
         match self.handle.close(Some(timeout)) {

@@ -1,7 +1,7 @@
 //! The process at the other end of a local connection, and the descriptors that identify it.
 //!
-//! A process id identifies a process only until it is reaped, and does not change with exec. So no operation here
-//! relies on the process id alone:
+//! A process id identifies a process only until the process is reaped, and it does not change with exec. So no
+//! operation here relies on the process id alone:
 //! * the *pidfd* becomes readable when the process has exited;
 //! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection
 //!   was made. Once the process has exited or executed another program, no thread runs in that memory any more, and
@@ -108,14 +108,14 @@ impl PeerProcess {
         }
         let exits = ExitSet::with(&pidfd).ok();
         let mut process = Self { pid, pidfd, space, exits };
-        // If the peer still has the process id now, it had it when the file was opened.
+        // If the peer still has the process id now, it also had it when the file was opened.
         if process.has_exited() {
             process.space = Err(Errno::SRCH);
         }
         Ok(process)
     }
 
-    /// Like [`new`](Self::new), for a process id. The process has to be alive, such as this process or a child that was
+    /// Like [`new`](Self::new), for a process id. The process has to be alive, like this process or a child that was
     /// not reaped.
     ///
     /// # Errors
@@ -127,14 +127,14 @@ impl PeerProcess {
         Self::new(pid, pidfd_open(number, PidfdFlags::empty())?)
     }
 
-    /// For tests: returns an object as if the process had ended and its process id were reused by `pid`.
+    /// Returns an object for tests, as if the process had ended and its process id were reused by `pid`.
     #[cfg(test)]
     pub(crate) const fn with_number(mut self, pid: i32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// Returns the process id. The caller has to verify the result of an operation that uses it.
+    /// Returns the process id. The caller has to verify the result of an operation that uses the process id.
     #[inline]
     pub const fn pid(&self) -> i32 {
         self.pid
@@ -204,7 +204,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Wait until the shell runs, not the fork of this process that executes it.
+        // Wait until the shell runs. Before that, the child is a fork of this process.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = PeerProcess::of(child.id().cast_signed()).unwrap();
         if let Err(error) = process.space() {

@@ -1,13 +1,13 @@
 //! Pulls and pushes over a transport that only carries frames in order (tcp, sim).
 //!
 //! The receiver of an offer sends `Pull { id, tag = token << 32, payload = number of bytes wanted }`. The sender
-//! answers with `Data { id = token, tag = offset }` frames, in order and without gaps. There is at least one (an empty
-//! one if no bytes are wanted). An empty `Data` frame with the offset [`GONE`], in place of any of them, ends the pull:
-//! the offer is void, and the bytes that arrived before are invalid. A pull may also be announced by the frame of a
-//! read ([`Pulls::expect`], [`expected_pull`]). In this case no `Pull` frame is sent, and an empty `Data` frame may
-//! carry the reason why the read is refused. Each end keeps a table: [`Pulls`] contains the pulls that it requested,
-//! [`Pushes`] the data that it has yet to send. Frames from the peer are checked against these tables only: a frame
-//! that does not match them breaks the connection.
+//! answers with `Data { id = token, tag = offset }` frames, in order and without gaps. It sends at least one frame,
+//! which is empty if no bytes are wanted. An empty `Data` frame with the offset [`GONE`], in place of any of them, ends
+//! the pull: the offer is void, and the bytes that arrived before are invalid. A pull may also be announced by the
+//! frame of a read ([`Pulls::expect`], [`expected_pull`]). In this case no `Pull` frame is sent, and an empty `Data`
+//! frame may carry the reason why the read is refused. Each end keeps a table: [`Pulls`] contains the pulls that it
+//! requested, [`Pushes`] the data that it has not sent yet. Frames from the peer are checked only against these tables.
+//! A frame that does not match them breaks the connection.
 //!
 //! Both tables release their memory when they are empty, so that an idle connection uses almost none.
 
@@ -46,7 +46,7 @@ struct Pull {
 /// The token and the result of a pull that ended.
 pub(super) type Pulled = (u32, Result<u64, PullError>);
 
-/// The meaning of a `Data` frame.
+/// The kinds of `Data` frames.
 #[derive(Debug)]
 pub(super) enum Data {
     /// The payload goes to this lease, or is discarded if the lease was revoked ([`Pulls::revoked`]). The caller calls
@@ -165,8 +165,8 @@ pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u
     bytes
 }
 
-/// Returns the token and the request for [`Link::push`](super::Link::push) that serve a pull of `len` bytes that the
-/// peer expects as `token`.
+/// Returns the token and the request for [`Link::push`](super::Link::push) that serve a pull of `len` bytes. The peer
+/// expects the pull as `token`.
 #[inline]
 pub fn expected_pull(len: u64, token: u32) -> (u64, U64) {
     (u64::from(token) << 32, U64::new(len))
@@ -178,7 +178,7 @@ pub fn refused_pull(token: u32, refusal: Refusal) -> Head {
     Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
 }
 
-/// The data that the peer pulls from this side and that was not sent yet, served in the order of the requests.
+/// The data that the peer pulls from this side and that was not sent yet. It is served in the order of the requests.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     waiting: VecDeque<Push>,
@@ -196,8 +196,8 @@ struct Push {
 }
 
 impl Pushes {
-    /// Handles the request of a `Pull` frame. If `source` is empty although bytes are wanted, the answer is that the
-    /// offer is void.
+    /// Handles the request of a `Pull` frame. If `source` is empty although bytes are wanted, the answer states that
+    /// the offer is void.
     pub(super) fn start(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Broken> {
         let wanted = match request.read::<U64>(0) {
             Some(wanted) if request.len() == size_of::<U64>() && token as u32 == 0 => wanted.get(),
@@ -207,7 +207,7 @@ impl Pushes {
         if !gone && wanted > source.len() as u64 {
             return Err(Broken::Protocol(format!("a pull of {wanted} bytes of operation {id}, which has fewer")));
         }
-        // `wanted` is at most the length of `source`, or not used.
+        // `wanted` is at most the length of `source`, unless the offer is void.
         let source = source.slice(0, usize::try_from(wanted).unwrap_or(0));
         self.waiting.push_back(Push {
             id,
@@ -219,9 +219,9 @@ impl Pushes {
         Ok(())
     }
 
-    /// Returns the next `Data` frame, with at most `limit` bytes. If the source is revocable, its last `last` bytes are
-    /// never in one frame with bytes before them. The caller calls [`advance`](Self::advance) once the whole frame is
-    /// sent, or [`revoked`](Self::revoked) if the source was revoked.
+    /// Returns the next `Data` frame, with at most `limit` bytes. If the source is revocable, a frame that contains any
+    /// of its last `last` bytes does not contain earlier bytes. The caller calls [`advance`](Self::advance) once the
+    /// whole frame is sent, or [`revoked`](Self::revoked) if the source was revoked.
     pub(super) fn next(&self, limit: usize, last: usize) -> Option<(Head, Lease)> {
         let push = self.waiting.front()?;
         let (tag, payload) = if push.void.is_some() {

@@ -1,4 +1,4 @@
-//! Shared code of the transports' tests: memory to lend, and a sink that records the reports that it gets.
+//! Shared code of the transports' tests: memory that is lent to links, and a sink that records all reports.
 
 #![expect(unsafe_code, reason = "tests lend memory to links; each block states its own reason")]
 
@@ -11,7 +11,7 @@ use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::region::lease::Lease;
 use crate::wire::head::Head;
 
-/// Memory that is lent to links. It lives as long as this value, which the test keeps until its links are dropped.
+/// Memory that is lent to links. It lives as long as this value, which the test keeps until it has dropped its links.
 #[derive(Debug)]
 pub struct Lent {
     ptr: *mut u8,
@@ -31,7 +31,7 @@ impl Lent {
         self.cut(&[])
     }
 
-    /// Returns the memory, cut at these offsets (at most three).
+    /// Returns the memory as segments that are split at these offsets (at most three).
     pub fn cut(&self, at: &[usize]) -> Segments {
         let mut at: Vec<usize> = at.iter().map(|cut| cut.min(&self.len)).copied().collect();
         at.sort_unstable();
@@ -44,7 +44,7 @@ impl Lent {
         Segments::new(&pieces).expect("at most three cuts")
     }
 
-    /// Returns a lease of the memory that cannot be revoked, cut as in [`cut`](Self::cut).
+    /// Returns a lease of the memory that cannot be revoked, split as in [`cut`](Self::cut).
     pub fn lease(&self, at: &[usize]) -> Lease {
         Lease::own(&self.cut(at))
     }
@@ -57,7 +57,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` in `new` from a slice of this length, and nothing else frees it.
+        // SAFETY: `Box::into_raw` in `new` returned this pointer for a slice of this length, and nothing else frees it.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.ptr, self.len)) });
     }
 }
@@ -71,8 +71,8 @@ pub enum Told {
     Pushed(u32, Result<(), PullError>),
 }
 
-/// A sink that records the reports that it gets. Each payload that arrives in pieces is written to `keep` bytes of new
-/// memory. If `place` is set, the next one is written there instead, and is recorded without its bytes.
+/// A sink that records all reports. Each payload that arrives in pieces is written to new memory of `keep` bytes. If
+/// `place` is set, the next payload is written there instead, and is recorded without its bytes.
 #[derive(Debug)]
 pub struct Notes {
     pub told: Vec<Told>,
@@ -152,7 +152,7 @@ impl Revocable {
         assert!(self.region.pin().is_quiet(), "somebody stayed inside between two calls");
     }
 
-    /// Revokes the region while another thread may be inside the lease, and waits until none is.
+    /// Revokes the region while another thread may be inside the lease, and waits until no thread is inside.
     #[cfg(not(loom))]
     pub(crate) fn revoke_and_wait(&self) {
         assert!(self.region.pin().revoke());

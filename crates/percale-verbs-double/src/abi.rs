@@ -1,4 +1,4 @@
-//! The structures and constants of libibverbs: percale's declarations of them, which a test compares with the C
+//! The structures and constants of libibverbs. They are percale's declarations, which a test compares with the C
 //! headers.
 
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
@@ -25,7 +25,7 @@ pub(crate) const EVENT_QP_ACCESS_ERR: c_int = 3;
 pub(crate) const EVENT_PORT_ACTIVE: c_int = 9;
 pub(crate) const EVENT_PORT_ERR: c_int = 10;
 pub(crate) const EVENT_GID_CHANGE: c_int = 18;
-/// Kinds of completions.
+/// The kinds of completions.
 pub(crate) const WC_SEND: c_int = 0;
 pub(crate) const WC_RDMA_WRITE: c_int = 1;
 pub(crate) const WC_RDMA_READ: c_int = 2;

@@ -1,4 +1,4 @@
-//! The command language of `PERCALE_VERBS_DOUBLE`: creates devices and makes them fail.
+//! The command language of `PERCALE_VERBS_DOUBLE`, which creates devices and makes them fail.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) up: bool,
     /// `drop`: whether everything that it sends and receives is lost.
     pub(crate) drop: bool,
-    /// `drop_port`: like `drop`, for one of its ports; 0 for none.
+    /// `drop_port`: like `drop`, for only one of its ports, or 0 for none.
     pub(crate) drop_port: u8,
     /// `gid`: the third byte of its ports' IPv4 addresses; the last byte is the number of the port.
     pub(crate) gid: u8,
@@ -48,7 +48,7 @@ const LIMITS: &[(&str, u32)] = &[
     ("max_qp_rd_atom", 16),
     ("max_inline_data", 256),
     ("max_msg_sz", 1 << 30),
-    // The total registered memory in MiB; 0 for no limit.
+    // The maximum total of registered memory in MiB, or 0 for no limit.
     ("max_locked", 0),
 ];
 
@@ -104,7 +104,7 @@ impl Settings {
         gid
     }
 
-    /// Returns whether an address may belong to a device: port numbers are small.
+    /// Returns whether an address may belong to a device. Port numbers are small.
     pub(crate) fn is_address(gid: &[u8; 16]) -> bool {
         gid[..14] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77] && (1..0x40).contains(&gid[15])
     }
@@ -114,13 +114,13 @@ impl Settings {
 #[derive(Clone)]
 struct Failure {
     what: String,
-    /// It fails when this is 1. With 0, each one fails.
+    /// Counts the calls until the failure: a call fails when this is 1. If this is 0, every call fails.
     left: u32,
     /// An errno, or the status of a completion.
     code: c_int,
 }
 
-/// A device, whether it is opened or not.
+/// A device, which may be open or not.
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) settings: Settings,
@@ -174,7 +174,7 @@ pub(crate) enum Happening {
     Pair,
 }
 
-/// Executes commands on the list of devices. Returns the further effects, with the index of the device.
+/// Executes commands on the list of devices. Returns the remaining effects, with the index of the device.
 pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, Happening)>, String> {
     let mut happenings = Vec::new();
     for command in text.split([';', '\n']) {

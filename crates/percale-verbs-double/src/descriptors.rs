@@ -11,7 +11,7 @@ pub(crate) fn private(fd: c_int) {
     _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
-/// Removes a descriptor from the list; its owner closes it.
+/// Removes a descriptor from the list. Its owner closes it.
 pub(crate) fn unlist(fd: c_int) {
     for one in &INHERITED {
         _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
@@ -21,7 +21,7 @@ pub(crate) fn unlist(fd: c_int) {
 /// Closes a descriptor of the list.
 pub(crate) fn close(fd: c_int) {
     unlist(fd);
-    // SAFETY: the owner calls this function, once.
+    // SAFETY: only the owner calls this function, once.
     unsafe { libc::close(fd) };
 }
 
@@ -30,7 +30,7 @@ pub(crate) extern "C" fn in_child() {
     for one in &INHERITED {
         let fd = one.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            // SAFETY: the descriptor belongs to the parent; nothing in the child uses it.
+            // SAFETY: the descriptor belongs to the parent, and nothing in the child uses it.
             unsafe { libc::close(fd) };
         }
     }
@@ -46,14 +46,14 @@ pub(crate) fn counter(flags: c_int) -> Result<c_int, c_int> {
 /// Adds one to a counter.
 pub(crate) fn add(fd: c_int) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: the bytes are valid for the call; the descriptor belongs to the caller.
+    // SAFETY: the bytes are valid for the call, and the descriptor belongs to the caller.
     unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes one from a counter. Waits if it is 0, unless the descriptor does not block.
+/// Takes one from a counter. If the counter is 0, waits, unless the descriptor is non-blocking.
 pub(crate) fn take(fd: c_int) -> Result<(), c_int> {
     let mut count = [0; 8];
-    // SAFETY: the bytes are valid for the call; the descriptor belongs to the caller.
+    // SAFETY: the bytes are valid for the call, and the descriptor belongs to the caller.
     let read = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
     if read == 8 { Ok(()) } else { Err(last()) }
 }

@@ -1,4 +1,4 @@
-//! Messages to queue pairs of other processes and the answers to them, and the thread that exchanges them.
+//! Messages to queue pairs of other processes, the answers to them, and the thread that exchanges them.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -186,7 +186,7 @@ fn run() {
         let wake = network.wake;
         drop(machine);
         let sleep = c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(1);
-        // SAFETY: the list is valid for the call. A descriptor that was closed meanwhile is reported as invalid.
+        // SAFETY: the list is valid for the call. A descriptor that was closed in the meantime is reported as invalid.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, sleep) };
         if fds[0].revents != 0 {
             _ = take(wake);

@@ -14,7 +14,7 @@ use crate::descriptors::take;
 use crate::machine::{Disobeyed, Entry, machine};
 use crate::wire::queue_pair::Gid;
 
-/// A device as passed to a program: libibverbs' structure, and the device's position in the list.
+/// A device as passed to a program. It contains libibverbs' structure and the device's position in the list.
 #[repr(C)]
 struct Device {
     abi: abi::Device,
@@ -42,14 +42,14 @@ unsafe fn context_of(context: *mut abi::Context) -> u32 {
     unsafe { of(context.cast::<Context>()) }.number
 }
 
-/// Executes commands. Returns 0; ENOENT if there is no queue, or queue pair, for an event; otherwise EINVAL, and prints
-/// a line on standard error.
+/// Executes commands. Returns 0 on success, and ENOENT if there is no queue or queue pair for an event. Otherwise
+/// returns EINVAL and prints a line on standard error.
 ///
 /// # Safety
-/// `text` ends with a zero.
+/// `text` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percale_verbs_double(text: *const c_char) -> c_int {
-    // SAFETY: the caller meets the same requirements.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let obeyed = machine().obey(&text);
     errno(obeyed.map_err(|why| match why {
@@ -72,7 +72,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::De
         }
         device.abi.dev_name = device.abi.name;
         (device.abi.node_type, device.abi.transport_type) = if one.settings.rc { (1, 0) } else { (-1, -1) };
-        // Never freed, since a context refers to its device.
+        // The device is never freed, because a context refers to it.
         list.push(Box::into_raw(device).cast());
     }
     if !count.is_null() {
@@ -90,7 +90,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
     while !unsafe { list.wrapping_add(len).read() }.is_null() {
         len += 1;
     }
-    // SAFETY: the list was made from a boxed slice of this length.
+    // SAFETY: the list was created from a boxed slice of this length.
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)) });
 }
 

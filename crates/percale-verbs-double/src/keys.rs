@@ -1,4 +1,5 @@
-//! Keys of regions and windows: an index of 24 bits, and 8 bits that change with each use of the index.
+//! Keys of regions and windows. A key consists of an index of 24 bits, and 8 bits that change with each use of the
+//! index.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -43,7 +44,7 @@ pub(crate) struct Bound {
 #[derive(Default)]
 pub(crate) struct Keys {
     named: HashMap<u32, Named>,
-    /// Indices for reuse, with the last key of each.
+    /// Indices that can be reused, with the last key of each.
     free: Vec<u32>,
     next: u32,
 }
@@ -55,7 +56,7 @@ impl Keys {
     pub(crate) fn insert(&mut self, domain: u32, context: u32, what: What, reuse: bool) -> u32 {
         let key = match self.free.pop() {
             Some(last) if reuse => last,
-            // Another key with that index.
+            // A different key with the same index.
             Some(last) => last & !0xff | last.wrapping_add(1) & 0xff,
             None => {
                 self.next += 1;
@@ -99,7 +100,7 @@ impl Keys {
         }
     }
 
-    /// Binds a window under a new key; a range without bytes unbinds it. An error is the status of the completion.
+    /// Binds a window under a new key. A range without bytes unbinds it. An error is the status of the completion.
     pub(crate) fn bind(&mut self, key: u32, domain: u32, (region, bound): (u32, Bound)) -> Result<(), c_int> {
         let wrong = Err(abi::WC_MW_BIND_ERR);
         let Some(window) = self.named.get(&(key >> 8)) else { return wrong };
@@ -130,7 +131,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Invalidates a window of type 2 that was bound over this queue pair, or over any if `lax`.
+    /// Invalidates a window of type 2 that was bound over this queue pair, or over any queue pair if `lax` is true.
     pub(crate) fn invalidate(&mut self, key: u32, pair: u32, lax: bool) -> Result<(), ()> {
         let named = self.named.get(&(key >> 8)).filter(|named| named.key == key).ok_or(())?;
         match named.what {

@@ -1,7 +1,7 @@
-//! The state of this process's devices: one value, behind one lock.
+//! The state of this process's devices, which is one value behind one lock.
 //!
-//! A forked child has a state of its own: the page with the pointer to the state is wiped there. Other inherited
-//! resources (the sockets of the thread) are closed in the child, so that peers detect the end of the parent.
+//! A forked child has its own state, because the page with the pointer to the state is wiped in the child. Other
+//! inherited resources (the sockets of the thread) are closed in the child, so that peers detect the end of the parent.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -23,14 +23,14 @@ pub(crate) struct Opened {
     /// The `async_fd`, which counts the events below.
     pub(crate) fd: c_int,
     pub(crate) events: VecDeque<(c_int, u64)>,
-    /// The number of its protection domains, queues and channels.
+    /// The number of protection domains, queues and channels of the context.
     pub(crate) users: u32,
 }
 
 /// A protection domain.
 pub(crate) struct Domain {
     pub(crate) context: u32,
-    /// The number of its regions, windows and queue pairs.
+    /// The number of regions, windows and queue pairs in the domain.
     pub(crate) users: u32,
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct Channel {
     pub(crate) users: u32,
 }
 
-/// A completion, and the side of the queue pair that it belongs to.
+/// A completion, and the side of the queue pair to which it belongs.
 pub(crate) struct Entry {
     pub(crate) wc: abi::Wc,
     pub(crate) is_send: bool,
-    /// The time from which on the completion is visible.
+    /// The time from which the completion is visible.
     pub(crate) ready: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Queue {
     pub(crate) capacity: usize,
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) armed: bool,
-    /// Whether the queue has overflowed: it accepts no further completions.
+    /// Whether the queue has overflowed, after which it does not accept further completions.
     pub(crate) dead: bool,
     /// The number of events that were read and not acknowledged.
     pub(crate) unacknowledged: u32,
@@ -85,13 +85,13 @@ pub(crate) struct Machine {
     pub(crate) pairs: HashMap<u32, Pair>,
     pub(crate) keys: Keys,
     pub(crate) network: Option<Network>,
-    /// Queue pairs that wait for a time.
+    /// Queue pairs that wait until a given time.
     pub(crate) timers: Vec<(Instant, u32)>,
     next: u32,
     next_pair: u32,
 }
 
-/// Returns the page with the pointer to the state; in a child it is zero.
+/// Returns the page with the pointer to the state. In a child the page is zero.
 fn page() -> &'static AtomicPtr<Mutex<Machine>> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     let page = *PAGE.get_or_init(|| {
@@ -107,7 +107,7 @@ fn page() -> &'static AtomicPtr<Mutex<Machine>> {
             )
         };
         assert_ne!(page, libc::MAP_FAILED, "no memory");
-        // SAFETY: the page belongs to this function; a child finds it zeroed.
+        // SAFETY: the page belongs to this function, and a child finds it zeroed.
         assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) }, 0, "MADV_WIPEONFORK");
         // SAFETY: the handler only accesses memory that a child may access.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -151,7 +151,7 @@ impl Machine {
         machine
     }
 
-    /// Assigns a number that no object has.
+    /// Assigns a number that no object has at the moment.
     pub(crate) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
@@ -256,7 +256,8 @@ impl Machine {
         late.into_iter().for_each(|queue| self.report(queue));
     }
 
-    /// Fails a completion queue: it accepts no more completions, and its queue pairs enter the error state.
+    /// Marks a completion queue as failed. It does not accept further completions, and its queue pairs enter the error
+    /// state.
     pub(crate) fn overflow(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         found.dead = true;
@@ -320,7 +321,7 @@ impl Machine {
         self.wake();
     }
 
-    /// Wakes the thread.
+    /// Wakes up the thread.
     pub(crate) fn wake(&self) {
         if let Some(network) = &self.network {
             add(network.wake);

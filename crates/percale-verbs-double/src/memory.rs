@@ -1,4 +1,4 @@
-//! Copies to and from memory of this process, like those of a device: memory that is no longer mapped is skipped.
+//! Copies to and from memory of this process, as a device makes them. Memory that is no longer mapped is skipped.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,8 @@ type Copy = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Returns the number of bytes that the kernel copied; `None` if the kernel does not copy between processes here.
+/// Returns the number of bytes that the kernel copied, or `None` if the kernel does not copy between processes on this
+/// system.
 fn copy(by: Copy, own: *mut c_void, address: u64, len: usize) -> Option<usize> {
     let own = libc::iovec { iov_base: own, iov_len: len };
     let there = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len };
@@ -40,7 +41,7 @@ pub(crate) fn write(address: u64, bytes: &[u8]) {
     }
 }
 
-/// Reads registered memory; unmapped parts are read as zeros.
+/// Reads registered memory. Unmapped parts are read as zeros.
 pub(crate) fn read(address: u64, len: usize, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + len, 0);

@@ -1,8 +1,9 @@
-//! The connections to processes that have queue pairs: one to each, which carries messages and answers.
+//! The connections to processes that have queue pairs. There is one to each process, which carries messages and
+//! answers.
 //!
 //! A process takes the first free number, by binding an abstract Unix socket of that name. The numbers of its queue
-//! pairs begin with that number. A message is a header of fixed size and its bytes; answers are sent over the
-//! connection of the request. A thread that holds the lock writes as much as the kernel accepts; the network thread
+//! pairs begin with that number. A message is a header of fixed size and its bytes. Answers are sent over the
+//! connection of the request. A thread that holds the lock writes as much as the kernel accepts. The network thread
 //! writes the rest, reads, and handles all timers.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 
 use crate::descriptors::{close, counter, private, unlist};
 
-/// The maximum number of queue pairs of a process; the upper bits of their numbers are the number of the process.
+/// The maximum number of queue pairs of a process. The upper bits of their numbers are the number of the process.
 pub(crate) const PAIRS: u32 = 1 << 13;
 const PROCESSES: u32 = 1 << 11;
 /// The size of a header in bytes.
@@ -24,7 +25,7 @@ const HEADER: usize = 72;
 /// A connection.
 pub(crate) struct Line {
     pub(crate) socket: UnixStream,
-    /// The process that was connected to; `None` if that process connected to this one.
+    /// The process that was connected to, or `None` if that process connected to this one.
     pub(crate) process: Option<u32>,
     pub(crate) out: VecDeque<u8>,
     pub(crate) read: Vec<u8>,
@@ -37,7 +38,7 @@ pub(crate) struct Network {
     pub(crate) listener: UnixListener,
     pub(crate) lines: HashMap<u32, Line>,
     pub(crate) next: u32,
-    /// Present until a caller takes it to join it.
+    /// The network thread, until a caller takes the handle to join it.
     pub(crate) thread: Option<JoinHandle<()>>,
     pub(crate) ends: bool,
 }
@@ -106,8 +107,8 @@ impl Drop for Line {
 /// The header of a message or an answer.
 pub(crate) struct Header {
     pub(crate) is_answer: bool,
-    /// The opcode of a message. In an answer 0, the status for the sender, or -1 and -2 for `Answer::Unready` and
-    /// `Answer::Nobody`.
+    /// The opcode of a message. In an answer this is 0, the status for the sender, or -1 or -2 for `Answer::Unready`
+    /// and `Answer::Nobody`.
     pub(crate) code: i32,
     pub(crate) from: u32,
     pub(crate) to: u32,

@@ -1,4 +1,4 @@
-//! Creation and destruction of objects, with the checks that a kernel makes.
+//! Creation and destruction of objects, with the checks of a kernel.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -263,7 +263,7 @@ impl Machine {
         for queue in queues {
             if let Some(queue) = self.queues.get_mut(&queue) {
                 queue.users -= 1;
-                // The program no longer polls the completions of this queue pair.
+                // The program does not poll the completions of this queue pair any more.
                 queue.entries.retain(|entry| entry.wc.qp_num != number);
             }
         }

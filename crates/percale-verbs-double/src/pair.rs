@@ -1,4 +1,4 @@
-//! Queue pairs, and the requests and receives posted to them.
+//! Queue pairs, and the requests and receives that are posted to them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ pub(crate) struct Request {
     pub(crate) immediate: u32,
     /// The address and key of the peer's memory.
     pub(crate) remote: (u64, u32),
-    /// For a bind: the window's key, its new key, and the region's key.
+    /// For a bind: the window's key, its new key, and the range. The next field is the region's key.
     pub(crate) bind: Option<(u32, u32, crate::keys::Bound)>,
     pub(crate) region: u32,
     /// The time before which the request does not begin.
@@ -29,9 +29,9 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
-    /// Sent to another process.
+    /// The request was sent to another process.
     Sent,
-    /// Completed, with this status and number of bytes.
+    /// The request has completed with this status and number of bytes.
     Done(c_int, u32),
 }
 
@@ -72,8 +72,8 @@ pub(crate) struct Pair {
     pub(crate) receives: VecDeque<Receive>,
     /// The numbers of requests and of receives with completions that were not polled yet.
     pub(crate) used: (u32, u32),
-    /// The numbers of the first request in `sends`, counted since the queue pair was connected, and of the next request
-    /// that the peer may send.
+    /// The number of the first request in `sends`, counted since the queue pair was connected. The next field is the
+    /// number of the next request that the peer may send.
     pub(crate) first: u64,
     pub(crate) expected: u64,
     /// The time before which nothing is sent.
@@ -86,7 +86,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Called when the device has failed: nothing completes any more.
+    /// Handles the failure of the device, after which nothing completes any more.
     pub(crate) fn vanish(&mut self) {
         self.state = abi::QPS_ERR;
         self.sends.clear();

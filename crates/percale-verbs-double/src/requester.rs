@@ -1,9 +1,9 @@
-//! The send side of a queue pair: requests are executed in the order in which they were posted, and complete in that
+//! The send side of a queue pair. Requests are executed in the order in which they were posted, and complete in that
 //! order.
 //!
-//! A request to a queue pair of this process is executed at once. A request to another process is sent; at most
+//! A request to a queue pair of this process is executed at once. A request to another process is sent, and at most
 //! [`WINDOW`] are sent at a time. A request that finds no receive, or no queue pair, is sent again later together with
-//! all that follow it, since the peer ignores requests that arrive out of order.
+//! all requests that follow it, because the peer ignores requests that arrive out of order.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ impl Machine {
             None => return false,
         };
         let (device, is_first) = (self.device(context), at == 0);
-        // A request that must fail does so when all requests before it have completed.
+        // A request that must fail fails when all requests before it have completed.
         if is_first && let Some(status) = device.fails(operation(request.opcode)) {
             return self.done(number, at, status, 0);
         }
@@ -125,7 +125,7 @@ impl Machine {
         self.answered(number, sequence, answer, false)
     }
 
-    /// Returns the bytes of a request; `None` if it refers to memory that is not registered.
+    /// Returns the bytes of a request, or `None` if it refers to memory that is not registered.
     fn gather(&self, domain: u32, request: &Request, reads: bool) -> Option<Vec<u8>> {
         if let Some(inline) = &request.inline {
             return Some(inline.clone());
@@ -152,7 +152,7 @@ impl Machine {
         else {
             return true;
         };
-        // The request may have been answered before, and be due to be sent again.
+        // The request may have been answered before and may be waiting to be sent again.
         if matches!(answer, Answer::Nobody | Answer::Unready) && is_remote && request.state != State::Sent {
             return true;
         }
@@ -162,7 +162,7 @@ impl Machine {
                 let mut left = data.as_slice();
                 let mut status = 0;
                 for part in request.parts.iter().filter(|_| request.opcode == abi::WR_RDMA_READ) {
-                    // The region may have been destroyed meanwhile.
+                    // The region may have been destroyed in the meantime.
                     if !self.keys.is_local(part.lkey, domain, (part.addr, part.length.into()), true) {
                         status = abi::WC_LOC_PROT_ERR;
                         break;
@@ -190,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Marks a request and all that follow it to be sent again, unless it failed permanently.
+    /// Marks a request and all requests that follow it to be sent again, unless it failed permanently.
     fn again(&mut self, number: u32, at: usize, status: Option<c_int>, hold: Instant) -> bool {
         if let Some(status) = status {
             return self.done(number, at, status, 0);
@@ -222,7 +222,8 @@ impl Machine {
         }
     }
 
-    /// Fails the requests to another process that has exited, since they will not be answered.
+    /// Completes requests with an error if they were sent to a process that has exited, because they will not be
+    /// answered.
     pub(crate) fn lost(&mut self, is_of: impl Fn(u32) -> bool) {
         let to = |pair: &Pair| pair.peer.is_some_and(|peer| is_of(peer.number));
         let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == State::Sent);

@@ -1,4 +1,4 @@
-//! The receive side of a queue pair: executes the requests of its peer.
+//! The receive side of a queue pair, which executes the requests of its peer.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use crate::memory;
 pub(crate) struct Message {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// The address that the request is sent to.
+    /// The address to which the request is sent.
     pub(crate) gid: [u8; 16],
     /// The number of the sender's first packet.
     pub(crate) start: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Message {
 
 /// The result of a request.
 pub(crate) enum Answer {
-    /// The request was executed; holds the bytes of a read.
+    /// The request was executed. Contains the bytes of a read.
     Done(Vec<u8>),
     /// The request was rejected, with this status for the sender.
     Refused(c_int),

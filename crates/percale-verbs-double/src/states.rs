@@ -21,7 +21,7 @@ const TO_RTS: c_int =
     abi::QP_STATE | abi::QP_SQ_PSN | abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY | abi::QP_MAX_QP_RD_ATOMIC;
 
 impl Machine {
-    /// Changes the state of a queue pair. An address without a device fails at once here, since the caller,
+    /// Changes the state of a queue pair. An address without a device causes an error at once, because the caller,
     /// `ibv_modify_qp`, has already waited as long as address resolution would take.
     pub(crate) fn modify(&mut self, number: u32, attr: &abi::QpAttr, mask: c_int) -> Result<(), c_int> {
         let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
@@ -71,7 +71,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Puts a queue pair into the error state: all posted requests and receives complete.
+    /// Puts a queue pair into the error state. All posted requests and receives complete.
     pub(crate) fn pair_error(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         pair.state = abi::QPS_ERR;

@@ -1,4 +1,4 @@
-//! Definitions for names of percale that the shared declarations of libibverbs' structures use.
+//! Definitions of names of percale that the shared declarations of libibverbs' structures use.
 
 pub(crate) mod queue_pair {
     /// The address of a port.

@@ -15,7 +15,8 @@ use super::alarm::Alarm;
 use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
 
-/// A completion channel: a descriptor that becomes readable when an armed queue gets a completion. It is non-blocking.
+/// A completion channel, which is a descriptor that becomes readable when an armed queue gets a completion. The
+/// descriptor is non-blocking.
 #[derive(Debug)]
 pub struct CompletionChannel {
     ptr: Handle<abi::CompChannel>,
@@ -52,7 +53,7 @@ impl Drop for CompletionChannel {
         if !self.context.is_here() {
             return;
         }
-        // SAFETY: its queues hold the channel, so none is left; it is destroyed only once.
+        // SAFETY: its queues keep the channel alive, so none is left. It is destroyed only once.
         let errno = unsafe { (self.context.library().ibv_destroy_comp_channel)(self.ptr.as_ptr()) };
         note("ibv_destroy_comp_channel", errno);
     }
@@ -94,7 +95,7 @@ impl CompletionQueue {
     pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> Result<Arc<Self>, VerbsError> {
         let context = &channel.context;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: context and channel are open; the queue has no user context.
+        // SAFETY: the context and the channel are open. The queue has no user context.
         let ptr = unsafe {
             (context.library().ibv_create_cq)(context.as_ptr(), entries, null_mut(), channel.ptr.as_ptr(), 0)
         };
@@ -194,8 +195,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Requests a notification on the channel for the next completion. Completions that are already in the queue cause
-    /// none, so the caller has to poll after this call.
+    /// Requests a notification on the channel for the next completion. Completions that are already in the queue do not
+    /// cause a notification, so the caller has to poll after this call.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -214,7 +215,7 @@ impl CompletionQueue {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());
         let mut events = 0;
-        // SAFETY: the channel is alive and does not block; the call writes two pointers.
+        // SAFETY: the channel is alive and does not block. The call writes two pointers.
         while unsafe { (library.ibv_get_cq_event)(self.channel.ptr.as_ptr(), &raw mut queue, &raw mut context) } == 0 {
             debug_assert_eq!(queue, self.as_ptr(), "one of a channel's queues is armed");
             events += 1;
@@ -244,8 +245,8 @@ impl Drop for CompletionQueue {
             return;
         }
         self.context().watch_no_more(self.as_ptr());
-        // SAFETY: its queue pairs hold the queue, so none is left; every event was acknowledged; it is destroyed only
-        // once.
+        // SAFETY: its queue pairs keep the queue alive, so none is left. Every event was acknowledged. It is destroyed
+        // only once.
         let errno = unsafe { (self.context().library().ibv_destroy_cq)(self.as_ptr()) };
         note("ibv_destroy_cq", errno);
     }

@@ -26,12 +26,12 @@ pub struct Context {
     ptr: Handle<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
-    /// The alarms of the completion queues, by the address of the queue.
+    /// The alarms of the completion queues, indexed by the address of the queue.
     alarms: Mutex<HashMap<usize, Weak<Alarm>>>,
     /// A descriptor that is readable after the device was lost. The device's own event cannot be used for this, because
     /// the first reader removes it for all others.
     gone: OwnedFd,
-    /// The process that opened the device. Objects created from it belong to that process only.
+    /// The process that opened the device. Objects created from the device belong only to that process.
     process: Process,
 }
 
@@ -71,9 +71,9 @@ pub struct Port {
     pub active: bool,
     /// Whether the link layer is Ethernet (RoCE).
     pub ethernet: bool,
-    /// The local identifier; 0 with Ethernet.
+    /// The local identifier, or 0 with Ethernet.
     pub lid: u16,
-    /// The MTU in the encoding of libibverbs: 1 is 256 bytes, each further step doubles it, and 5 is 4,096 bytes.
+    /// The MTU in the encoding of libibverbs, from 1 (256 bytes) to 5 (4,096 bytes). Each number doubles the MTU.
     pub mtu: u8,
     /// The number of entries of its GID table.
     pub gids: i32,
@@ -85,7 +85,7 @@ impl Context {
     /// Opens every device that can be opened.
     ///
     /// # Errors
-    /// A text, if libibverbs is missing, there is no device, or none can be opened.
+    /// A text, if libibverbs is missing, there is no device, or no device can be opened.
     pub fn open_all() -> Result<Vec<Arc<Self>>, String> {
         let library = Library::get()?;
         let mut count = 0;
@@ -104,14 +104,14 @@ impl Context {
                 Err(error) => why = error,
             }
         }
-        // SAFETY: the list was returned by the call above and is freed only once; the opened devices stay valid.
+        // SAFETY: the list was returned by the call above and is freed only once. The opened devices stay valid.
         unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
         if opened.is_empty() { Err(why) } else { Ok(opened) }
     }
 
     fn open(library: &'static Library, device: *mut abi::Device) -> Result<Self, String> {
         let name = device.wrapping_byte_add(offset_of!(abi::Device, name)).cast();
-        // SAFETY: the device belongs to a list that is not freed yet; its name is a field of it that ends with a zero
+        // SAFETY: the device belongs to a list that is not freed yet. Its name is a field of it that ends with a zero
         // byte.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: as above.
@@ -138,7 +138,7 @@ impl Context {
         &self.name
     }
 
-    /// Returns whether this process opened the device. In a fork of that process nothing is destroyed.
+    /// Returns whether this process opened the device. In a forked child of that process nothing is destroyed.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
@@ -156,7 +156,7 @@ impl Context {
     /// Returns the functions of the driver.
     #[inline]
     pub(super) fn ops(&self) -> &abi::ContextOps {
-        // SAFETY: the context lives as long as `self`; its table is filled before the device is opened and does not
+        // SAFETY: the context lives as long as `self`. Its table was filled when the device was opened, and does not
         // change.
         unsafe { &(*self.ptr.as_ptr()).ops }
     }
@@ -214,7 +214,7 @@ impl Context {
         })
     }
 
-    /// Returns an address of a port, which is all zero if that entry of the GID table is free.
+    /// Returns an address of a port. It is all zero if that entry of the GID table is free.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -225,7 +225,9 @@ impl Context {
         if failed == 0 { Ok(gid.raw) } else { Err(VerbsError::last("ibv_query_gid")) }
     }
 
-    /// The address of a port by which peers should find it, and its place in the port's table; `None` if there is none: with Ethernet one that IP routes (RoCE v2), IPv4 first; else the first.
+    /// Returns the address at which peers should reach a port, and its index in the port's GID table, or `None` if the
+    /// port has no address. With Ethernet, an address of RoCE v2, which IP can route, is preferred, and IPv4 addresses
+    /// come first. Otherwise the first address is returned.
     #[must_use]
     pub fn address(&self, number: u8, port: &Port) -> Option<(u8, Gid)> {
         let gids = (0..port.gids.min(255)).filter_map(|index| {
@@ -262,7 +264,7 @@ impl Context {
                     crate::later::later!(error: %error, "not all links were told of their device's end");
                 }
             }
-            // SAFETY: the event was just read; the object that it refers to is destroyed only after the event is
+            // SAFETY: the event was just read. The object to which it refers is destroyed only after the event is
             // acknowledged (the destroying call waits).
             unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         }
@@ -272,7 +274,7 @@ impl Context {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers this alarm, which rings if the queue fails.
+    /// Registers this alarm, which is called if the queue fails.
     pub(super) fn watch(&self, queue: *mut abi::Cq, alarm: &Arc<Alarm>) {
         self.alarms().insert(queue.addr(), Arc::downgrade(alarm));
     }
@@ -320,26 +322,26 @@ impl Drop for Context {
         if !self.is_here() {
             return; // The device belongs to the parent.
         }
-        // SAFETY: everything created from the context holds it, so nothing is left; it is closed only once.
+        // SAFETY: everything created from the context keeps it alive, so nothing is left. It is closed only once.
         let errno = unsafe { (self.library.ibv_close_device)(self.as_ptr()) };
         note("ibv_close_device", errno);
     }
 }
 
-/// Returns whether an address is one of RoCE v2. Only sysfs reports that with every version of libibverbs.
+/// Returns whether an address is a RoCE v2 address. Only sysfs reports this with every version of libibverbs.
 fn is_v2(device: &str, port: u8, index: u8) -> bool {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
 }
 
-/// Logs that an object could not be destroyed and leaks.
+/// Logs that an object could not be destroyed and is leaked.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
         crate::later::later!(error: %error, "a verbs object cannot be ended");
     }
 }
 
-/// A protection domain. Objects can be used together only if they belong to the same one.
+/// A protection domain. Objects can be used together only if they belong to the same protection domain.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     ptr: Handle<abi::Pd>,
@@ -375,7 +377,7 @@ impl Drop for ProtectionDomain {
         if !self.context.is_here() {
             return;
         }
-        // SAFETY: everything created in the domain holds it, so nothing is left; it is deallocated only once.
+        // SAFETY: everything created in the domain keeps it alive, so nothing is left. It is deallocated only once.
         let errno = unsafe { (self.context.library.ibv_dealloc_pd)(self.as_ptr()) };
         note("ibv_dealloc_pd", errno);
     }

@@ -1,4 +1,4 @@
-//! Tests on the double of libibverbs. Each runs in a separate process with the devices that it chooses.
+//! Tests on the double of libibverbs. Each test runs in a separate process with the devices that it chooses.
 
 #![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
 
@@ -11,9 +11,9 @@ use super::pair::QueuePair;
 
 /// The environment variable that names the double.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
-/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
+/// The opcode of a request that percale never makes: a message that invalidates one of its receiver's keys.
 const SEND_WITH_INVALIDATE: c_int = 9;
-/// The environment variable that is set in the process that runs a test.
+/// The environment variable that is set in the process in which a test runs.
 const WITHIN: &str = "PERCALE_VERBS_TEST";
 
 /// The directory in which cargo puts the double for a test program that depends on it.
@@ -23,8 +23,8 @@ pub(crate) fn beside_this_program() -> std::path::PathBuf {
     program.with_file_name("libpercale_verbs_double.so")
 }
 
-/// Returns whether the double is used, and prints why tests of pinned pages are skipped then: the double copies to the
-/// memory that is mapped at an address at that time.
+/// Returns whether the double is used. If so, prints why tests of pinned pages are skipped: the double copies to the
+/// memory that is mapped at an address at the time of the copy.
 pub fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {
@@ -33,8 +33,8 @@ pub fn pins_no_pages() -> bool {
     is_double
 }
 
-/// Runs the calling test, whose name is the name of its thread, in a separate process on devices that these commands
-/// create. Prints that the test is skipped if there is no double.
+/// Runs the calling test in a separate process, on devices that these commands create. The name of the test is the name
+/// of its thread. Prints that the test is skipped if there is no double.
 pub fn on(devices: &str, test: impl FnOnce()) {
     if std::env::var_os(WITHIN).is_some() {
         return test();
@@ -54,7 +54,7 @@ pub fn on(devices: &str, test: impl FnOnce()) {
 /// Executes commands of the double during a test.
 pub fn tell(commands: &str) {
     let name = std::env::var_os(LIBRARY).expect("the double");
-    // SAFETY: the double is already loaded; this only increments its reference count.
+    // SAFETY: the double is already loaded. This only increments its reference count.
     let library = unsafe { libloading::Library::new(name) }.expect("the double");
     // SAFETY: the double declares the function with this type.
     let control = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"percale_verbs_double\0") };
@@ -63,13 +63,13 @@ pub fn tell(commands: &str) {
     assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
 }
 
-/// A message that invalidates a key of its receiver, which no percale sends.
+/// Posts a message that invalidates a key of its receiver. percale itself never sends such a message.
 ///
 /// # Errors
 /// The error that the device reports.
 pub fn post_invalidating(pair: &QueuePair, id: u64, key: u32) -> Result<(), VerbsError> {
     let mut request = abi::SendWr::new(id, SEND_WITH_INVALIDATE);
     request.imm_data = key;
-    // SAFETY: it names no memory, and a key of the target's.
+    // SAFETY: the request names no memory, only a key of the target.
     unsafe { pair.post(&mut request) }
 }

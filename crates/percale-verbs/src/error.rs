@@ -55,13 +55,13 @@ impl<T> fmt::Debug for Handle<T> {
     }
 }
 
-// SAFETY: libibverbs' objects may be used from any thread; each call takes the locks that it needs.
+// SAFETY: libibverbs' objects may be used from any thread. Each call takes the locks that it needs.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Converts the result of a call: the pointer, or the error if it is null.
+    /// Converts the result of a call to a handle, or to an error if the pointer is null.
     pub(super) fn given(call: &'static str, ptr: *mut T) -> Result<Self, VerbsError> {
         NonNull::new(ptr).map(Self).ok_or_else(|| VerbsError::last(call))
     }

@@ -1,27 +1,29 @@
-//! Safe wrappers of libibverbs: RDMA over InfiniBand, RoCE, or the kernel's own RoCE in software.
+//! Safe wrappers of libibverbs, for RDMA over InfiniBand, RoCE, or the kernel's software RoCE.
 //!
-//! The crate is part of [percale](https://docs.rs/percale), whose transport `verbs` uses it, and needs nothing else of it: a program may use it alone.
-//! libibverbs is loaded at run time, so a program with this crate builds and starts on a machine without it.
+//! The crate is part of [percale](https://docs.rs/percale), whose transport `verbs` uses it. A program may also use it
+//! without percale. libibverbs is loaded at run time, so a program with this crate builds and starts on a machine
+//! without libibverbs.
 //!
-//! * [`Context`] is an opened device, [`Port`] one of its ports, [`ProtectionDomain`] a set of objects that work together.
-//! * [`MemoryRegion`] is memory that a device reaches. [`Registration`] registers memory that others own, and [`VerbsRegistrar`] does so for a
-//!   registration cache of `pindown`.
-//! * [`CompletionChannel`] and [`CompletionQueue`] report how requests ended, each by a [`Completion`].
-//! * [`QueuePair`] is one end of a reliable connection: it sends, receives, and reads and writes a peer's memory.
-//! * [`Window`] gives a peer a right to a part of a region, and takes it back.
+//! * [`Context`] is an opened device, [`Port`] is one of its ports, and [`ProtectionDomain`] is a set of objects that
+//!   can be used together.
+//! * [`MemoryRegion`] is memory that a device can access. [`Registration`] registers memory of another owner, and
+//!   [`VerbsRegistrar`] does this for a registration cache of `pindown`.
+//! * [`CompletionChannel`] and [`CompletionQueue`] report the results of requests, each as a [`Completion`].
+//! * [`QueuePair`] is one end of a reliable connection. It sends, receives, and reads and writes a peer's memory.
+//! * [`Window`] grants a peer a right to a part of a region, and revokes it.
 //!
 //! # Rules
 //! 1. Each object keeps the objects alive from which it was created, so objects may be dropped in any order.
-//! 2. The wrappers add no thread and no lock to a request.
+//! 2. The wrappers do not add a thread or a lock to a request.
 //! 3. Memory that a device may write is never a Rust slice. It is copied in and out.
-//! 4. In a forked child the objects destroy nothing, because libibverbs' objects belong to the parent.
+//! 4. In a forked child the objects do not destroy anything, because libibverbs' objects belong to the parent.
 //!
 //! Objects are shared by [`Arc`](std::sync::Arc). An error of libibverbs is reported as a [`VerbsError`] with the name
 //! of the call and its errno.
 //!
 //! # Example
-//! Two queue pairs of one device, connected to each other. The first sends a message to the second. Between two processes, each side sends its
-//! [`End`] to the other by any means, for example over TCP.
+//! This example connects two queue pairs of one device to each other. The first sends a message to the second. If the
+//! queue pairs are in two processes, each side sends its [`End`] to the other, for example over TCP.
 //!
 //! ```no_run
 //! use percale_verbs::{CompletionChannel, CompletionQueue, Context, End, MemoryRegion, PairSize, Path, ProtectionDomain, QueuePair, Rights};
@@ -78,7 +80,7 @@ mod window;
 #[cfg(all(test, not(loom)))]
 mod wrapper_tests;
 
-// The modules of the crates below keep their paths.
+// Modules of the crates below are re-exported under their names.
 use percale_memory::{later, local_memory, system};
 use percale_wire as wire;
 

@@ -14,14 +14,14 @@ use super::error::{Handle, VerbsError};
 use super::region::{MemoryRegion, Rights, outside};
 use crate::wire::queue_pair::{End, Gid};
 
-/// The timeout of an acknowledgement: 4.096 µs · 2 to this power, half a second.
+/// The timeout of an acknowledgement as an exponent: 4.096 µs · 2^17 is half a second.
 const TIMEOUT: u8 = 17;
-/// The number of retries before the connection is considered broken: with [`TIMEOUT`] after about 4 seconds. Not 7,
-/// which soft-RoCE interprets as infinite.
+/// The number of retries before the connection is considered broken. With [`TIMEOUT`] this takes about 4 seconds. It is
+/// not 7, which soft-RoCE interprets as infinite.
 const RETRIES: u8 = 6;
 /// The number of retries if the receiver has no receive posted, which percale's credits prevent. 7 would mean infinite.
 const RECEIVER_RETRIES: u8 = 6;
-/// The delay before such a retry: 0.64 ms.
+/// The delay before such a retry. The value 12 means 0.64 ms.
 const RECEIVER_TIMER: u8 = 12;
 
 /// The time for which a change of state is tried again if signals interrupt it. The kernel may search for a port for up
@@ -35,7 +35,7 @@ pub struct PairSize {
     pub sends: u32,
     /// The maximum number of posted receives.
     pub receives: u32,
-    /// The number of bytes that a send may carry inline in its request. This is a wish: the device may allow fewer.
+    /// The requested number of bytes that a send may carry inline in its request. The device may allow fewer.
     pub inline: u32,
     /// The maximum number of memory segments of a send or an access.
     pub pieces: u32,
@@ -44,13 +44,13 @@ pub struct PairSize {
 /// An access to a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteAccess {
-    /// The name of the request.
+    /// The identifier of the request.
     pub id: u64,
-    /// Else it reads.
+    /// Whether the access writes. Otherwise it reads.
     pub writes: bool,
-    /// Address and remote key.
+    /// The address and the remote key.
     pub to: (u64, u32),
-    /// The access starts only after the preceding reads have completed.
+    /// Whether the access starts only after the preceding reads have completed.
     pub fenced: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Path {
 }
 
 /// A queue pair. It keeps the region from which it sends and into which it receives, and the other objects that it
-/// uses.
+/// uses, alive.
 #[derive(Debug)]
 pub struct QueuePair {
     ptr: Handle<abi::Qp>,
@@ -80,7 +80,7 @@ impl QueuePair {
     /// Creates a queue pair. Its requests and receives complete in `queue`.
     ///
     /// # Errors
-    /// EINVAL if queue and buffers belong to two devices; otherwise the error that the device reports.
+    /// EINVAL if the queue and the buffers belong to two devices; otherwise the error that the device reports.
     pub fn new(queue: &Arc<CompletionQueue>, buffers: &Arc<MemoryRegion>, size: PairSize) -> Result<Self, VerbsError> {
         let domain = buffers.domain();
         // A driver does not check this.
@@ -102,8 +102,8 @@ impl QueuePair {
             qp_type: abi::QPT_RC,
             sq_sig_all: 1,
         };
-        // SAFETY: domain and queue are alive and belong to one device, and `self` keeps them; the call changes only the
-        // sizes in the structure.
+        // SAFETY: the domain and the queue are alive and belong to one device, and `self` keeps them alive. The call
+        // changes only the sizes in the structure.
         let ptr = unsafe { (domain.context().library().ibv_create_qp)(domain.as_ptr(), &raw mut attr) };
         Ok(Self {
             ptr: Handle::given("ibv_create_qp", ptr)?,
@@ -141,7 +141,7 @@ impl QueuePair {
         self.ptr.as_ptr()
     }
 
-    /// The protection domain of its buffers.
+    /// Returns the protection domain of its buffers.
     #[must_use]
     #[inline]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
@@ -152,9 +152,9 @@ impl QueuePair {
         let modify = self.domain.context().library().ibv_modify_qp;
         let begun = Instant::now();
         loop {
-            // SAFETY: the queue pair is alive; the call only reads the fields of the structure that the mask names.
+            // SAFETY: the queue pair is alive. The call only reads the fields of the structure that the mask selects.
             let modified = VerbsError::check("ibv_modify_qp", unsafe { modify(self.as_ptr(), &raw mut attr, mask) });
-            // The kernel was searching for the peer's port, and aborts that when the process is stopped by a signal.
+            // The kernel was searching for the peer's port. It aborts the search when a signal stops the process.
             let interrupted = matches!(&modified, Err(error) if error.errno == libc::EINTR);
             if !interrupted || begun.elapsed() > INTERRUPTED {
                 return modified;
@@ -162,7 +162,7 @@ impl QueuePair {
         }
     }
 
-    /// Performs the first step of connecting, after which receives may be posted. `rights` are the peer's rights to
+    /// Executes the first step of connecting, after which receives may be posted. `rights` are the peer's rights to
     /// regions.
     ///
     /// # Errors
@@ -177,8 +177,8 @@ impl QueuePair {
         self.modify(attr, abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS)
     }
 
-    /// Completes the connection. From here on the peer may send, and once the peer has done the same, this side may
-    /// send too. `ours` is the data that was sent to the peer.
+    /// Completes the connection. After that the peer may send. Once the peer has done the same, this side may send too.
+    /// `ours` is the data that was sent to the peer.
     ///
     /// # Errors
     /// The error that the device reports, which may refer to the peer's address.
@@ -186,7 +186,7 @@ impl QueuePair {
         self.connect_reading(path, ours, peer, 1)
     }
 
-    /// Like [`connect`](Self::connect), but up to `reads` reads may be in flight at a time, on either side.
+    /// Like [`connect`](Self::connect), but at most `reads` reads may be outstanding at a time, on either side.
     ///
     /// # Errors
     /// Like [`connect`](Self::connect).
@@ -243,7 +243,7 @@ impl QueuePair {
         )
     }
 
-    /// Ends the connection: everything that is posted completes with an error.
+    /// Ends the connection. All posted requests and receives complete with an error.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -254,8 +254,8 @@ impl QueuePair {
     /// Posts a receive into a part of its buffers.
     ///
     /// # Errors
-    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports: ENOMEM if too many
-    /// are posted.
+    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports, for example ENOMEM if
+    /// too many receives are posted.
     #[inline]
     pub fn post_receive(&self, id: u64, offset: usize, len: usize) -> Result<(), VerbsError> {
         let call = "ibv_post_recv";
@@ -263,7 +263,7 @@ impl QueuePair {
         let mut request = abi::RecvWr { wr_id: id, next: null_mut(), sg_list: &raw mut part, num_sge: 1 };
         let mut bad = null_mut();
         let Some(post) = self.domain.context().ops().post_recv else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: the queue pair is alive; the request and its list are read during the call; `self` keeps the memory
+        // SAFETY: the queue pair is alive. The request and its list are read during the call. `self` keeps the memory
         // that they name until the queue pair is destroyed.
         VerbsError::check(call, unsafe { post(self.as_ptr(), &raw mut request, &raw mut bad) })
     }
@@ -271,8 +271,8 @@ impl QueuePair {
     /// Sends a part of its buffers, with immediate data if given. The part must not change until the send completes.
     ///
     /// # Errors
-    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports: ENOMEM if too many
-    /// are outstanding.
+    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports, for example ENOMEM if
+    /// too many requests are outstanding.
     #[inline]
     pub fn post_send(&self, id: u64, offset: usize, len: usize, immediate: Option<u32>) -> Result<(), VerbsError> {
         let mut part = self.buffers.part(offset, len).ok_or(outside(POST))?;
@@ -291,7 +291,7 @@ impl QueuePair {
     /// Writes a part of its buffers to a peer's region or window.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send).
+    /// Like [`post_send`](Self::post_send).
     #[inline]
     pub fn post_write(&self, id: u64, offset: usize, len: usize, to: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_WRITE, (offset, len), to)
@@ -300,7 +300,7 @@ impl QueuePair {
     /// Reads a peer's region or window into a part of its buffers.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send).
+    /// Like [`post_send`](Self::post_send).
     #[inline]
     pub fn post_read(&self, id: u64, offset: usize, len: usize, from: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_READ, (offset, len), from)
@@ -321,11 +321,11 @@ impl QueuePair {
         unsafe { self.post(&mut request) }
     }
 
-    /// Reads or writes a peer's memory, into or from parts of any local memory.
+    /// Reads a peer's memory into parts of any local memory, or writes it from there.
     ///
     /// # Safety
     /// The parts are registered with these keys. Until the request has completed, or the queue pair is destroyed, they
-    /// stay valid, the source of a write does not change, and nothing else accesses the destination of a read.
+    /// stay valid, the source of a write does not change, and no other code accesses the destination of a read.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
@@ -343,10 +343,10 @@ impl QueuePair {
     /// Posts a request.
     ///
     /// # Safety
-    /// The list that the request names is readable during the call, and windows and registrations that it points to are
-    /// alive during the call. Memory that it names stays valid until the request has completed, or the queue pair is
-    /// destroyed; this always holds for the pair's own buffers. Memory to which it binds a window stays valid until the
-    /// window is unbound.
+    /// The list that the request names is readable during the call, and windows and registrations to which it points
+    /// are alive during the call. Memory that it names stays valid until the request has completed, or the queue pair
+    /// is destroyed. This is always the case for the queue pair's own buffers. Memory to which it binds a window stays
+    /// valid until the window is unbound.
     #[inline]
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
@@ -361,7 +361,7 @@ impl QueuePair {
 const POST: &str = "ibv_post_send";
 
 impl abi::SendWr {
-    /// Creates a request that names no memory yet.
+    /// Creates a request without memory.
     pub(super) const fn new(id: u64, opcode: c_int) -> Self {
         let atomic = abi::Atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 };
         let bind_info = abi::MwBindInfo { mr: null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
@@ -385,8 +385,8 @@ impl Drop for QueuePair {
         if !self.domain.context().is_here() {
             return;
         }
-        // SAFETY: windows that were bound over the queue pair hold it, so none is left; it is destroyed only once,
-        // before the objects that it uses.
+        // SAFETY: windows that were bound over the queue pair keep it alive, so none is left. It is destroyed only
+        // once, before the objects that it uses.
         let errno = unsafe { (self.domain.context().library().ibv_destroy_qp)(self.as_ptr()) };
         note("ibv_destroy_qp", errno);
     }

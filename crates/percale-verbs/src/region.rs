@@ -25,15 +25,15 @@ bitflags! {
         const REMOTE_WRITE = abi::ACCESS_REMOTE_WRITE;
         /// Peers may read.
         const REMOTE_READ = abi::ACCESS_REMOTE_READ;
-        /// Windows may be bound to it.
+        /// Windows may be bound to the region.
         const BIND = abi::ACCESS_MW_BIND;
     }
 }
 
-/// Memory that a device can access: pages allocated here, which are shared and not inherited by children, and their
-/// registration.
+/// Memory that a device can access. It consists of pages that are allocated here, which are shared and not inherited by
+/// children, and their registration.
 ///
-/// The device and peers may write to it at any time that a right allows, so it is read only through views.
+/// The device and peers may write to it whenever a right allows it, so it is read only through views.
 #[derive(Debug)]
 pub struct MemoryRegion {
     ptr: Handle<abi::Mr>,
@@ -64,7 +64,7 @@ impl MemoryRegion {
         self.memory.len()
     }
 
-    /// Returns false: the region has at least one page.
+    /// Returns false, because the region has at least one page.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -97,23 +97,23 @@ impl MemoryRegion {
         self.ptr.as_ptr()
     }
 
-    /// Copies at most `len` bytes from `offset` to `to`. Returns their number.
+    /// Copies at most `len` bytes starting at `offset` to `to`. Returns the number of bytes copied.
     #[inline]
     pub fn copy_out(&self, offset: usize, len: usize, to: &mut [u8]) -> usize {
         self.view(offset, len).read_into(to)
     }
 
-    /// Returns a view of at most `len` bytes from `offset`.
+    /// Returns a view of at most `len` bytes starting at `offset`.
     #[doc(hidden)]
     #[inline]
     pub fn view(&self, offset: usize, len: usize) -> View<'_> {
         let len = len.min(self.len().saturating_sub(offset));
-        // SAFETY: the range lies within the mapping, which lives as long as `self`; other threads and processes may
+        // SAFETY: the range lies within the mapping, which lives as long as `self`. Other threads and processes may
         // write to a view.
         unsafe { View::new(self.as_ptr().wrapping_add(offset), len) }
     }
 
-    /// Copies at most `len` bytes of `from` to `offset`. Returns their number.
+    /// Copies at most `len` bytes of `from` to `offset`. Returns the number of bytes copied.
     #[inline]
     pub fn copy_in(&self, from: &[u8], offset: usize, len: usize) -> usize {
         let len = len.min(self.len().saturating_sub(offset));
@@ -122,12 +122,12 @@ impl MemoryRegion {
         View::of(from).copy_to_one(to)
     }
 
-    /// Like [`copy_in`](Self::copy_in), for bytes of an operation from position `at`.
+    /// Like [`copy_in`](Self::copy_in), for bytes of an operation starting at position `at`.
     #[doc(hidden)]
     #[inline]
     pub fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
         let from = from.slice(at, len.min(self.len().saturating_sub(offset)));
-        // SAFETY: the range lies within the mapping, which lives as long as `self`; it is never the memory of an
+        // SAFETY: the range lies within the mapping, which lives as long as `self`. It is never the memory of an
         // operation, so source and destination do not overlap.
         unsafe { from.copy_in_pieces(self.as_ptr().wrapping_add(offset), from.len()) };
         from.len()
@@ -151,8 +151,8 @@ impl Drop for MemoryRegion {
         if !self.domain.context().is_here() {
             return;
         }
-        // SAFETY: queue pairs and bound windows hold the regions that they use, so no request uses this one; it is
-        // deregistered only once.
+        // SAFETY: queue pairs and bound windows keep the regions that they use alive, so no request uses this one. It
+        // is deregistered only once.
         let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.as_mr()) };
         note("ibv_dereg_mr", errno);
     }

@@ -1,4 +1,4 @@
-//! A registrar for a device, which registers any memory of the process with it.
+//! A registrar that registers any memory of the process with a device.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; each block states its own reason")]
 

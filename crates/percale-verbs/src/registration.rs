@@ -22,7 +22,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers the memory at these addresses. The kernel pins the pages, or refuses.
+    /// Registers the memory at these addresses. The kernel pins the pages or returns an error.
     ///
     /// # Errors
     /// The error that the device reports. ENOMEM usually means that the limit of locked memory is reached.
@@ -51,7 +51,7 @@ impl Registration {
         (mr.lkey, mr.rkey)
     }
 
-    /// Returns the protection domain in which it is registered.
+    /// Returns the protection domain in which the memory is registered.
     #[must_use]
     #[inline]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
@@ -74,7 +74,7 @@ impl Registration {
     /// Ends the registration. After `Ok` no access through it is in progress, and none will start.
     ///
     /// # Errors
-    /// The error that the device reports, with the registration, which then still exists.
+    /// The error that the device reports, and the registration, which then still exists.
     pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deregister() {
             Ok(()) => {
@@ -90,7 +90,8 @@ impl Registration {
         if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
-        // SAFETY: it is deregistered only once: `end` and `drop` have exclusive access, and `ended` is set afterwards.
+        // SAFETY: it is deregistered only once, because `end` and `drop` have exclusive access, and `ended` is set
+        // afterwards.
         let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
         VerbsError::check("ibv_dereg_mr", errno)
     }

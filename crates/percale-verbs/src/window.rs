@@ -1,9 +1,9 @@
 //! Memory windows: revocable rights to parts of regions, which are granted and revoked by posted requests.
 //!
-//! A window keeps every queue pair and all memory with which it was bound, until it is known that it is no longer
+//! A window keeps every queue pair and all memory with which it was bound alive, until it is known that it is no longer
 //! bound, or until it is deallocated. It is deallocated before these objects, because some devices stall when a queue
-//! pair is destroyed over which a window is bound, and no device deregisters a region under a window. An invalidation
-//! of a window that is not bound is refused here, because some drivers do not handle it correctly.
+//! pair is destroyed over which a window is bound, and no device deregisters a region to which a window is bound. An
+//! invalidation of a window that is not bound is refused here, because some drivers do not handle it correctly.
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
@@ -38,13 +38,13 @@ pub struct Window {
 
 #[derive(Debug, Default)]
 struct Bindings {
-    /// The queue pair over which a bind was posted and the memory of that bind, if no request to unbind was posted
-    /// since.
+    /// The queue pair over which a bind was posted and the memory of that bind. `None` if a request to unbind was
+    /// posted after that.
     bound: Option<(Arc<QueuePair>, Backing)>,
     kept: Vec<(Arc<QueuePair>, Backing)>,
 }
 
-/// Memory that a window may be bound to, which must allow [`Rights::BIND`].
+/// Memory to which a window may be bound. It must allow [`Rights::BIND`].
 #[derive(Clone, Debug)]
 pub enum Backing {
     /// A part of a region: its offset in the region, and its length in bytes.
@@ -68,7 +68,7 @@ impl Backing {
         }
     }
 
-    /// Returns its first `len` bytes.
+    /// Returns the first `len` bytes of the memory.
     fn first(&self, len: usize) -> Self {
         match self {
             Self::Region(region, offset, all) => Self::Region(Arc::clone(region), *offset, len.min(*all)),
@@ -151,8 +151,8 @@ impl Window {
     /// window. A window of type 2 must not be bound.
     ///
     /// # Errors
-    /// EBUSY for a window of type 2 that is bound; EPERM if pair, memory and window do not belong to the same domain;
-    /// EFAULT outside the memory; otherwise the error that the device reports.
+    /// EBUSY for a window of type 2 that is bound; EPERM if the queue pair, the memory and the window do not belong to
+    /// the same domain; EFAULT if the range is outside the memory; otherwise the error that the device reports.
     pub fn bind(&self, pair: &Arc<QueuePair>, id: u64, binding: &Binding) -> Result<(), VerbsError> {
         let call = "ibv_bind_mw";
         let same = |domain: &Arc<ProtectionDomain>| Arc::ptr_eq(domain, &self.domain);
@@ -173,18 +173,18 @@ impl Window {
                 };
                 let send_flags = abi::SEND_SIGNALED.cast_unsigned();
                 let mut request = abi::MwBind { wr_id: id, send_flags, bind_info: info };
-                // SAFETY: pair, window and registration are alive during the call, which reads their keys and sets the
-                // window's key, under the lock; the request refers to them only by keys. `self` keeps the objects of
-                // the binding from before the call until `let_go` or the end of the window; the code that registered
-                // the memory guarantees that peers may access it for that long.
+                // SAFETY: the queue pair, the window and the registration are alive during the call, which reads their
+                // keys and sets the window's key, under the lock. The request refers to them only by keys. `self` keeps
+                // the objects of the binding from before the call until `let_go` or the end of the window. The code
+                // that registered the memory guarantees that peers may access it for that long.
                 VerbsError::check(call, unsafe { bind(pair.as_ptr(), window, &raw mut request) })?;
             }
             WindowKind::Two => {
                 let key = counted_up(self.key());
                 let mut request = abi::SendWr::new(id, abi::WR_BIND_MW);
                 request.bind_mw = abi::BindMw { mw: window, rkey: key, bind_info: info };
-                // SAFETY: the request names no list, and refers to window and registration by their keys, which are
-                // read during the call. `self` keeps the objects of the binding, as for type 1.
+                // SAFETY: the request names no list, and refers to the window and the registration by their keys, which
+                // are read during the call. `self` keeps the objects of the binding, as for type 1.
                 unsafe { pair.post(&mut request) }?;
                 // SAFETY: the window is alive, and its key may be changed under the lock.
                 unsafe { (*window).rkey = key };
@@ -194,12 +194,12 @@ impl Window {
         Ok(())
     }
 
-    /// Posts a local invalidation of a bound window of type 2. After its completion no access through the window is
-    /// possible.
+    /// Posts a local invalidation of a bound window of type 2. After its completion the window does not allow any
+    /// access.
     ///
     /// # Errors
     /// EINVAL if the window is of type 1 or not bound; EPERM if it was bound over another queue pair, which some
-    /// devices would not refuse; otherwise the error that the device reports.
+    /// devices do not check; otherwise the error that the device reports.
     pub fn invalidate(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
         let mut bindings = self.lock();
         let refused = |errno| Err(VerbsError { call: "an invalidation", errno });
@@ -217,7 +217,8 @@ impl Window {
         Ok(())
     }
 
-    /// Posts a request that unbinds a window: a bind with a length of zero for type 1, an invalidation for type 2.
+    /// Posts a request that unbinds a window, which is a bind with a length of zero for type 1 and an invalidation for
+    /// type 2.
     ///
     /// # Errors
     /// Like [`bind`](Self::bind) and [`invalidate`](Self::invalidate).
@@ -235,8 +236,8 @@ impl Window {
         self.lock().bound = None;
     }
 
-    /// Drops all objects of earlier bindings if the window is not bound. The caller has seen the completion of every
-    /// posted request.
+    /// Drops all objects of earlier bindings if the window is not bound. The caller must have seen the completion of
+    /// every posted request.
     pub fn let_go(&self) {
         let mut bindings = self.lock();
         if bindings.bound.is_none() {
@@ -244,10 +245,10 @@ impl Window {
         }
     }
 
-    /// Deallocates the window, bound or not. After `Ok` no access through it is possible.
+    /// Deallocates the window, whether it is bound or not. After `Ok` it does not allow any access.
     ///
     /// # Errors
-    /// The error that the device reports, with the window, which then still exists.
+    /// The error that the device reports, and the window, which then still exists.
     pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deallocate() {
             Ok(()) => {
@@ -265,9 +266,9 @@ impl Window {
             return Ok(());
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: it is deallocated only once: `end` and `drop` have exclusive access, and `ended` is set afterwards.
-        // The queue pairs and the memory that it keeps exist, because `end` and `drop` deallocate the window before its
-        // fields are dropped.
+        // SAFETY: it is deallocated only once, because `end` and `drop` have exclusive access, and `ended` is set
+        // afterwards. The queue pairs and the memory that it keeps exist, because `end` and `drop` deallocate the
+        // window before its fields are dropped.
         VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
     }
 }

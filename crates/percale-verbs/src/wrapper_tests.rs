@@ -1,11 +1,11 @@
-//! Tests of the wrappers on a device: this machine's, or one of the double of libibverbs.
+//! Tests of the wrappers on a device of this machine, or of the double of libibverbs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Opens the first port of this machine that carries traffic, or prints why there is none.
+/// Opens the first active port of this machine, or prints the reason why there is none.
 fn adapter() -> Option<Adapter> {
     match Adapter::open() {
         Ok(adapter) => Some(adapter),
@@ -16,7 +16,7 @@ fn adapter() -> Option<Adapter> {
     }
 }
 
-/// A port that carries traffic.
+/// An active port.
 struct Adapter {
     domain: Arc<ProtectionDomain>,
     path: Path,
@@ -87,7 +87,7 @@ fn sides(adapter: &Adapter) -> (Side, Side) {
 }
 
 impl Side {
-    /// Returns the next completion, within ten seconds. Only one may arrive at a time.
+    /// Returns the next completion. Waits for at most ten seconds. Only one may arrive at a time.
     fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();
@@ -167,7 +167,8 @@ fn failed_pair_flushes_posted_requests() {
     assert_eq!((got.id, got.status != 0), (100, true), "{}", two.queue.explain(got.status));
 }
 
-/// Credits prevent this situation for a wire. A sender without credits gets an error instead of waiting forever.
+/// If the receiver has no receive posted, the sender gets an error instead of waiting forever. In a `Wire`, credits
+/// prevent this situation.
 #[test]
 fn a_receiver_without_a_receive_is_an_error_for_the_sender() {
     let Some(adapter) = adapter() else { return };

@@ -13,7 +13,7 @@ use super::malformed::Malformed;
 pub struct AddressBytes {
     family: U16,
     port: U16,
-    /// The IP address; an IPv4 address is stored as an IPv4-mapped IPv6 address.
+    /// The IP address. An IPv4 address is stored as an IPv4-mapped IPv6 address.
     ip: [u8; 16],
 }
 
@@ -32,7 +32,7 @@ impl AddressBytes {
     /// Parses the wire representation.
     ///
     /// # Errors
-    /// If the address is malformed, or cannot be connected to.
+    /// If the address is malformed, or if a socket cannot connect to it.
     pub fn parse(&self) -> Result<SocketAddr, Malformed> {
         let wide = Ipv6Addr::from(self.ip);
         let ip = match self.family.get() {

@@ -1,8 +1,8 @@
 //! The numbers of the contexts that share an address (`endpoint::scalable`).
 //!
-//! A hello contains the number of a context in 16 bits. Contexts that peers can address are counted from 0. After them
-//! come the contexts that only send and that peers cannot address. *Senders* are counted from [`FIRST_SENDER`]: sender
-//! `FIRST_SENDER + n` is the sending half of context `n`, with a separate connection.
+//! A hello contains the number of a context in 16 bits. Contexts that peers can address are counted from 0. They are
+//! followed by the contexts that only send and that peers cannot address. *Senders* are counted from [`FIRST_SENDER`]:
+//! sender `FIRST_SENDER + n` is the sending half of context `n`, with a separate connection.
 
 /// The number of the first sender. Smaller numbers belong to other contexts.
 pub const FIRST_SENDER: u16 = 1 << 15;
@@ -12,7 +12,7 @@ pub const FIRST_SENDER: u16 = 1 << 15;
 pub struct Contexts {
     /// The number of contexts, without the senders.
     pub all: u16,
-    /// The number of contexts that peers can address: the first ones.
+    /// The number of contexts that peers can address, which are the first ones.
     pub named: u16,
     /// The number of senders.
     pub senders: u16,
@@ -30,14 +30,14 @@ impl Contexts {
     }
 }
 
-/// Returns the number of sender `index`, if it can have one.
+/// Returns the number of sender `index`, if that sender can have a number.
 #[must_use]
 #[inline]
 pub const fn sender(index: u16) -> Option<u16> {
     if index < FIRST_SENDER { FIRST_SENDER.checked_add(index) } else { None }
 }
 
-/// Returns the context to which the sender with this number belongs; `None` if the number is not that of a sender.
+/// Returns the context to which the sender with this number belongs, or `None` if the number is not that of a sender.
 #[must_use]
 #[inline]
 pub const fn half_of(number: u16) -> Option<u16> {

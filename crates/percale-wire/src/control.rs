@@ -1,9 +1,9 @@
-//! Messages about connections between two endpoints that have one connection each ([`Kind::Control`]).
+//! Messages about connections between two endpoints that each have a single connection ([`Kind::Control`]).
 //!
-//! An endpoint that needs a connection sends a *request* to a listener. The listener's owner rejects it, or accepts it
-//! with an endpoint: *granted* contains the address of that endpoint, and the requester connects to it. The data of
-//! either side, at most [`DATA_LIMIT`] bytes, is at the end of the payload. Nothing here is trusted: a frame that
-//! cannot be parsed ends the connection over which it came.
+//! An endpoint that needs a connection sends a *request* to a listener. The listener's owner rejects the request, or
+//! accepts it and assigns an endpoint to it. *Granted* contains the address of that endpoint, and the requester
+//! connects to it. The data of either side, at most [`DATA_LIMIT`] bytes, is at the end of the payload. Nothing here is
+//! trusted: a frame that cannot be parsed ends the connection over which it arrived.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ pub const CONTROL_BYTES: usize = size_of::<GrantedBytes>() + DATA_LIMIT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rejection {
-    /// The listener's owner rejected it.
+    /// The listener's owner rejected the request.
     Owner = 1,
     /// Too many requests wait at the listener.
     Backlog = 2,
@@ -56,7 +56,7 @@ pub enum Control {
     Granted {
         /// The address of the endpoint that will have the connection.
         address: SocketAddr,
-        /// Whether that endpoint listens on every interface: it is then reached at the IP address of the listener.
+        /// Whether that endpoint listens on every interface. If so, it is reached at the IP address of the listener.
         anywhere: bool,
         /// The incarnation of that endpoint.
         incarnation: u128,
@@ -73,7 +73,7 @@ pub enum Control {
 }
 
 impl std::fmt::Debug for Control {
-    /// The kind of the frame, without the incarnation and the applications' data.
+    /// Prints the kind of the frame, without the incarnation and the applications' data.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Request { .. } => "Control::Request",
@@ -93,7 +93,7 @@ struct GrantedBytes {
     reserved: [u8; 3],
 }
 
-/// The kind of the frame, in the head's `id`.
+/// The kinds of the frame, in the head's `id`.
 const REQUEST: u32 = 1;
 const GRANTED: u32 = 2;
 const REJECTED: u32 = 3;
@@ -159,10 +159,10 @@ impl Control {
     }
 }
 
-/// Parses arbitrary bytes as a control frame, and checks that the result encodes to the same bytes.
+/// Parses arbitrary bytes as a control frame, and checks that encoding the result gives the same bytes.
 ///
 /// # Panics
-/// If it does not.
+/// If the bytes differ.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_control(bytes: &[u8]) {
     let Some((&[flags, id, tag], payload)) = bytes.split_first_chunk() else { return };

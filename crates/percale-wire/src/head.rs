@@ -1,4 +1,4 @@
-//! The head that every frame starts with.
+//! The head at the start of every frame.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U32, U64};
@@ -8,79 +8,82 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
-    /// An untagged message, payload included.
+    /// An untagged message with its payload.
     #[default]
     Message = 1,
-    /// A tagged message, payload included.
+    /// A tagged message with its payload.
     Tagged = 2,
-    /// An untagged message whose payload stays with the sender for now: the frame's payload is an offer ([`Offer`]).
+    /// An untagged message whose payload stays with the sender for now. The frame's payload is an offer ([`Offer`]).
     MessageOffer = 3,
     /// A tagged message whose payload stays with the sender for now, as for [`MessageOffer`](Self::MessageOffer).
     TaggedOffer = 4,
-    /// The receiver requests the payload of an offer: `id` is the sender's operation, `tag` the receiver's token. The
-    /// payload is the transport's description of the destination.
+    /// The receiver requests the payload of an offer. `id` is the sender's operation, and `tag` the receiver's token.
+    /// The payload is the transport's description of the destination.
     Pull = 5,
-    /// Bytes that a pull requested: `id` is the receiver's token, `tag` the offset of these bytes. Without bytes, at
-    /// offset [`GONE`], the frame ends the pull as failed; `data` is then 0 or, for an expected read, the number of the
-    /// refusal.
+    /// Bytes that a pull requested. `id` is the receiver's token, and `tag` the offset of these bytes. Without bytes,
+    /// at offset [`GONE`], the frame ends the pull as failed. In this case `data` is 0 or, for an expected read, the
+    /// number of the refusal.
     Data = 6,
-    /// The receiver needs no more of an offer: `id` is the sender's operation.
+    /// The receiver does not need any more of an offer. `id` is the sender's operation.
     Pulled = 7,
-    /// A message that requested an acknowledgement (`Flags::ACK`) was delivered: `id` is the sender's operation. `tag`
-    /// is 0, or the error code if it was not delivered.
+    /// A message that requested an acknowledgement (`Flags::ACK`) was delivered. `id` is the sender's operation. `tag`
+    /// is 0, or the error code if the message was not delivered.
     Ack = 8,
-    /// The receiver's unexpected messages fill their share of memory: the peer must offer messages instead of sending
-    /// them (`id` = 1), or need no longer do so (0).
+    /// The receiver's unexpected messages fill their share of memory, and the peer must offer messages instead of
+    /// sending them (`id` = 1). With `id` = 0 the peer need no longer do so.
     Offers = 9,
-    /// The sender closes the connection in an orderly way; no further frames follow.
+    /// The sender closes the connection normally. No further frames follow.
     Bye = 10,
     /// An empty frame, which keeps the transport's bookkeeping up to date.
     Nothing = 11,
-    /// A frame of the transport: the resources that follow on its control channel, or a change of its rings.
+    /// A frame of the transport. It announces resources that follow on the transport's control channel, or a change of
+    /// its rings.
     Transport = 12,
-    /// Bytes to be written to a region: `data` is its key, `tag` the address, `id` the initiator's part.
+    /// Bytes to be written to a region. `data` is its key, `tag` the address, and `id` the initiator's part.
     Write = 13,
-    /// Like [`Write`](Self::Write), but the bytes wait at the initiator: the payload is an [`Offer`].
+    /// Like [`Write`](Self::Write), but the bytes wait at the initiator, and the payload is an [`Offer`].
     WriteOffer = 14,
-    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write); the payload is a
+    /// A request for bytes of a region. `data`, `tag` and `id` are as for [`Write`](Self::Write). The payload is a
     /// [`ReadHead`].
     Read = 15,
-    /// Bytes that a read requested, or values that an atomic operation fetched: `id` is the initiator's part, which
-    /// this completes. `data` (with [`Flags::DATA`]) as for [`Done`](Self::Done).
+    /// Bytes that a read requested, or values that an atomic operation fetched. `id` is the initiator's part, which
+    /// this frame completes. `data` (with [`Flags::DATA`]) is as for [`Done`](Self::Done).
     ReadData = 16,
-    /// The bytes that a read requested wait at the target: `id` is the initiator's part, `tag` the target's operation,
+    /// The bytes that a read requested wait at the target. `id` is the initiator's part, `tag` the target's operation,
     /// and the payload an [`Offer`].
     ReadOffer = 17,
-    /// An atomic operation on a region: `data`, `tag` and `id` as for [`Write`](Self::Write); the payload is an
+    /// An atomic operation on a region. `data`, `tag` and `id` are as for [`Write`](Self::Write). The payload is an
     /// [`AtomicHead`] and the operands.
     Atomic = 18,
-    /// A part of a remote access is complete: `id` is the initiator's part, `tag` is 0 or the number of the refusal. If
-    /// a [`Wrote`](Self::Wrote) may follow, `data` (with [`Flags::DATA`]) is the generation of the region that was
-    /// changed.
+    /// A part of a remote access is complete. `id` is the initiator's part, and `tag` is 0 or the number of the
+    /// refusal. If a [`Wrote`](Self::Wrote) may follow, `data` (with [`Flags::DATA`]) is the generation of the region
+    /// that was changed.
     Done = 19,
-    /// A peer has written or read a region: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data,
-    /// and `id` a [`Counts`] with the counts that the target still has to make. The payload is a [`Notice`].
+    /// A peer has written or read a region. `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data,
+    /// and `id` a [`Counts`] with the counters that the target still has to update. The payload is a [`Notice`].
     Wrote = 20,
-    /// Local transports: a query for direct access to the region with the key `data`. `id` is chosen by the sender.
+    /// For local transports: a query for direct access to the region with the key `data`. `id` is chosen by the sender.
     Resolve = 21,
     /// The answer to [`Resolve`](Self::Resolve).
     Resolved = 22,
-    /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`,
-    /// with its number `id`; the target may help.
+    /// For local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`,
+    /// with its number `id`. The target may help.
     Assist = 23,
-    /// The sender counts accesses to its regions, of these kinds (`id` is a [`Counts`]): the receiver must report
-    /// accesses that the sender does not execute. The first frame of a connection.
+    /// The sender counts accesses of these kinds to its regions (`id` is a [`Counts`]), so the receiver must report
+    /// accesses that the sender does not execute. This is the first frame of a connection.
     Counts = 24,
-    /// A message about a connection of endpoints that have one connection each: see [`control`](super::control).
+    /// A message about a connection of endpoints that each have a single connection (see [`control`](super::control)).
     Control = 25,
-    /// A message of a group: `tag` identifies the group, `data` the operation that it belongs to. Without payload, and
-    /// with `data` from [`ABORT`] on: the group is broken, with the error of that number (the low half). With `data`
-    /// from [`JOIN`](super::join::JOIN) on: a [`Join`](super::join::Join), and `tag` identifies a list of members.
+    /// A message of a group. `tag` identifies the group, and `data` the operation to which it belongs. A message
+    /// without payload has another meaning if `data` is large. From [`ABORT`] on, the group is broken, with the error
+    /// whose number is in the low half. From [`JOIN`](super::join::JOIN) on, `data` is a [`Join`](super::join::Join),
+    /// and `tag` identifies a list of members.
     Collective = 26,
     /// Like [`Collective`](Self::Collective), but the payload stays with the sender for now.
     CollectiveOffer = 27,
-    /// Only over verbs, like the next three: the identity of a queue pair for accesses by the requesting side (`id` 0),
-    /// or of the one at its other end (`id` 1). The payload is an [`OfferedBytes`](super::queue_pair::OfferedBytes).
+    /// Only over verbs, like the next three kinds. The identity of a queue pair for accesses by the requesting side
+    /// (`id` 0), or of the queue pair at its other end (`id` 1). The payload is an
+    /// [`OfferedBytes`](super::queue_pair::OfferedBytes).
     QueuePair = 28,
     /// A query for the location of the region with the key `data`, for RDMA. `id` is chosen by the sender.
     Locate = 29,
@@ -88,14 +91,14 @@ pub enum Kind {
     Located = 30,
     /// The grant with the number `id`, of the region with the key `data`, is revoked (`tag` 0). The initiator answers
     /// with the same frame and `tag` 1, once none of its posted operations uses the grant any more. With `tag` 2, and
-    /// neither `id` nor `data`: the target's end of the queue pair for granted accesses is in error; the grants stay
-    /// valid over another one.
+    /// neither `id` nor `data`, the target's end of the queue pair for granted accesses is in error. The grants stay
+    /// valid over another queue pair.
     Revoked = 31,
 }
 
 impl Kind {
     /// Returns whether frames of this kind begin an operation. Their sender can delay them. So when the queue of a link
-    /// is full, the frames that the link still accepts are reserved for completing operations under way.
+    /// is full, the frames that the link still accepts are reserved for completing operations that are in progress.
     #[must_use]
     #[inline]
     pub const fn begins(self) -> bool {
@@ -146,18 +149,18 @@ impl Kind {
 }
 
 bitflags! {
-    /// Flags of a frame: the contents and requests besides its payload.
+    /// Flags of a frame. They describe its contents and requests.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// `data` holds 8 bytes of remote completion data.
+        /// `data` contains 8 bytes of remote completion data.
         const DATA = 1;
-        /// `id` is meaningful.
+        /// `id` has a value.
         const ID = 2;
         /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
         const ACK = 4;
         /// For a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
         const TELLS = 8;
-        /// The frame is one of several parts of an access: the target does not count it.
+        /// The frame is one of several parts of an access, and the target does not count it.
         const PART = 16;
         /// For a message: `data` is the key of a window that the receiver invalidates first. Always set together with
         /// [`ACK`](Self::ACK).
@@ -171,9 +174,9 @@ bitflags! {
     pub struct Counts: u32 {
         /// The region, if it has a counter.
         const REGION = 1;
-        /// The endpoint, if it counts writes and atomic operations that fetch nothing.
+        /// The endpoint, if it counts writes and non-fetching atomic operations.
         const WRITES = 2;
-        /// The endpoint, if it counts reads and atomic operations that fetch.
+        /// The endpoint, if it counts reads and fetching atomic operations.
         const READS = 4;
     }
 }
@@ -182,18 +185,19 @@ bitflags! {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Notice {
-    /// The generation of the region that was accessed, since another region may have its key by now. 0 if the initiator
-    /// does not have it, which is possible for reads: then nothing is reported, and only the endpoint's counters count.
+    /// The generation of the region that was accessed, because another region may have its key in the meantime. It is 0
+    /// if the initiator does not have it, which is possible for reads. In this case nothing is reported, and only the
+    /// endpoint's counters are updated.
     pub generation: U64,
     /// The number of bytes that were accessed.
     pub len: U64,
 }
 
 /// The maximum number of bytes of a region in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame, unless a
-/// link that is a stream carries longer ones. Longer transfers are offered.
+/// link that is a stream carries longer frames. Longer transfers are offered.
 pub const RMA_EAGER: usize = 16 << 10;
 
-/// See [`Kind::Collective`].
+/// The start of the range of `data` in which a [`Kind::Collective`] frame aborts its group.
 pub const ABORT: u64 = 0xffff_ffff_0000_0000;
 
 /// The offset of a [`Kind::Data`] frame that announces that no bytes follow.
@@ -208,11 +212,11 @@ pub struct Head {
     pub flags: Flags,
     /// The length of the payload in this frame, in bytes.
     pub len: u32,
-    /// The tag of a tagged message, else as defined by [`Kind`].
+    /// The tag of a tagged message, otherwise as defined by [`Kind`].
     pub tag: u64,
-    /// Remote completion data, 0 without [`Flags::DATA`].
+    /// Remote completion data, or 0 without [`Flags::DATA`].
     pub data: u64,
-    /// An operation or token, as defined by [`Kind`]; 0 without [`Flags::ID`].
+    /// An operation or token, as defined by [`Kind`], or 0 without [`Flags::ID`].
     pub id: u32,
 }
 
@@ -233,7 +237,7 @@ pub struct HeadBytes {
 /// The size of a head on a byte stream, in bytes.
 pub const HEAD_BYTES: usize = size_of::<HeadBytes>();
 
-/// Part of every head, so that a lost position in the stream is detected at once.
+/// The check word of every head, which detects a lost position in the stream at once.
 const CHECK: u32 = 0x7065_7263;
 
 impl Head {
@@ -271,20 +275,20 @@ impl Head {
     }
 }
 
-/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: the length of the
-/// waiting data, and its location for a local peer. The receiver may read a source directly only if `pieces` is 1. A
-/// vectored source has more pieces. A source that may be revoked meanwhile has 0 pieces, and its address and arena are
-/// 0. In both cases the sender pushes or sends the data.
+/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]. It contains the length
+/// of the waiting data, and its location for a local peer. The receiver may read a source directly only if `pieces` is
+/// 1. A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
+/// arena are 0. In both cases the sender pushes or sends the data.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
     /// The number of bytes that wait at the sender.
     pub len: U64,
-    /// The address of the first byte in the sender; 0 if the receiver cannot use it.
+    /// The address of the first byte in the sender, or 0 if the receiver cannot use it.
     pub address: U64,
-    /// The sealed arena that contains the source; or 0 if `address` is ordinary memory.
+    /// The sealed arena that contains the source, or 0 if `address` is ordinary memory.
     pub arena: U32,
-    /// The number of segments of the source; or 0 if only the sender may read it.
+    /// The number of segments of the source, or 0 if only the sender may read it.
     pub pieces: U32,
     /// The offset of the first byte in that arena.
     pub offset: U64,
@@ -296,13 +300,13 @@ pub struct Offer {
 pub struct ReadHead {
     /// The number of bytes.
     pub len: U64,
-    /// 0, or one more than the token of a pull that the initiator has begun for these bytes: the target sends them at
-    /// once as the data of that pull. Only over links that are streams.
+    /// 0, or one more than the token of a pull that the initiator has begun for these bytes. The target then sends them
+    /// at once as the data of that pull. This is used only over links that are streams.
     pub expected: U64,
 }
 
-/// The start of the payload of a [`Kind::Atomic`]. The operands follow, then (for a compare) the same number of compare
-/// values.
+/// The start of the payload of a [`Kind::Atomic`]. The operands follow, and after them (for a compare) the same number
+/// of compare values.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AtomicHead {
@@ -310,7 +314,7 @@ pub struct AtomicHead {
     pub op: u8,
     /// The number of the data type.
     pub datatype: u8,
-    /// 0: nothing is returned; 1: the previous values are returned; 2: like 1, and compare values follow.
+    /// 0 if nothing is returned, 1 if the previous values are returned, and 2 if in addition compare values follow.
     pub kind: u8,
     /// Always 0.
     pub reserved: u8,

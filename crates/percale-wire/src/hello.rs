@@ -1,11 +1,11 @@
 //! The messages that two endpoints exchange before a connection is established.
 //!
-//! TCP determines the result: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
-//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)). For verbs both sides send the
-//! identities of their queue pairs before the `Commit` ([`queue_pair`](super::queue_pair)).
+//! TCP determines the result. The messages are `Hello` →, ← `Hello`, then with an authorization key `Proof` →, then ←
+//! `Verdict`, then `Commit` → unless the two endpoints met over shared memory (see [`meeting`](super::meeting)). For
+//! verbs both sides send the identities of their queue pairs before the `Commit` ([`queue_pair`](super::queue_pair)).
 //!
-//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and no later byte. The first
-//! [`PREFIX_BYTES`] of a hello have the same layout in every version, so that two versions can recognize each other.
+//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream. The first [`PREFIX_BYTES`] of a
+//! hello have the same layout in every version, so that two versions can recognize each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,8 +25,8 @@ pub use super::malformed::{Malformed, VERSION};
 /// The first bytes of every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
 
-/// The incarnation of an endpoint: 128 random bits, made when the endpoint opens. An endpoint with another incarnation
-/// is another peer.
+/// The incarnation of an endpoint, which consists of 128 random bits that are generated when the endpoint opens. An
+/// endpoint with another incarnation is another peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub [u8; 16]);
 
@@ -34,7 +34,7 @@ impl Incarnation {
     /// Creates a new incarnation.
     ///
     /// # Errors
-    /// If the kernel provides no random bytes.
+    /// If the kernel does not provide random bytes.
     pub fn random() -> std::io::Result<Self> {
         random().map(Self)
     }
@@ -53,13 +53,13 @@ impl fmt::Display for Incarnation {
 }
 
 impl fmt::Debug for Incarnation {
-    /// Without the value: processes that know it can find the endpoint's socket.
+    /// Does not print the value, because processes that know it can find the endpoint's socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Incarnation")
     }
 }
 
-/// Identifies one connection. The side that accepts the connection makes the token; the initiator presents it at the
+/// Identifies one connection. The side that accepts the connection creates the token. The initiator presents it at the
 /// meeting, and a reset contains it.
 pub type Token = [u8; 16];
 
@@ -73,11 +73,11 @@ bitflags! {
         const TCP = 2;
         /// The endpoint has an authorization key and requires one.
         const AUTHORIZATION = 4;
-        /// The endpoint no longer has the connection in `reset`: the peer must drop it.
+        /// The endpoint no longer has the connection in `reset`, and the peer must drop it.
         const RESET = 8;
-        /// The endpoint may use verbs: it has a port that carries traffic.
+        /// The endpoint may use verbs, because it has an active port.
         const VERBS = 16;
-        /// The call does not request a connection, but queries one: see [`Ruling::Known`].
+        /// The call does not request a connection, but queries one (see [`Ruling::Known`]).
         const PROBE = 32;
     }
 }
@@ -145,9 +145,9 @@ impl Prefix {
 /// The host, network namespace and user of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The kernel's boot id; all zero if unknown, in which case it equals no other.
+    /// The kernel's boot id. It is all zero if it is unknown. In this case it does not match any other.
     pub boot: [u8; 16],
-    /// Device and inode number of the network namespace.
+    /// The device and inode numbers of the network namespace.
     pub namespace: (u64, u64),
     /// The effective user id, as seen by that process.
     pub user: u32,
@@ -178,24 +178,24 @@ pub struct Hello {
     pub place: Place,
     /// The address that it advertises.
     pub address: SocketAddr,
-    /// The address that was called: the address that the initiator used, or the local address of the acceptor's socket.
-    /// They are equal unless addresses are translated on the way.
+    /// The address that was called. For the initiator this is the address that it used, and for the acceptor the local
+    /// address of its socket. They are equal unless addresses are translated on the way.
     pub called: SocketAddr,
-    /// The number of the context at that address; 0 if there is only one.
+    /// The number of the context at that address, or 0 if there is only one.
     pub context: u16,
-    /// From the initiator: the number of the requested context at the called address.
+    /// The number of the context at the called address that the initiator requests.
     pub wanted: u16,
     /// The incarnation of the endpoint.
     pub incarnation: Incarnation,
-    /// With [`HelloFlags::RESET`]: the connection that the endpoint no longer has. With [`HelloFlags::PROBE`]: the call
+    /// With [`HelloFlags::RESET`], the connection that the endpoint no longer has. With [`HelloFlags::PROBE`], the call
     /// that is queried ([`name_of_call`]), or zero if the established connection is queried.
     pub reset: Token,
-    /// Makes the proofs of this connection invalid for all others.
+    /// A random number that makes the proofs of this connection invalid for all others.
     pub nonce: [u8; 32],
 }
 
 impl HelloBytes {
-    /// Returns the number of the requested context of the called address; any value is possible.
+    /// Returns the number of the requested context of the called address. Any value is possible.
     #[must_use]
     #[inline]
     pub const fn wanted(&self) -> u16 {
@@ -224,7 +224,7 @@ impl HelloBytes {
     }
 }
 
-/// Returns the name of a call, computed from the nonce in its hello and the address that it was made to. Only a call
+/// Returns the name of a call. It is computed from the nonce in its hello and the address that was called. Only a call
 /// that reached this address has this name.
 #[must_use]
 #[inline]
@@ -233,7 +233,7 @@ pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
 }
 
 /// Returns the proof, for the other end of a connection, that this end still has the connection. It is computed from
-/// the connection's token, which no third endpoint has, and from both nonces of the call that queries it.
+/// the connection's token, which no third endpoint has, and from both nonces of the call that queries the connection.
 #[must_use]
 #[inline]
 pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
@@ -302,7 +302,7 @@ impl Hello {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Proof {
-    /// HMAC-SHA-256 over role and both hellos.
+    /// HMAC-SHA-256 over the role and both hellos.
     pub mac: [u8; 32],
 }
 
@@ -317,12 +317,12 @@ pub enum Ruling {
     Verbs,
     /// The token identifies the connection that the acceptor already has with this incarnation.
     Duplicate,
-    /// Another connection between the two is being made; the initiator waits for it.
+    /// Another connection between the two endpoints is being made. The initiator waits for it.
     Busy,
     /// The call is refused.
     Refuse,
-    /// The answer to a probe: the call belongs to this endpoint, or (the token is [`proof_of_holding`]) it has the
-    /// connection.
+    /// The answer to a probe: the call belongs to this endpoint, or the endpoint has the connection (in this case the
+    /// token is [`proof_of_holding`]).
     Known,
 }
 
@@ -337,7 +337,7 @@ pub struct Verdict {
     pub token: Token,
 }
 
-/// The wire representation of a verdict. The MAC covers both hellos and the verdict itself; it is zero if no key is
+/// The wire representation of a verdict. The MAC covers both hellos and the verdict itself. It is zero if no key is
 /// used.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -346,7 +346,7 @@ pub struct VerdictBytes {
     why: u8,
     reserved: [u8; 6],
     token: Token,
-    /// HMAC-SHA-256 over role, both hellos and [`VerdictBytes::covered`].
+    /// HMAC-SHA-256 over the role, both hellos and [`VerdictBytes::covered`].
     pub mac: [u8; 32],
 }
 
@@ -398,7 +398,7 @@ impl Verdict {
     }
 }
 
-/// The initiator's last message over TCP, with the kind of the connection (sent unless the meeting succeeded).
+/// The initiator's last message over TCP, with the kind of the connection. It is sent unless the meeting succeeded.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CommitBytes {
@@ -415,7 +415,7 @@ pub enum Choice {
     Nothing,
     /// This socket is the connection.
     Tcp,
-    /// The queue pairs are the connection; the socket only signals the end of the peer.
+    /// The queue pairs are the connection. The socket only signals the end of the peer.
     Verbs,
 }
 

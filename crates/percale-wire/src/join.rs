@@ -1,31 +1,31 @@
 //! The messages that the members of a list exchange when they join a group (see
 //! [`Kind::Collective`](super::head::Kind::Collective)).
 //!
-//! Such a message is a message of a group without payload: its tag is a digest of the list, and its data is a [`Join`].
+//! Such a message is a message of a group without payload. Its tag is a digest of the list, and its data is a [`Join`].
 
-/// Data from this value on (and below [`ABORT`](super::head::ABORT)) is a [`Join`].
+/// The minimum value of data that is a [`Join`]. The maximum is below [`ABORT`](super::head::ABORT).
 pub const JOIN: u64 = 1 << 63;
 
 /// The position of the kind of the message, in the bits below the mark.
 const KIND: u32 = 61;
 /// The bits below the kind, which are the content of the message.
 const REST: u64 = (1 << KIND) - 1;
-/// The number of bits of a failed attempt's number; the error's number is above it.
+/// The number of bits of the number of a failed attempt. The number of the error is above these bits.
 const NUMBER: u32 = 45;
 
 /// A control message that the members of a group exchange when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// To the member above: the sender, and all members below it, have joined. Contains the number of the sender's
+    /// Sent to the member above. The sender and all members below it have joined. Contains the number of the sender's
     /// attempt.
     Ready(u64),
-    /// To a member below, for its attempt: all members have joined. Contains the name of the group.
+    /// Sent to a member below, for its attempt. All members have joined. Contains the name of the group.
     Agreed(u64),
-    /// To both: the sender's attempt with this number has failed.
+    /// Sent to both. The sender's attempt with this number has failed.
     Failed {
         /// The number of the attempt.
         number: u64,
-        /// The error's number.
+        /// The number of the error.
         error: u16,
     },
 }
@@ -55,7 +55,7 @@ impl Join {
         }
     }
 
-    /// Returns the name of a group from a digest: the part of it that is transmitted.
+    /// Returns the name of a group, which is the transmitted part of a digest.
     #[must_use]
     #[inline]
     pub const fn name(digest: u64) -> u64 {

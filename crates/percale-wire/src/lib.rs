@@ -1,10 +1,10 @@
-//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//! An internal crate of [percale](https://docs.rs/percale). Its API is not stable: programs use `percale`.
 //!
-//! The wire protocol between peers: frame layouts, shared by every transport.
+//! The wire protocol between peers. It consists of frame layouts that every transport shares.
 //!
-//! All messages are little-endian; the hello contains the version. Nothing that a peer sends is trusted: a frame is
+//! All messages are little-endian. The hello contains the version. Nothing that a peer sends is trusted: a frame is
 //! parsed into plain values, which are all checked, and a frame that cannot be parsed ends the connection over which it
-//! came.
+//! arrived.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

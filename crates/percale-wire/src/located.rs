@@ -11,7 +11,8 @@ pub enum Located {
     Granted(Grant),
     /// The owner executes each access itself.
     Executed,
-    /// The owner has no region with this key, or cannot grant access now. The peer does not remember this answer.
+    /// The owner has no region with this key, or cannot grant access at the moment. The peer does not store this
+    /// answer.
     Unknown,
 }
 
@@ -28,7 +29,8 @@ pub struct Grant {
     pub remote_key: u32,
     /// The first byte's address as used by peers.
     pub base: u64,
-    /// The length in bytes: not 0, and so small that the address of the last byte fits in 64 bits, from either base.
+    /// The length in bytes. It is not 0, and so small that the address of the last byte fits in 64 bits, from either
+    /// base.
     pub len: u64,
     /// The first byte's address for the device.
     pub address: u64,
@@ -43,7 +45,7 @@ percale_memory::short_debug!(LocatedBytes, "LocatedBytes");
 #[repr(C)]
 pub struct LocatedBytes {
     status: u8,
-    /// 1: the peer may read; 2: it may write.
+    /// The rights of the peer: 1 to read, 2 to write.
     rights: u8,
     reserved: U16,
     number: U32,
@@ -134,7 +136,7 @@ mod tests {
         fn arbitrary_located_bytes_parse_or_are_rejected(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
             let mut read = LocatedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
-                // Fields whose random values are mostly invalid.
+                // For most fields nearly all random values are invalid, so choose these here.
                 (read.status, read.rights, read.reserved, read.reserved_too) = (1, read.rights % 5, 0.into(), 0.into());
             }
             if let Some(located) = read.parse() {

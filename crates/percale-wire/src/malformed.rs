@@ -7,7 +7,7 @@ pub const VERSION: u16 = 11;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The bytes belong to another protocol, or to none.
+    /// The bytes do not belong to this protocol.
     #[error("it does not speak percale's protocol")]
     Magic,
     /// The bytes belong to another version of this protocol.
@@ -19,7 +19,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// Returns libfabric's positive code for this error, as returned when connecting.
+    /// Returns libfabric's positive code for this error, which connecting returns.
     #[must_use]
     #[inline]
     pub const fn errno(&self) -> i32 {

@@ -1,5 +1,5 @@
 //! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket. Each message is
-//! one packet with descriptors: `Offer` →, ← `Answer`, `Confirm` →. The last one commits.
+//! one packet with descriptors: `Offer` →, ← `Answer`, `Confirm` →. The last packet commits the connection.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -10,7 +10,7 @@ use super::why::Why;
 /// The first bytes of every packet of a meeting.
 const MEETING: U32 = U32::new(0x6d65_6574);
 
-/// One side's part of a meeting, passed with its descriptors.
+/// One side's part of a meeting. It is passed together with that side's descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Half {
@@ -81,7 +81,8 @@ impl Answer {
         Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
     }
 
-    /// Returns the outcome, which is [`Why::SameHost`] on success, and the kernel's error number; `None` if malformed.
+    /// Returns the outcome, which is [`Why::SameHost`] on success, and the kernel's error number. Returns `None` if the
+    /// packet is malformed.
     #[must_use]
     #[inline]
     pub fn outcome(&self) -> Option<(Why, u32)> {
@@ -90,7 +91,7 @@ impl Answer {
     }
 }
 
-/// The initiator's last packet: from here on the pair uses shared memory.
+/// The initiator's last packet. From this packet on the pair uses shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Confirm {

@@ -12,19 +12,19 @@ pub type Gid = [u8; 16];
 /// One end of a connection, as described to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The queue pair's number: 24 bits.
+    /// The number of the queue pair (24 bits).
     pub pair: u32,
-    /// The number of its first packet, 24 bits.
+    /// The number of its first packet (24 bits).
     pub sequence: u32,
-    /// The local identifier (LID) of its port; 0 with Ethernet.
+    /// The local identifier (LID) of its port, or 0 with Ethernet.
     pub lid: u16,
     /// The GID of its port.
     pub gid: Gid,
-    /// The MTU of its port: 1 is 256 bytes, each further number doubles it, 5 is 4,096.
+    /// The MTU of its port as a number from 1 (256 bytes) to 5 (4,096 bytes). Each number doubles the MTU.
     pub mtu: u8,
 }
 
-/// A queue pair that was created, or the reason why none was: an errno, not 0.
+/// A queue pair that was created, or the errno (not 0) that is the reason why none was.
 pub type Offered = Result<End, u32>;
 
 /// The wire representation of [`Offered`].
@@ -109,7 +109,7 @@ mod tests {
         fn arbitrary_offer_bytes_parse_or_are_rejected(bytes: [u8; size_of::<OfferedBytes>()], calm: bool) {
             let mut read = OfferedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
-                // Fields whose random values are mostly invalid.
+                // For most fields nearly all random values are invalid, so choose these here.
                 (read.errno, read.reserved, read.mtu) = (U32::new(0), 0, read.mtu % 7);
                 (read.pair, read.sequence) = (U32::new(read.pair.get() >> 7), U32::new(read.sequence.get() >> 8));
             }

@@ -1,4 +1,4 @@
-//! The reason why a connection uses its transport, or why there is no connection: one byte on the wire.
+//! The reason why a connection uses its transport, or why there is no connection. It is one byte on the wire.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
-    /// Same kernel, namespace and user.
+    /// Both endpoints have the same kernel, namespace and user.
     SameHost = 1,
-    /// Another kernel.
+    /// The other endpoint has another kernel.
     AnotherHost = 2,
-    /// The same kernel, another network namespace.
+    /// The other endpoint has the same kernel, but another network namespace.
     AnotherNamespace = 3,
-    /// The same kernel and namespace, another user.
+    /// The other endpoint has the same kernel and namespace, but another user.
     AnotherUser = 4,
     /// One side does not allow shared memory.
     ShmNotAllowed = 5,
@@ -20,13 +20,13 @@ pub enum Why {
     MeetingFailed = 6,
     /// No endpoint answered at the Unix socket.
     SocketUnreachable = 7,
-    /// A descriptor limit is reached or near: the remaining descriptors are left to connections over TCP.
+    /// A descriptor limit is reached or near. The remaining descriptors are reserved for connections over TCP.
     Descriptors = 8,
     /// The resources that were passed at the meeting are not valid.
     BadResources = 9,
     /// The authorization keys do not match.
     Authorization = 10,
-    /// The two sides allow no common transport.
+    /// No transport is allowed by both sides.
     NoTransport = 11,
     /// The identity of the process behind the Unix socket could not be verified.
     PeerUnknown = 12,
@@ -34,11 +34,11 @@ pub enum Why {
     BellFull = 13,
     /// There is no such context at the address.
     NoContext = 14,
-    /// The address will have such a context, but it is not open yet, or is closed already.
+    /// The address can have such a context, but it is not open yet, or is already closed.
     ContextClosed = 15,
     /// The queue pairs could not be connected.
     PairFailed = 16,
-    /// The call came in at another address than the one that the caller used.
+    /// The call arrived at a different address than the one that the caller used.
     NotItsAddress = 17,
     /// The caller advertises the called endpoint's address.
     OwnAddress = 18,

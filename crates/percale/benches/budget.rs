@@ -1,6 +1,6 @@
-//! The cost of operations in user-space instructions, counted under callgrind. `cargo xtask budget` compares the counts
-//! with the limits in budget.toml. Two endpoints in one thread are used, and both ends of an operation are counted.
-//! Connections are made, and rings have grown, before counting begins.
+//! Benchmarks that count the user-space instructions of operations under callgrind. `cargo xtask budget` compares the
+//! counts with the limits in budget.toml. The benchmarks use two endpoints in one thread, so both ends of an operation
+//! are counted. Before counting begins, connections are established and rings have grown.
 
 #![expect(unsafe_code, reason = "the raw face is what is counted; its contracts are kept by `Pair`")]
 #![expect(missing_docs, reason = "the macros make public items that nobody can name")]
@@ -16,7 +16,7 @@ use percale::{
     SharedEndpoint, TransportKind,
 };
 
-/// The number of operations in one count. Single operations differ, for example when a credit is returned.
+/// The number of operations in one count. The costs of single operations differ, for example when a credit is returned.
 const TIMES: u64 = 100;
 
 /// The number of messages in a burst.
@@ -28,7 +28,7 @@ const WARM: u64 = 500;
 /// The number of receives that wait in the matching benchmark. 7 does not divide it, so steps of 7 visit all of them.
 const POSTED: u64 = 1000;
 
-/// Two connected endpoints and the memory of their operations.
+/// Two connected endpoints, and the memory of their operations.
 ///
 /// `source`, `target`, `word`, `result` and the `exposed` memory exist as long as the endpoints do, and only operations
 /// access them.
@@ -42,7 +42,7 @@ struct Pair {
     /// Eight bytes of memory.
     word: Segment,
     result: Segment,
-    /// The name of a word of memory that percale allocated.
+    /// The description of a word of memory that percale allocated.
     exposed: RemoteMemory,
 }
 
@@ -156,7 +156,7 @@ impl Pair {
         posted.expect("room for an operation");
     }
 
-    /// Performs a collective operation of both.
+    /// Performs a collective operation on both endpoints.
     #[inline]
     fn sum(&self, works: &[CollectiveWork; 2]) {
         for (endpoint, work) in [&self.left, &self.right].into_iter().zip(works) {
@@ -203,7 +203,7 @@ fn shm_with_receives(posted: u64) -> Pair {
     for tag in 0..posted {
         pair.post_receive(tag, tag);
     }
-    // The first message that searches far causes the receives to be filed.
+    // The first message that needs a long search causes the receives to be sorted into bins.
     pair.inject(posted - 1);
     pair.post_receive(posted - 1, posted - 1);
     pair
@@ -244,7 +244,7 @@ fn cancel(pair: Pair) -> Pair {
     pair
 }
 
-// Messages for receives at any position among many.
+// The receives of these messages are at different positions among many others.
 #[library_benchmark]
 #[bench::posted_1000(setup = shm_with_receives, args = (POSTED))]
 fn matching(mut pair: Pair) -> Pair {
@@ -340,7 +340,7 @@ fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
     pair
 }
 
-/// A pair and another sender, whose sends a counter starts.
+/// A pair, and another sender whose sends are started by a counter.
 struct Triggered {
     pair: Pair,
     sender: SharedEndpoint,
@@ -369,7 +369,7 @@ impl Triggered {
         while self.pair.right.poll(&mut entry).expect("a success") == 0 {
             assert_eq!(self.sender.poll(&mut [Entry::default()]), Ok(0));
             if tag == 0 {
-                std::thread::sleep(Duration::from_millis(1)); // Time for it to connect. 
+                std::thread::sleep(Duration::from_millis(1)); // This gives the sender time to connect.
             }
         }
         assert_eq!(entry[0].context, tag);

@@ -1,4 +1,4 @@
-//! A server has one address and a thread for each of its contexts, which share nothing else. A client exchanges
+//! A server has one address and one thread for each of its contexts, which share only the address. A client exchanges
 //! messages with each of them. Then two endpoints share their receives.
 //!
 //! `cargo run -p percale --example contexts`
@@ -10,7 +10,7 @@ use percale::endpoint::safe::OperationError;
 use percale::{Endpoint, Info};
 
 const CONTEXTS: u16 = 3;
-/// The number of bits of addresses that name contexts, which is enough for four.
+/// The number of address bits that select contexts, which is enough for four contexts.
 const BITS: u32 = 2;
 
 /// Runs in the thread of a context, and answers one message with its number.

@@ -1,4 +1,4 @@
-//! The client of the README: writes to a server's memory and counts in it.
+//! The client of the README: writes to a server's memory and increments a counter in it.
 //!
 //! ```text
 //! cargo run -p percale --example hello_client

@@ -2,10 +2,10 @@
 //! client to return it.
 //!
 //! For each request the server binds a window of type 2 to a slice, for the peer that requested it, and sends the
-//! window's name, fenced. The client writes, and returns the lease with a message that invalidates the window. If it
-//! does not, the server invalidates the window after 5 milliseconds. A slice is lent again only when its invalidation
-//! has completed: then no peer is accessing it, and later accesses are rejected. The example runs over every available
-//! transport.
+//! window's description with a fenced message. The client writes, and returns the lease with a message that invalidates
+//! the window. If it does not, the server invalidates the window after 5 milliseconds. A slice is lent again only after
+//! its invalidation has completed. Then no peer is accessing the slice, and later accesses are rejected. The example
+//! runs over every available transport.
 //!
 //! `cargo run -p percale --example leases`
 
@@ -23,7 +23,7 @@ use percale::{
 const SLICE: u64 = 4096;
 const SLICES: usize = 4;
 const LEASE: Duration = Duration::from_millis(5);
-/// The number of requests of the client. It keeps every third lease too long.
+/// The number of requests of the client. The client keeps every third lease too long.
 const REQUESTS: u64 = 60;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -70,8 +70,8 @@ impl Server<'_> {
                         self.expired += 1;
                     }
                     // Busy: the peer is in the middle of a write and makes no progress. The slice is not lent again
-                    // until the write has ended. KeyRejected: the peer's message that returns the lease was first, and
-                    // this loop receives it.
+                    // until the write has ended. KeyRejected: the peer's message that returns the lease arrived first,
+                    // and this loop receives it.
                     Err(error) if error.errno() == ErrorCode::Busy.errno() => {}
                     Err(error) if error.errno() == ErrorCode::KeyRejected.errno() => {
                         self.lent[at].until = Instant::now() + LEASE;
@@ -146,7 +146,7 @@ fn main() -> Outcome<()> {
             println!("{kind}: not available here; `percale info` says why");
             continue;
         }
-        // In a real program the two would be in two processes, on one machine or two.
+        // In a real program the two endpoints would be in two processes, on one machine or two.
         let open = || -> Outcome<(Domain, AddressVector, Endpoint)> {
             let domain = info.domain().transport(kind).open()?;
             let vector = domain.address_vector().build()?;
@@ -174,7 +174,7 @@ fn main() -> Outcome<()> {
             let requests = scope.spawn(move || {
                 let result = request(&client, peer);
                 over.store(true, Ordering::Release);
-                result // Closing the client sends the messages that it still has.
+                result // Closing the client sends its pending messages.
             });
             server.serve(over)?;
             requests.join().map_err(|_| "the client panicked")?

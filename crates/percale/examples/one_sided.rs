@@ -1,5 +1,5 @@
-//! One endpoint registers memory and does nothing else. Another one reads it, writes it and increments a counter in it,
-//! over every available transport. Then the owner closes the region, and later accesses are rejected.
+//! One endpoint only registers memory. Another one reads it, writes it and increments a counter in it, over every
+//! available transport. Then the owner closes the region, and later accesses are rejected.
 //!
 //! `cargo run -p percale --example one_sided`
 
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("{kind}: not available here; `percale info` says why");
             continue;
         }
-        // In a real program the two would be in two processes, on one machine or two.
+        // In a real program the two endpoints would be in two processes, on one machine or two.
         let domain = info.domain().transport(kind).open()?;
         let vector = domain.address_vector().build()?;
         let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0");

@@ -10,8 +10,8 @@ use percale::{Endpoint, Info, PeerAddress, TransportKind};
 /// The number of messages in each direction.
 const ROUNDS: u32 = 1000;
 
-/// Opens an endpoint that uses only this transport. In a real program the two would be in two processes, on one machine
-/// or two.
+/// Opens an endpoint that uses only this transport. In a real program the two endpoints would be in two processes, on
+/// one machine or two.
 fn open(kind: TransportKind) -> Result<(Endpoint, percale::AddressVector), Box<dyn Error>> {
     let domain = Info::discover()?.domain().transport(kind).open()?;
     let vector = domain.address_vector().build()?;

@@ -1,5 +1,4 @@
-//! Tags: receives select messages by tag, whatever the order in which the messages arrive. The endpoint sends to
-//! itself.
+//! Receives select messages by tag, in any order of arrival. The endpoint sends to itself.
 //!
 //! `cargo run -p percale --example tagged`
 
@@ -29,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let alarm = endpoint.tagged_recv(ALARM, ANY_NUMBER, vec![0; 64]).wait()?;
     assert_eq!((alarm.tag, alarm.to_vec().as_slice()), (ALARM | 7, b"fire".as_slice()));
 
-    // A receive for one particular order, and then one for the oldest order.
+    // The first receive selects one particular order, and the second one the oldest order.
     let second = endpoint.tagged_recv(ORDER | 2, 0, vec![0; 64]).wait()?;
     assert_eq!(second.to_vec(), b"second order");
     let any = endpoint.tagged_recv(ORDER, ANY_NUMBER, vec![0; 64]).wait()?;

@@ -1,12 +1,13 @@
-//! Devices that reach memory by themselves: their memory, and what they want pinned.
+//! Devices that access memory directly: the memory of these devices, and memory that is pinned for them.
 //!
-//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] is the kind of memory
-//! at an address, and [`Driver`] is all that percale asks of a driver. There is one driver, CUDA's; other interfaces are refused by name. No
-//! instruction of this library touches a device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the
-//! next transfer.
+//! **Memory kinds.** Operations may use the memory of a device if percale can load its driver. [`Device`] names a
+//! device, [`Kind`] is the kind of memory at an address, and [`Driver`] is the interface to a driver. The only driver
+//! at present is CUDA's. Other interfaces are rejected by name. No instruction of this library accesses a device's
+//! memory. The driver copies it from and to pinned memory of the host (`pinned`), which is kept for the next transfer.
 //!
-//! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
-//! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
+//! **io_uring** is treated as a device, too. A *fixed buffer* is memory that the kernel has pinned once, so that
+//! operations on it neither look up nor pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory
+//! this way, through the domain's registration cache.
 
 #[cfg(not(loom))]
 #[doc(inline)]

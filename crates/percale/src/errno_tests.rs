@@ -1,4 +1,5 @@
-//! Every error that a program can receive has a libfabric code, which is the same however the error is reported.
+//! Tests that every error that a program can receive has a libfabric code, which does not depend on how the error is
+//! reported.
 
 use std::io;
 

@@ -1,9 +1,10 @@
 //! percale moves bytes between the memories of processes, on one machine and across machines.
 //!
-//! It is a fabric library: messages, remote reads and writes, atomic operations and collectives, in the terms of RDMA. It is for programs
-//! that need more than sockets and run on more than one kind of hardware: storage and database servers, data movers, runtimes,
-//! communication libraries. Processes of one user on one machine communicate over shared memory, all others over TCP, or over RDMA where it
-//! is requested; the program is the same. Users of libfabric, verbs or UCX find their terms in [chapter 12 of the
+//! It is a fabric library. It provides messages, remote reads and writes, atomic operations and collectives, with the
+//! concepts of RDMA. It is intended for programs that need more than sockets and run on more than one kind of hardware:
+//! storage and database servers, data movers, runtimes, communication libraries. Processes of one user on one machine
+//! communicate over shared memory, all others over TCP, or over RDMA if it is requested. The program does not change.
+//! Users of libfabric, verbs or UCX find the equivalents of their terms in [chapter 12 of the
 //! manual](manual::_12_other_libraries).
 //!
 //! ```
@@ -21,7 +22,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Where to go
+//! # Where to start
 //! | | |
 //! |---|---|
 //! | [the manual](manual) | thirteen short chapters; begin with [two processes](manual::_01_getting_started) |
@@ -29,7 +30,7 @@
 //! | [`endpoint::safe`] | the safe API: operations own their buffers; `wait`, poll or `.await` |
 //! | [`endpoint::work`] | the raw API: pointers, contexts and flags, `unsafe`; for libraries that are built on percale |
 //! | [failures](manual::_10_failure) | what each error means, and what to do next |
-//! | [features of cargo](#features-of-cargo) | what can be left out |
+//! | [features of cargo](#features-of-cargo) | the optional parts |
 //!
 //! # Modules
 //! * [`fabric`]: the transports that this machine has, and the reasons why others are unavailable
@@ -37,28 +38,29 @@
 //! * [`endpoint`]: where operations are posted and messages arrive
 //! * [`address`]: how peers are named
 //! * [`completion`]: how the outcome of operations is reported
-//! * [`memory`]: what operations read and write
+//! * [`memory`]: the memory that operations read and write
 //! * [`device`]: devices that access memory: kinds of memory, CUDA, fixed buffers of io_uring
-//! * [`transport`]: how two endpoints reach each other
-//! * [`trigger`]: operations that begin when a counter or a variable reaches a value
+//! * [`transport`]: how two endpoints communicate
+//! * [`trigger`]: operations that start when a counter or a variable reaches a value
 //! * [`collective`]: operations of groups of endpoints
 //! * [`wire`]: the protocol between peers
 //!
 //! # Features of cargo
-//! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
-//! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
-//! that a missing library has, and the error names the feature. Without features percale has at most 25 crates in its dependency tree (itself
-//! included, and those of derive macros); with the default ones it has 17 more.
+//! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them.
+//! Turning a feature off reduces the code and the number of crates. Public enums are the same in every build: without a
+//! feature, its transport or device is reported as unavailable, as if its library were missing, and the error names the
+//! feature. Without features, the dependency tree of percale has at most 25 crates (including percale and the crates of
+//! derive macros). The default features add 17 crates.
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
 //! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
-//! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; clang and libbpf's headers when it is built, without which the programs are left out |
+//! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
 //! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | 900 lines |
 //!
-//! The registration cache itself (`pindown`) is in every build: its crate has no dependency that percale does not have.
+//! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
 
 /// Compiles the program in the README.
 #[cfg(doctest)]
@@ -88,7 +90,7 @@ pub mod transport;
 pub mod trigger;
 pub mod wire;
 
-// The modules of the crates below keep their paths.
+// Modules of lower-level crates, which the code of this crate uses under `crate::`.
 pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
 pub(crate) use percale_region as region;
 

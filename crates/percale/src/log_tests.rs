@@ -1,5 +1,5 @@
-//! Code that runs under a lock, or in a thread that other threads wait for, records its log events and does not emit
-//! them itself.
+//! Tests that code that runs under a lock, or in a thread that other threads wait for, records its log events and does
+//! not emit them itself.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! Programs that must not compile (REV-009). Each stands beside a program that compiles and differs from it only in the
-//! code that the compiler rejects, so it cannot fail for another reason.
+//! Programs that must not compile (REV-009). For each of them there is a program that compiles. The two differ only in
+//! the code that the compiler rejects, so the first program cannot fail for another reason.
 
-/// An operation owns its buffer: memory that is only borrowed could be freed while the peer writes it.
+/// An operation owns its buffer: memory that is only borrowed could be freed while the peer writes to it.
 /// ```
 /// fn read(endpoint: &percale::Endpoint, peer: percale::PeerAddress, remote: percale::RemoteMemory) {
 ///     let bytes = [0_u8; 64];
@@ -18,7 +18,8 @@
 /// Requirements: REV-009.
 pub mod operation_with_borrowed_memory_does_not_compile {}
 
-/// A region outside of a scope owns its memory too: forgetting it would end a borrow while peers still write.
+/// A region outside of a scope owns its memory: if the region were forgotten, a borrow would end while peers are still
+/// writing.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -58,7 +59,7 @@ pub mod region_of_borrowed_memory_does_not_compile {}
 /// Requirements: REV-009.
 pub mod access_to_registered_memory_does_not_compile {}
 
-/// A region of borrowed memory does not leave its scope. Its remote name may leave it.
+/// A region of borrowed memory cannot leave its scope. Its description may leave it.
 /// ```
 /// fn register(domain: &percale::Domain) -> percale::RemoteMemory {
 ///     let mut bytes = vec![0_u8; 64];
@@ -75,7 +76,7 @@ pub mod access_to_registered_memory_does_not_compile {}
 /// Requirements: REV-009.
 pub mod region_outside_its_scope_does_not_compile {}
 
-/// Memory that is registered in a scope outlives the scope.
+/// Memory that is registered in a scope must outlive the scope.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -111,7 +112,7 @@ pub mod memory_shorter_lived_than_scope_does_not_compile {}
 /// Requirements: REV-009.
 pub mod use_of_closed_region_does_not_compile {}
 
-/// An endpoint without a lock has one user at a time.
+/// An endpoint without a lock is used by one thread at a time.
 /// ```
 /// fn share(endpoint: &percale::SharedEndpoint) {
 ///     std::thread::scope(|threads| { threads.spawn(|| endpoint.progress()); });
@@ -126,7 +127,7 @@ pub mod use_of_closed_region_does_not_compile {}
 /// Requirements: REV-009.
 pub mod endpoint_shared_by_threads_does_not_compile {}
 
-/// An operation under way does not outlive its endpoint.
+/// An operation under way cannot outlive its endpoint.
 /// ```
 /// fn send(endpoint: percale::Endpoint, peer: percale::PeerAddress) {
 ///     let sending = endpoint.send(peer, vec![1, 2, 3]).start();
@@ -145,8 +146,8 @@ pub mod endpoint_shared_by_threads_does_not_compile {}
 /// Requirements: REV-009.
 pub mod operation_outliving_its_endpoint_does_not_compile {}
 
-/// Segments have no lifetime. The creator of a segment guarantees that the memory is valid, and no safe function lends
-/// memory to a segment.
+/// Segments have no lifetime. The creator of a segment guarantees that the memory is valid, and no safe function
+/// creates a segment of borrowed memory.
 /// ```
 /// fn lend(bytes: &mut Vec<u8>) -> percale::Segments {
 ///     percale::Segments::one(unsafe { percale::Segment::new(bytes.as_mut_ptr(), bytes.len()) })

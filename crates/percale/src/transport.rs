@@ -1,17 +1,18 @@
-//! Transports: how the two ends of one connection reach each other.
+//! The transports, which carry frames and payloads between the two ends of a connection.
 //!
-//! A link is one end of an established connection. It carries frames in order, both ways, and moves the payloads of offers by whatever means it
-//! has. It knows nothing of matching, completions or addresses: it reports to a [`Sink`] (the endpoint's engine) what arrived. Links are owned by one
-//! endpoint and used by one thread at a time.
+//! A link is one end of an established connection. It carries frames in order in both directions, and moves the
+//! payloads of offers with the mechanism of its transport. It does not handle matching, completions or addresses: it
+//! reports what arrived to a [`Sink`] (the endpoint's engine). A link is owned by one endpoint and used by one thread
+//! at a time.
 //!
-//! Rules every transport keeps (the conformance suite tests them):
-//! * Frames arrive whole, once, in the order sent, or not at all: then the link reports [`Broken`], after
-//!   everything that did arrive was given to the sink.
-//! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
-//! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
-//! * The memory of a pull or a push is a [`Lease`](crate::memory::Lease): the code that copies enters it around one bounded copy or system call that
-//!   does not block, and has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer fails at both ends and
-//!   nothing else does.
+//! Rules for every transport (tested by the conformance suite):
+//! * Each frame arrives whole and exactly once, and frames arrive in the order in which they were sent. Otherwise the
+//!   link reports [`Broken`], after it has passed everything that did arrive to the sink.
+//! * `send` never blocks. A frame that does not fit is refused with [`Refused::Full`], and no part of it is sent.
+//! * Data from a peer is never trusted: malformed input is reported as [`Broken::Protocol`].
+//! * The memory of a pull or a push is a [`Lease`](crate::memory::Lease). The copying code enters the lease around one
+//!   bounded copy or one system call that does not block, and has left it when the call into the link returns. If the
+//!   memory is revoked in the meantime, only this transfer fails, and it fails at both ends.
 
 #[doc(inline)]
 pub use percale_transport::{Broken, Connection, Landing, PullError, Refused, Sink};
@@ -20,16 +21,17 @@ pub use percale_transport::{Broken, Connection, Landing, PullError, Refused, Sin
 pub(crate) use percale_transport::testing;
 pub(crate) use percale_transport::{Link, any, background, doorbell, kind, peer_process};
 
-/// What the engine needs of a stream's protocol.
+/// The functions of the stream protocol that the engine needs.
 pub(crate) mod stream {
     pub(crate) use percale_transport::{expected_pull, refused_pull};
 }
 
 pub mod connect {
-    //! Connection set-up: from an address to an established link, and from an established link to news of its end.
+    //! Connection set-up, from an address to an established link, and the detection of the end of a link.
     //!
-    //! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
-    //! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
+    //! One [`Service`] thread per domain, which blocks in epoll, does all of this for all endpoints of the domain, so
+    //! that endpoints never block. An endpoint submits a request ([`Registration::connect`]) and reads the results from
+    //! its [`Mailbox`].
 
     #[cfg(fuzzing)]
     pub use percale_transport::connect::fuzz_handshake;
@@ -43,9 +45,10 @@ pub mod connect {
 }
 
 pub mod host {
-    //! This host, this network namespace, this user, and the address that a wildcard bind advertises.
+    //! Identification of the host, the network namespace and the user, and the address that an endpoint with a wildcard
+    //! bind advertises.
     //!
-    //! Nothing here is cached: a process may move between namespaces, and interfaces come and go.
+    //! Nothing is cached, because a process may move between namespaces and interfaces may appear and disappear.
 
     #[doc(inline)]
     pub use percale_transport::host::{Interface, LinkKind, advertised, boot_id, interfaces, network_namespace, place};
@@ -63,13 +66,14 @@ pub mod loopback {
 pub mod shm {
     //! Shared memory: connections between processes of one machine and one user.
     //!
-    //! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
-    //! ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
-    //! of it; the payloads of offers are copied once, from memory to memory, by both sides.
+    //! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction, and each endpoint
+    //! has a doorbell ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are
+    //! copied into the ring and out of it. The payloads of offers are copied once, from memory to memory, by both
+    //! sides.
     //!
-    //! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
-    //! a payload is a [`View`](crate::memory::volatile::View). No value from the peer decides where this process reads or writes
-    //! in its own memory.
+    //! The peer may write anything to the pair's memory at any time. Each word is read once, and only the copy that was
+    //! read is checked and used. A payload is a [`View`](crate::memory::volatile::View). No value from the peer
+    //! determines where this process reads or writes in its own memory.
 
     #[cfg(fuzzing)]
     pub use percale_transport::shm::fuzz_ring;
@@ -84,13 +88,13 @@ pub mod shm {
 
 #[cfg(any(test, feature = "sim"))]
 pub mod sim {
-    //! A deterministic network, for tests: connections within one process, on a virtual clock.
+    //! A deterministic network for tests. It has connections within one process and a virtual clock.
     //!
-    //! A [`Network`] makes pairs of [`SimLink`]s. What travels between them takes a time drawn for each frame; frames never
-    //! overtake each other within a connection, but freely between connections. Frames may be given to the sink in pieces
-    //! and connections may be lost, at random. Everything follows from the seed and from the order of calls, and every
-    //! connection has a stream of numbers of its own: the same test with the same seed sees the same events
-    //! ([`Network::trace`]), and a further connection changes nothing for the others.
+    //! A [`Network`] creates pairs of [`SimLink`]s. The delay of each frame is random. Frames of one connection never
+    //! overtake each other, but frames of different connections may. At random, frames are passed to the sink in pieces
+    //! and connections are lost. The seed and the order of calls determine everything, and every connection has its own
+    //! random numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an
+    //! additional connection does not change anything for the others.
     //!
     //! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
 
@@ -103,9 +107,10 @@ pub(crate) use percale_transport::sim;
 pub mod tcp {
     //! A link over a connected TCP socket.
     //!
-    //! A reset or an end without a goodbye is [`Broken::Died`](super::Broken::Died), after a goodbye
-    //! [`Broken::Closed`](super::Broken::Closed); a peer or network that goes silent is [`Broken::Timeout`](super::Broken::Timeout)
-    //! ([`TcpOptions::timeout`]). Whatever came before is delivered first.
+    //! A reset, or an end of the stream without a `Bye` frame, is [`Broken::Died`](super::Broken::Died). An end after a
+    //! `Bye` frame is [`Broken::Closed`](super::Broken::Closed). A silent peer or network is
+    //! [`Broken::Timeout`](super::Broken::Timeout), detected by keepalive probes ([`TcpOptions::timeout`]). Data that
+    //! arrived before the end is delivered first.
 
     #[doc(inline)]
     pub use percale_transport::tcp::TcpOptions;
@@ -116,14 +121,15 @@ pub mod tcp {
 }
 
 pub mod verbs {
-    //! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
+    //! RDMA over libibverbs, with InfiniBand, RoCE, or the kernel's software RoCE.
     //!
-    //! * Safe, small wrappers (percale-verbs), each of which keeps alive what it needs: `Context`, `ProtectionDomain`, `MemoryRegion`,
-    //!   `CompletionChannel`, `CompletionQueue`, `QueuePair`, `Window`. They add no thread and no lock on the way of a
-    //!   request. In a forked child they end nothing: what they name is the parent's.
-    //! * `VerbsRegistrar` registers any memory, for a cache; `Reach` reads and writes it through the device.
-    //! * [`Adapter`] chooses device, port and address, or reports what is missing.
-    //! * [`Wire`] is a byte stream over a queue pair, which carries the frames that TCP carries.
+    //! * percale-verbs contains small safe wrappers, each of which keeps the objects alive that it needs: `Context`,
+    //!   `ProtectionDomain`, `MemoryRegion`, `CompletionChannel`, `CompletionQueue`, `QueuePair`, `Window`. They add no
+    //!   thread and no lock to a request. In a forked child they do not destroy anything, because their objects belong
+    //!   to the parent.
+    //! * `VerbsRegistrar` registers any memory, for a cache. `Reach` reads and writes it through the device.
+    //! * [`Adapter`] chooses the device, port and address, or reports the missing component.
+    //! * [`Wire`] is a byte stream over a queue pair, which carries the same frames as TCP.
 
     #[cfg(all(feature = "verbs", not(loom)))]
     #[doc(inline)]

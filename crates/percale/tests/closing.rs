@@ -1,4 +1,4 @@
-//! An endpoint is closed while the last handle of a counter is being dropped for which operations of the endpoint wait.
+//! An endpoint is closed while its operations wait for a counter whose last handle is being dropped.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A local peer process is killed while a child that it forked still runs and holds all of its descriptors.
+//! Kills a local peer process while a child that it forked still runs and holds all of its descriptors.
 
 #![expect(unsafe_code, reason = "fork: the child must inherit descriptors that no exec would leave open")]
 

@@ -1,5 +1,5 @@
-//! Connection set-up when a process runs out of descriptors. A separate program, because the limit applies to the whole
-//! process.
+//! Tests connection set-up when a process runs out of descriptors. This is a separate program, because the limit
+//! applies to the whole process.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -64,14 +64,14 @@ fn descriptor_exhaustion_is_a_recoverable_error() {
     assert_eq!(error, ConnectError::Descriptors { peer: false });
     assert!(error.to_string().contains("ulimit"), "{error}");
 
-    // One descriptor is left, for the connecting endpoint. The accepting endpoint has none, and reports that at each
+    // One descriptor is left, for the connecting endpoint. The accepting endpoint has none, and reports this at each
     // further attempt.
     files.pop();
     a.registration.connect(2, b.registration.address());
     let Notice::Failed { attempt: 2, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: true });
 
-    // Connections that waited in the queue meanwhile are accepted when descriptors are available again.
+    // Connections that wait in the queue are accepted when descriptors are available again.
     a.registration.connect(3, b.registration.address());
     drop(files);
     let Notice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };

@@ -29,7 +29,7 @@ const INTERNAL: &[&str] = &[
     "local_memory/words.rs",
 ];
 
-/// Files of internal crates of which percale exports nothing.
+/// Files of internal crates from which percale exports nothing.
 const NOT_EXPORTED: &[&str] = &[
     "percale-device/src/arriving.rs",
     "percale-device/src/copied.rs",
@@ -58,7 +58,8 @@ const NOT_EXPORTED: &[&str] = &[
     "percale-region/src/keys/window/table.rs",
 ];
 
-/// Words in a field's type for which a derived `Debug` has unbounded output, or prints what the field refers to.
+/// Words in a field's type for which a derived `Debug` has unbounded output, or prints the object to which the field
+/// refers.
 const UNBOUNDED: &[&str] =
     &["Arc", "Rc", "Weak", "Vec", "VecDeque", "HashMap", "BTreeMap", "Mutex", "RwLock", "RefCell", "OnceLock", "dyn"];
 
@@ -100,10 +101,11 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// A crate of which percale exports an enum and its errors, which hold plain values.
+/// A crate from which percale exports an enum and its errors, which hold plain values.
 const TRANSPORT: &str = "../percale-transport";
 
-/// The sources of percale, and of the crates of the workspace whose types it can make public: those that its manifest names by a path.
+/// Returns the source folders of percale and of the workspace crates whose types it can make public, which its manifest
+/// names by a path.
 fn roots() -> Vec<std::path::PathBuf> {
     let percale = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = std::fs::read_to_string(percale.join("Cargo.toml")).expect("the manifest");
@@ -194,7 +196,7 @@ fn debug_check_finds_violations() {
     assert!(wrong.is_empty() && seen.len() == 2, "{wrong:?}");
 }
 
-/// Prints a value and searches for secrets.
+/// Prints a value and searches the output for secrets.
 fn look(value: &dyn Debug, secrets: &[String]) {
     for (printed, limit) in [(format!("{value:?}"), LIMIT), (format!("{value:#?}"), 2 * LIMIT)] {
         assert!(printed.len() <= limit, "{} characters: {printed:.400}", printed.len());

@@ -1,5 +1,5 @@
-//! The API that a cargo feature adds is available or, in a build without the feature, unavailable with an error that
-//! names it. `cargo xtask test` runs these tests with the default features and with none.
+//! Tests that the API of a cargo feature is available or, in a build without the feature, fails with an error that
+//! names the feature. `cargo xtask test` runs these tests with the default features and with none.
 
 use std::io;
 
@@ -82,7 +82,7 @@ fn without_bpf_a_cache_needs_the_helper() {
     let settings = CacheSettings::default().monitor(CacheMonitor::Bpf);
     let opened = domain().open_cache(&settings, Nothing).unwrap();
     if opened.cache.monitor() == "bpf" {
-        return; // Loaded by a helper or by this process.
+        return; // The program was loaded by a helper or by this process.
     }
     let notes: String = opened.notes.iter().map(ToString::to_string).collect();
     check("bpf", cfg!(feature = "bpf"), &notes);

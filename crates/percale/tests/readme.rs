@@ -1,4 +1,4 @@
-//! The README shows the programs that are run as examples.
+//! Tests that the programs in the README are those that are run as examples.
 
 /// Returns the programs that a document shows.
 fn programs(document: &str) -> Vec<&str> {

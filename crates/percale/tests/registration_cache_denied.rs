@@ -1,4 +1,5 @@
-//! A monitor that is not permitted. A separate program, because a process that has opened the monitor keeps it.
+//! Tests a monitor that is not permitted. This is a separate program, because a process that has opened the monitor
+//! keeps it.
 
 #![expect(unsafe_code, reason = "a filter of system calls for one thread; each block states its own reason")]
 
@@ -7,7 +8,7 @@ use percale::domain::OpenedCache;
 use percale::pindown::{Access, Range};
 use percale::{CacheMonitor, CacheSettings, Info};
 
-/// Makes this system call fail with EPERM in the calling thread from now on.
+/// Makes this system call fail with EPERM in the calling thread.
 fn forbid(call: libc::c_long) {
     // SAFETY: creates an instruction of the filter by value.
     let statement = |code: u32, k: u32| unsafe { libc::BPF_STMT(code as u16, k) };

@@ -1,4 +1,5 @@
-//! Settings in the environment apply to a domain that reads them. A separate program, because it sets variables.
+//! Tests that settings in the environment apply to a domain that reads them. This is a separate program, because it
+//! sets variables.
 
 #![expect(unsafe_code, reason = "sets environment variables; the block states its reason")]
 

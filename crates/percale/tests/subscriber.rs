@@ -1,5 +1,5 @@
 //! A log subscriber is code of the application. In every thread of the library that emits an event, it may panic, and
-//! it may use the library. A separate program, because the subscriber applies to the whole process.
+//! it may use the library. This is a separate program, because the subscriber applies to the whole process.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +49,7 @@ impl tracing::Subscriber for Subscriber {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A client that does not use the protocol. It is rejected, which is logged.
+/// Connects as a client that does not use the protocol. The client is rejected, which is logged.
 fn stranger(at: SocketAddr) {
     let mut socket = TcpStream::connect(at).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -85,7 +85,7 @@ fn log_subscribers_may_panic_and_use_the_library() {
             (0..messages).for_each(|_| drop(receiver.recv(vec![0; 64]).wait().expect("a message")));
         });
         if !panics {
-            // A peer without a connection, so that the thread that makes connections is needed.
+            // There is no connection to this peer yet, so the thread that makes connections is needed.
             let (fresh, vector) = open();
             let peer = vector.insert(other.address()).expect("an address");
             *COLLECTOR.lock().unwrap() = Some((fresh.clone(), peer));

@@ -1,5 +1,5 @@
-//! The library's threads inherit neither the CPU affinity nor the priority of the thread that starts them. A separate
-//! program, because it checks all of its threads.
+//! Tests that the library's threads inherit neither the CPU affinity nor the priority of the thread that starts them.
+//! This is a separate program, because it checks all threads of the process.
 
 #![expect(unsafe_code, reason = "real-time priority has no safe wrapper; the block states its reason")]
 
@@ -47,7 +47,7 @@ fn service_thread_does_not_inherit_affinity_or_scheduling() {
         assert_ne!(allowed_here(), everything, "this thread is pinned");
     }
     let urgent = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
+    // SAFETY: the parameters are a valid structure that is only read, and 0 denotes the calling thread.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const urgent) } != 0 {
         eprintln!("SKIPPED priority of the service thread: {}", std::io::Error::last_os_error());
     }

@@ -1,7 +1,8 @@
 //! Measures the cost of a hit: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
 //!
 //! `cargo bench -p pindown --bench hit`. Prints medians of rounds in ns for each look-up (including its end), with the
-//! share that the table of hits did not serve; and the cost of a look-up by another page than the registration's first.
+//! share that the table of hits did not serve; and the cost of a look-up by a page that is not the registration's
+//! first.
 
 use std::hint::black_box;
 use std::io;
@@ -11,7 +12,7 @@ use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, page_size};
 
-/// A registrar that pins nothing, since only hits are measured.
+/// A registrar that pins nothing, because only hits are measured.
 struct Nothing;
 
 impl Registrar for Nothing {
@@ -24,18 +25,18 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// The number of look-ups of a round. There are too many for the branch predictor to learn. Their list has 2 MiB, so
-/// that reading it does not dominate the result (with 16 MiB it costs a third of a nanosecond for each look-up).
+/// The number of look-ups of a round. This is too many for the branch predictor. The list has 2 MiB, so that reading it
+/// does not dominate the result (reading 16 MiB takes a third of a nanosecond for each look-up).
 const LOOK_UPS: usize = 1 << 17;
 
-/// How often a round repeats the list, so that two threads run at the same time.
+/// The number of passes over the list in a round, so that two threads run at the same time.
 const PASSES: usize = 8;
 
 /// The number of rounds, whose median is printed.
 const ROUNDS: usize = 9;
 
-/// Returns buffer `number`. It lies in two of sixteen pages, at no regular distance from its neighbours, so that
-/// buffers collide as in programs.
+/// Returns buffer `number`. It is in two of sixteen pages, at an irregular distance from its neighbours, so that hashes
+/// collide as in real programs.
 fn buffer(number: u64) -> Range {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

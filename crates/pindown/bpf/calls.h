@@ -6,7 +6,8 @@
 #include "page.h"
 #include "quiet.h"
 
-/* Returns the number of the system call. The kernel also uses the lower half only. -1 in an exception. */
+/* Returns the number of the system call. Like the kernel, it uses only the lower half of the register. Returns -1 in an
+ * exception. */
 static __always_inline int number(struct pt_regs *regs)
 {
 	return (int)regs->orig_ax;
@@ -17,7 +18,7 @@ static __always_inline int is_x32(int nr)
 	return nr > 0 && nr & 0x40000000;
 }
 
-/* Whether advice takes pinned pages away. Unknown advice counts as taking pages. */
+/* Returns whether madvise with this advice removes pinned pages. Unknown advice counts as removing pages. */
 static __always_inline int takes_pages(u64 advice)
 {
 	if (advice >= 64)
@@ -43,7 +44,8 @@ static __always_inline void remapped(struct page *page, struct pt_regs *regs)
 		changed_huge(page, regs->r8, to);
 }
 
-/* The kinds of tasks. OWN: a task of the address space `mm`, in a 64-bit system call of its own or an exception. */
+/* The kinds of tasks. OWN: a task of the address space `mm`, in one of its own 64-bit system calls or in an
+ * exception. */
 #define OWN 0
 #define FOREIGN 1
 #define WORKER 2 /* of io_uring: it has no system call */
@@ -69,8 +71,7 @@ static __always_inline int kind_of(struct task_struct *task, u64 mm)
 #define KEEPS 2   /* none, or an effect that is reported elsewhere */
 
 /*
- * Returns the effect of a command of ioctl(2), by the kind of descriptor that the command is for, which is in its
- * second byte.
+ * Returns the effect of a command of ioctl(2). The second byte of a command identifies its kind of descriptor.
  */
 static __always_inline int command(u32 command)
 {
@@ -112,7 +113,7 @@ static __always_inline int does(struct pt_regs *regs)
 	return UNKNOWN;
 }
 
-/* Whether the call may replace pages before rss_stat reports it, on kernels that free page tables early. */
+/* Returns whether the call may replace pages before rss_stat reports it, on kernels that free page tables early. */
 static __always_inline int begins(struct pt_regs *regs)
 {
 	switch (number(regs)) {

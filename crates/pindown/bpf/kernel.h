@@ -79,7 +79,7 @@ struct mm_struct {
 	unsigned long brk;
 };
 
-/* A word until Linux 6.17, since then a bitmap in a structure with the same first word. */
+/* A word until Linux 6.17. Since then a bitmap in a structure with the same first word. */
 struct mm_struct___word {
 	unsigned long flags;
 };
@@ -182,7 +182,7 @@ struct bpf_raw_tracepoint_args {
 #define S_IFMT 00170000
 #define S_IFREG 0100000
 
-/* System calls of x86-64 with cases of their own; quiet.h has the other known ones. */
+/* System calls of x86-64 with separate cases. quiet.h has the other known ones. */
 enum {
 	NR_open = 2,
 	NR_mmap = 9,
@@ -225,7 +225,7 @@ enum {
 	IORING_OP_KNOWN = 63, /* the first unknown one */
 };
 
-/* include/linux/io_uring_types.h: other requests follow, which begin when this one has ended */
+/* include/linux/io_uring_types.h: other requests follow, which begin after this one has ended */
 #define REQ_F_LINKED (1 << 2 | 1 << 3)
 
 #endif

@@ -49,9 +49,9 @@ struct {
 } pages SEC(".maps");
 
 /*
- * The number of address spaces with a page in each bucket. The programs read this first, since most of the machine's
- * processes have no page, and it costs a fraction of a look-up in `pages`. `control` counts before a page is inserted
- * there and after it was removed.
+ * The number of address spaces with a page in each bucket. The programs read this first, because most of the machine's
+ * processes have no page, and reading it takes a fraction of the time of a look-up in `pages`. `control` increments the
+ * count before a page is inserted there, and decrements it after the page was removed.
  */
 #define BUCKETS_SHIFT 12
 struct {
@@ -66,8 +66,8 @@ static __always_inline u64 *known_like(u64 mm)
 	u32 half, bucket;
 
 	/*
-	 * The verifier does not allow arithmetic on a pointer. Its lower half, moved by itself, is a number, and is
-	 * sufficient.
+	 * The verifier does not allow arithmetic on a pointer. The lower half of the pointer, moved separately, is a number
+	 * for the verifier, and is sufficient.
 	 */
 	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)mm));
 	bucket = half * 0x9e3779b1u >> (32 - BUCKETS_SHIFT);
@@ -81,7 +81,7 @@ struct bell_map {
 };
 
 /*
- * The rings that wake clients, by the names of their pages. A name is random, so it reveals nothing about other
+ * The rings that wake up clients, by the names of their pages. A name is random, so it reveals nothing about other
  * clients.
  */
 struct {
@@ -95,7 +95,7 @@ struct inode_key {
 	u64 dev, ino;
 };
 
-/* The pages that count the pages which leave an inode's page cache. Written in place, only by `control`. */
+/* The report pages that count the pages removed from an inode's page cache. Written in place, only by `control`. */
 struct subscribers {
 	struct {
 		u64 mm, slot;
@@ -111,8 +111,8 @@ struct {
 } inodes SEC(".maps");
 
 /*
- * For each thread: 0, or the name of the page that counts the thread's current call in its `busy`. The kernel frees
- * this with the thread, so it cannot be left behind, and the threads of one user take no room from another user.
+ * For each thread: 0, or the name of the page whose `busy` counts the thread's current call. The kernel frees this with
+ * the thread, so no entry remains, and the threads of one user do not use another user's space.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -140,8 +140,8 @@ struct {
 } asked SEC(".maps");
 
 /*
- * Returns the page of an address space. A page that has ended belongs to no space, since its mm may be another space's
- * by now.
+ * Returns the page of an address space. A page that has ended belongs to no address space, because its mm may now
+ * belong to another one.
  */
 static __always_inline struct page *page_of(u64 mm)
 {
@@ -160,8 +160,8 @@ static __always_inline struct page *page_of(u64 mm)
 }
 
 /*
- * Wakes waiting clients after a report. A client that is about to wait empties its ring first. One record wakes it, and
- * no further record is needed until that one has been read.
+ * Wakes up waiting clients after a report. A client empties its ring before it waits. One record wakes it up, and no
+ * further record is needed until that one has been read.
  */
 static __noinline int wake(struct page *page)
 {
@@ -197,7 +197,7 @@ static __always_inline void global(struct page *page)
 	emit(page, 0, ~0ull);
 }
 
-/* Ends a page: no registration may be kept any more, and nothing is reported from here on. */
+/* Ends a page: no more registrations may be kept, and nothing is reported from now on. */
 static __always_inline void ended(struct page *page)
 {
 	__sync_fetch_and_or(&page->busy, BUSY_ENDED);
@@ -206,8 +206,8 @@ static __always_inline void ended(struct page *page)
 
 /*
  * Reports a range in the form in which a call specifies it. Bits 57 to 62 of an address may be a tag (LAM), which the
- * kernel ignores. No user address has bit 56, so a range from there on overlaps no memory; the helper's challenge uses
- * such ranges.
+ * kernel ignores. No user address has bit 56 set, so a range that starts with bit 56 set overlaps no memory. The
+ * helper's challenge uses such ranges.
  */
 static __always_inline void changed(struct page *page, u64 start, u64 len)
 {
@@ -222,8 +222,8 @@ static __always_inline void changed(struct page *page, u64 start, u64 len)
 }
 
 /*
- * Where huge pages are possible, the kernel rounds a length up to their size; they start only at multiples of their
- * size.
+ * For memory that may have huge pages, the kernel rounds a length up to their size. They start only at multiples of
+ * their size.
  */
 static __always_inline u64 rounded(u64 start, u64 len)
 {

@@ -7,13 +7,13 @@
  * that nothing has changed.
  *
  * Every report obeys one rule: it is made after the old pages can no longer be pinned through the address, and before
- * any thread can see new ones there. The moment before the lock of an address space is released is such a time; so is
- * the moment when the count of a page table has just changed (under the lock of that table). Kernels that free page
- * tables early break the rule for a few calls. Those are reported when they begin, and `busy` counts them until they
+ * any thread can access new ones there. This holds directly before the lock of an address space is released, and
+ * directly after the count of a page table has changed (under the lock of that table). On kernels that free page tables
+ * early, the rule does not hold for a few calls. These are reported when they begin, and `busy` counts them until they
  * end: while it is not 0, no registration may be inserted into a cache.
  *
- * If the changed range cannot be determined, everything is reported as changed (global): this causes needless work, but
- * never a stale registration.
+ * If the changed range cannot be determined, everything is reported as changed (global): this causes unnecessary work,
+ * but never a stale registration.
  */
 #include "kernel.h"
 #include "page.h"
@@ -29,10 +29,10 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /*
- * Ends the page of an address space that its last task has left, by exit or exec. Returns whether it has. No task can
- * enter the space again, and its mm_struct is not freed yet: from here on the page reports nothing, whichever address
- * space gets that mm_struct next. The kernel takes the lock to remove the mappings (exit_mmap), so `released` detects
- * this in time, with or without a helper.
+ * Ends the page of an address space if its last task has left it, by exit or exec. Returns whether that is the case. No
+ * task can enter the space again, and its mm_struct is not freed yet: from now on the page reports nothing, even if
+ * another address space gets that mm_struct. The kernel takes the lock to remove the mappings (exit_mmap), so
+ * `released` detects this in time, with or without a helper.
  */
 static __always_inline int is_taken_down(struct mm_struct *mm, struct page *page)
 {
@@ -128,7 +128,7 @@ int lock_released(u64 *ctx)
 	return released(ctx[0], (u8)ctx[1]);
 }
 
-/* For older kernels, which have the path of a memory cgroup as the second argument. */
+/* The variant for older kernels, whose second argument is the path of a memory cgroup. */
 SEC("tp_btf/mmap_lock_released")
 int lock_released_memcg(u64 *ctx)
 {
@@ -177,13 +177,13 @@ int pages_counted(u64 *ctx)
 		remapped(page, regs);
 		return 0;
 	}
-	/* Only calls that are known to leave pinned pages alone are excluded. Reclaim also leaves them alone. */
+	/* Only calls that are known not to affect pinned pages are excluded. Reclaim does not affect them either. */
 	if (does(regs) == UNKNOWN && !(task->flags & PF_MEMALLOC))
 		global(page);
 	return 0;
 }
 
-/* A page leaves the page cache of its file. It is unmapped everywhere, locked, and not yet replaced. */
+/* A page is removed from the page cache of its file. It is unmapped everywhere, locked, and not yet replaced. */
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
 int cache_deleted(u64 *ctx)
 {
@@ -264,9 +264,8 @@ int request_submitted_old(u64 *ctx)
 }
 
 /*
- * A request is passed to a worker. This includes requests that were submitted before the page existed, and that waited
- * for a timeout, a file or another request. `identify` finds requests that workers already had when the page is
- * inserted.
+ * A request is passed to a worker. This includes requests that were submitted before the page existed and waited for a
+ * timeout, a file or another request. `identify` finds requests that workers already had when the page is inserted.
  */
 SEC("tp_btf/io_uring_queue_async_work")
 int request_queued(u64 *ctx)
@@ -283,7 +282,7 @@ int call_entered(u64 *ctx)
 	u64 *counted, mm;
 	int compat;
 
-	/* The number is checked first, since this runs at each system call of the machine. */
+	/* The number is checked first, because this runs at each system call of the machine. */
 	if (!tracked(ctx[1]) && !tracked_compat(ctx[1]))
 		return 0;
 	task = bpf_get_current_task_btf();
@@ -362,7 +361,7 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 	return 0;
 }
 
-/* Whether a request waits for a worker. */
+/* Returns whether a request waits for a worker. */
 static __always_inline int has_queue(struct io_wq *wq)
 {
 	struct io_wq_work_node *one = 0, *other = 0;
@@ -373,9 +372,9 @@ static __always_inline int has_queue(struct io_wq *wq)
 }
 
 /*
- * Returns whether io_uring workers have a request that may change memory, or will get one without passing a tracepoint:
- * a request that waits for a worker; or, if the task is a worker, a request that it executes, or that begins when that
- * one has ended.
+ * Returns whether io_uring workers have a request that may change memory, or will get one that passes no tracepoint.
+ * This is a request that waits for a worker or, if the task is a worker, a request that it executes or that begins
+ * after that one.
  */
 static __always_inline int has_work(struct task_struct *task)
 {
@@ -398,7 +397,7 @@ static __always_inline int has_work(struct task_struct *task)
 	}
 	if (!(task->flags & PF_IO_WORKER) || !worker)
 		return 0;
-	/* Waiting requests are checked first, since the worker may take one meanwhile. */
+	/* Waiting requests are checked first, because the worker may take one in the meantime. */
 	bpf_core_read(&wq, sizeof(wq), &worker->wq);
 	if (!wq || has_queue(wq))
 		return 1;
@@ -413,7 +412,7 @@ static __always_inline int has_work(struct task_struct *task)
 
 /*
  * Describes the address space of a process that a pidfd refers to: its user, the mapping at an address, and whether an
- * operation is under way in it that will not be reported.
+ * operation that will not be reported is in progress in it.
  */
 SEC("iter/task")
 int identify(struct bpf_iter__task *ctx)
@@ -460,7 +459,7 @@ int identify(struct bpf_iter__task *ctx)
 }
 
 /* The commands of `control`. src/monitor/bpf/kernel.rs has the same values. */
-#define END 0 /* no registration may be inserted any more */
+#define END 0 /* no more registrations may be inserted */
 #define SUBSCRIBE 1
 #define UNSUBSCRIBE 2
 #define ADMIT 3
@@ -468,8 +467,8 @@ int identify(struct bpf_iter__task *ctx)
 #define DISTRUST 5 /* an operation was under way when the page was inserted */
 
 /*
- * Executes commands of the loader for a page. The loader runs this program as a test run; it is not attached.
- * Arguments: command, mm, dev, ino, slot.
+ * Executes commands of the loader for a page. The loader executes this program as a test run (BPF_PROG_TEST_RUN); it is
+ * not attached. Arguments: command, mm, dev, ino, slot.
  */
 SEC("raw_tp/pindown_control")
 int control(struct bpf_raw_tracepoint_args *ctx)

@@ -2,10 +2,10 @@
 /*
  * The system calls of x86-64 that are known to leave pinned pages where they are, with the reasons.
  *
- * A call that has no row here, and no case of its own in calls.h or pindown.bpf.c, counts as a change of everything as
+ * A call that has no row here, and no separate case in calls.h or pindown.bpf.c, counts as a change of everything as
  * soon as it changes a count of pages or releases the lock of the address space. This is correct for every unknown
- * call, and cheap for calls that are rarely made (mount, swapoff, init_module, ...). The calls with cases of their own
- * are open, openat, open_by_handle_at, process_madvise and ioctl.
+ * call, and cheap for calls that are rarely made (mount, swapoff, init_module, ...). The calls with separate cases are
+ * open, openat, open_by_handle_at, process_madvise and ioctl.
  */
 #ifndef PINDOWN_QUIET_H
 #define PINDOWN_QUIET_H
@@ -84,7 +84,7 @@
 	/* ends the thread or its program: the last task to leave the address space does so outside of any system call */ \
 	ROW(60, exit) ROW(231, exit_group) ROW(59, execve) ROW(322, execveat)
 
-/* Whatever these calls do to pages, pinned pages stay, or the change is reported elsewhere. */
+/* These calls keep pinned pages, or their changes are reported elsewhere. */
 #define CALLS_THAT_KEEP(ROW) \
 	/* starts a process or a thread: a pinned page is copied for the child, and stays with the parent */ \
 	ROW(56, clone) ROW(435, clone3) ROW(57, fork) ROW(58, vfork) \

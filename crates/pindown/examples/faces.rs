@@ -16,7 +16,7 @@ use std::time::Instant;
 use pindown::monitor::{Choice, imported::Notifier};
 use pindown::{Access, Cache, Pinned, Range, Registrar};
 
-/// A registrar that pins nothing, since only hits are measured.
+/// A registrar that pins nothing, because only hits are measured.
 struct Nothing;
 
 impl Registrar for Nothing {

@@ -1,7 +1,7 @@
 /*
  * A program that uses pindown and sends with verbs: cc verbs.c $(pkg-config --cflags --libs pindown) -o verbs
  *
- * The device is a mock of a few lines. With libibverbs, delete it, include <infiniband/verbs.h>, and use a real ibv_pd.
+ * The device is a mock. With libibverbs, delete it, include <infiniband/verbs.h>, and use a real ibv_pd.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static int pin(void *context, void *address, size_t length, uint32_t access, str
 		rights |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & PINDOWN_REMOTE_READ)
 		rights |= IBV_ACCESS_REMOTE_READ;
-	/* Verbs requires the right to write locally together with these. */
+	/* Verbs requires the local write right together with these rights. */
 	if (access & PINDOWN_REMOTE_WRITE)
 		rights |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
 	if (access & PINDOWN_REMOTE_ATOMIC)

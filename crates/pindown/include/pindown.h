@@ -1,25 +1,26 @@
 /*
- * pindown: a registration cache that is never wrong.
+ * pindown: a registration cache that never returns a stale registration.
  *
  * Devices that access memory directly (RDMA adapters, GPUs, io_uring's fixed buffers) need it pinned. Pinning is slow,
  * so a cache keeps memory pinned between transfers. A registration becomes *stale* when the process maps other memory
  * at its address: the device still accesses the old pages, and no error is reported. pindown returns a registration
- * only if the memory at its addresses is still the memory that was pinned. Otherwise it registers again; where it
- * cannot detect changes, it registers for one use only.
+ * only if the memory at its addresses is still the memory that was pinned. Otherwise it registers the memory again.
+ * Memory whose changes it cannot detect is registered for one use only.
  *
  * For all functions:
  *
  * - Functions that return int return 0 or more, or a negative errno; pindown_last_error() then returns the reason as
- *   text. -EINVAL stands for a null pointer, an empty range, a range that extends past the last address, and unknown
- *   bits.
+ *   text. -EINVAL is returned for a null pointer, an empty range, a range that extends past the last address, and
+ *   unknown bits.
  * - Addresses are those of this process, lengths are in bytes. Whole pages are pinned.
- * - A cache may be used by any number of threads at once, a lane by one at a time. No function may be called in a
- *   signal handler.
- * - In a child made by fork(2), the parent's caches cannot be used: their functions return -ECHILD and access nothing
- *   of the parent's. The child opens caches of its own.
- * - A pointer that is neither null nor valid, or that was closed before, is undefined behaviour, as with free(3).
+ * - Any number of threads may use a cache at once. Only one thread at a time may use a lane. Do not call any function
+ *   in a signal handler.
+ * - In a child made by fork(2), the parent's caches cannot be used: their functions return -ECHILD and do not access
+ *   the parent's registrations. The child can open its own caches.
+ * - Passing a pointer that is neither null nor valid, or that was closed before, is undefined behaviour, as with
+ *   free(3).
  * - Structures with a first field `size` may grow in later versions: set it to the sizeof of the structure.
- * - No C++ exception may leave a callback.
+ * - A callback must not throw C++ exceptions.
  */
 #ifndef PINDOWN_H
 #define PINDOWN_H
@@ -49,7 +50,7 @@ enum pindown_access {
 	PINDOWN_LOCAL_WRITE = 1 << 0,
 	/* Peers read the memory. */
 	PINDOWN_REMOTE_READ = 1 << 1,
-	/* Peers write the memory. Implies no other right; a device may require PINDOWN_LOCAL_WRITE too. */
+	/* Peers write the memory. Implies no other right; a device may also require PINDOWN_LOCAL_WRITE. */
 	PINDOWN_REMOTE_WRITE = 1 << 2,
 	/* Peers perform atomic operations on the memory. */
 	PINDOWN_REMOTE_ATOMIC = 1 << 3,
@@ -59,9 +60,9 @@ enum pindown_access {
 
 /* The result of a pin callback. */
 struct pindown_pinned {
-	/* The key by which work requests of this process name the memory. */
+	/* The local key, for work requests of this process. */
 	uint64_t local_key;
-	/* The key by which peers name the memory. */
+	/* The remote key, for peers. */
 	uint64_t remote_key;
 	/* A pointer for the unpin callback. Never dereferenced by pindown; may be null. */
 	void *pin;
@@ -80,8 +81,8 @@ struct pindown_pinned {
 typedef int (*pindown_pin_fn)(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned);
 
 /*
- * Undoes one call of the pin callback; called once for each. It cannot fail. Called under the same rules as the pin
- * callback.
+ * Unpins the memory of one call of the pin callback. Called once for each such call, under the same rules as the pin
+ * callback. It cannot fail.
  */
 typedef void (*pindown_unpin_fn)(void *context, void *pin);
 
@@ -102,27 +103,26 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
 /*
  * pindown_attr.flags: the application promises that no code in this process, including its libraries, ever installs
  * guard pages (MADV_GUARD_INSTALL, Linux 6.13) in registered memory, or attaches a System V segment over it (shmat with
- * SHM_REMAP). userfaultfd does not report these changes, so without this promise it keeps sealed memory only.
+ * SHM_REMAP). userfaultfd does not report these changes, so without this promise it keeps only sealed memory.
  */
 #define PINDOWN_NO_UNSEEN_CHANGES 1u
 
 /*
  * pindown_attr.flags: with userfaultfd, each hit checks by a second system call whether the process still has the
  * rights that the registration was made with; a registration with rights that the process has lost is dropped. Other
- * monitors are notified of mprotect(2), or need not be, and ignore this flag.
+ * monitors ignore this flag, because they are notified of mprotect(2) or do not need to be.
  */
 #define PINDOWN_CHECK_RIGHTS 2u
 
 /*
  * pindown_attr.flags: an alternative to PINDOWN_NO_UNSEEN_CHANGES (which takes precedence). With userfaultfd, kept
- * memory is locked (mlock2(2) with MLOCK_ONFAULT), so that the kernel refuses guard pages there. The application
+ * memory is locked (mlock2(2) with MLOCK_ONFAULT), so that the kernel rejects guard pages there. The application
  * promises that no code in the process attaches a System V segment over registered memory, or unlocks it (munlock,
  * munlockall).
  *
- * MADV_DONTNEED, MADV_FREE and MADV_REMOVE then fail with EINVAL there. This affects allocators, and code that drops
- * pages to get zeros. The memory is unlocked when its last registration is unpinned, unless it was locked before it was
- * registered. The locks count against RLIMIT_MEMLOCK; memory for which the limit leaves no room is registered for one
- * use.
+ * MADV_DONTNEED, MADV_FREE and MADV_REMOVE then fail with EINVAL there. This affects allocators, and code that discards
+ * pages to get zeroed ones. The memory is unlocked when its last registration is unpinned, unless it was locked before
+ * it was registered. The locks count against RLIMIT_MEMLOCK; memory beyond the limit is registered for one use.
  */
 #define PINDOWN_REFUSE_GUARDS 4u
 
@@ -130,7 +130,7 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
  * pindown_attr.flags: a miss merges its pages with kept registrations that have the same rights and overlap or adjoin
  * them, as long as each page is registered again only in a registration of at least twice the size (at most 1 GiB and a
  * quarter of max_bytes). The registrations that the larger one contains are dropped, and unpinned when their uses have
- * ended. A change then drops more.
+ * ended. After merging, a change drops more memory from the cache.
  */
 #define PINDOWN_MERGE 8u
 
@@ -150,21 +150,21 @@ struct pindown_attr {
 	 * not needed after pindown_open.
 	 *
 	 * "best"         the first of these that is available, down to "none"; pindown_monitor_why returns the reason
-	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; root, or pindown-helper
+	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; requires root, or pindown-helper
 	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a
 	 *                system call. Without PINDOWN_CHECK_RIGHTS, keeps a registration even after mprotect(2)
 	 * "sealed"       keeps memory of pindown_alloc, which cannot change
-	 * "imported"     keeps memory whose changes the application reports with pindown_changed. Never chosen by "best"
-	 * "none"         keeps nothing: every registration is for one use
+	 * "imported"     keeps memory whose changes the application reports with pindown_changed. Never selected by "best"
+	 * "none"         keeps no registration: each is for one use
 	 */
 	const char *monitor;
 	/* The maximum number of bytes that are kept. */
 	uint64_t max_bytes;
-	/* The maximum number of registrations that are kept; 0: none is kept, each is for one use. */
+	/* The maximum number of registrations that are kept. With 0, each registration is for one use. */
 	uint32_t max_count;
 	/* PINDOWN_NO_UNSEEN_CHANGES and the other flags above, or 0. */
 	uint32_t flags;
-	/* Null: the application answers for all memory. */
+	/* If null, the application reports changes of all memory. */
 	pindown_answers_fn answers;
 };
 
@@ -176,7 +176,7 @@ struct pindown_attr {
  *
  * -EINVAL      no pin or unpin, an unknown monitor or flag, a wrong size, more registrations than a cache can keep
  * -E2BIG       attr contains a setting that this version does not have
- * -EOPNOTSUPP  this version does not contain the monitor, or this kernel does not support it
+ * -EOPNOTSUPP  this build does not contain the monitor, or this kernel does not support it
  * others       errors of the kernel for the monitor, or for membarrier(2), which a cache needs
  */
 int pindown_open(const struct pindown_attr *attr, struct pindown_cache **cache);
@@ -198,8 +198,8 @@ int pindown_close(struct pindown_cache *cache);
 const char *pindown_monitor(const struct pindown_cache *cache);
 
 /*
- * Returns the reason why this monitor was chosen, as text: the monitors that were tried before, and why each is not
- * available. Valid as for pindown_monitor.
+ * Returns the reason why this monitor was selected, as text: the monitors that were tried before it, and why each of
+ * them is not available. Valid as for pindown_monitor.
  */
 const char *pindown_monitor_why(const struct pindown_cache *cache);
 
@@ -224,27 +224,27 @@ int pindown_lane_close(struct pindown_lane *lane);
 
 /* A registration while an operation uses it. */
 struct pindown_use {
-	/* The key by which work requests of this process name the memory, from the pin callback. */
+	/* The local key from the pin callback, for work requests of this process. */
 	uint64_t local_key;
-	/* The key by which peers name the memory. */
+	/* The remote key, for peers. */
 	uint64_t remote_key;
 	/* Used by pindown to end the use. 0 after that. */
 	uint64_t ticket;
 };
 
-/* A bit of pindown_use.ticket: the registration was made for this use alone, and is undone when it ends. */
+/* A bit of pindown_use.ticket: the registration is for this use only, and is unpinned when the use ends. */
 #define PINDOWN_USE_SINGLE (UINT64_C(1) << 33)
 /* Another bit: the use is held (pindown_hold). */
 #define PINDOWN_USE_HELD (UINT64_C(1) << 34)
 
 /*
  * Gets a registration of `length` bytes from `address` with at least the rights `access` (enum pindown_access, or 0).
- * This is a registration of the cache, if it covers the memory that is there now; else a new one, which is kept if it
- * can be watched and fits. Fills in `use`. The pages stay pinned until pindown_end, even if the process changes its
- * address space meanwhile. Until then no registration that leaves the cache is unpinned, unless the use is held
- * (pindown_hold).
+ * Returns a registration of the cache if one covers the memory that is mapped there now. Otherwise makes a new one,
+ * which is kept if its memory can be watched and the limits allow it. Fills in `use`. The pages stay pinned until
+ * pindown_end, even if the process changes its address space meanwhile. Until then no registration that is removed from
+ * the cache is unpinned, unless the use is held (pindown_hold).
  *
- * Called by one thread at a time for a lane. Any number of uses may be under way.
+ * Only one thread at a time may call this for a lane. Any number of uses may be under way.
  *
  * -ECHILD   the cache belongs to this process's parent
  * others    the value that the pin callback returned; nothing remains pinned
@@ -252,19 +252,19 @@ struct pindown_use {
 int pindown_get(struct pindown_lane *lane, const void *address, size_t length, uint32_t access, struct pindown_use *use);
 
 /*
- * Holds a use for an operation that may last, because it waits for a peer or a device: call this when the operation has
- * been posted. A registration that has left the cache is unpinned only when all uses that began earlier have ended,
- * whichever registrations they use; a held use keeps only its own registration pinned. A use that is already held, or
- * that is single, stays unchanged. Called for the lane that returned the use, by one thread at a time for a lane.
- * Earlier copies of the structure are invalid afterwards.
+ * Holds a use for an operation that may take long, because it waits for a peer or a device. Call this when the
+ * operation has been posted. A registration that was removed from the cache is unpinned only when all uses of any
+ * registration that began earlier have ended; a held use keeps only its own registration pinned. Has no effect on a use
+ * that is already held, or that is single. Must be called for the lane that returned the use, by one thread at a time
+ * for a lane. Earlier copies of the structure are invalid afterwards.
  *
  * -EINVAL   the use has ended, or belongs to another lane
  */
 int pindown_hold(struct pindown_lane *lane, struct pindown_use *use);
 
 /*
- * Ends a use, after its operation has completed. Called for the lane that returned the use, by one thread at a time for
- * a lane. The structure may have been copied meanwhile; only one copy may be ended.
+ * Ends a use, after its operation has completed. Must be called for the lane that returned the use, by one thread at a
+ * time for a lane. The structure may have been copied; only one copy may be ended.
  *
  * -EINVAL   the use has ended, or belongs to another lane
  */
@@ -272,25 +272,25 @@ int pindown_end(struct pindown_lane *lane, struct pindown_use *use);
 
 /*
  * Processes the changes that the monitor has reported, and unpins registrations that are no longer used. pindown_get
- * does this too whenever it registers. A program that has stopped using the cache calls this function to release the
- * memory. Any thread.
+ * also does this whenever it registers memory. A program that has stopped using the cache calls this function to
+ * release the memory. Any thread.
  */
 int pindown_sweep(struct pindown_cache *cache);
 
 /* Drops all registrations of pindown_get. Those in use are unpinned by a later call, after their uses have ended. */
 int pindown_flush(struct pindown_cache *cache);
 
-/* Counts since the cache was opened. */
+/* Statistics since the cache was opened. */
 struct pindown_stats {
 	/* sizeof(struct pindown_stats), set by the caller. */
 	size_t size;
 	/* Look-ups that found a registration without a lock. */
 	uint64_t hits;
 	/*
-	 * Look-ups that found a registration behind the lock: after a change, or at a new place of a registered range.
+	 * Look-ups that found a registration under the lock: after a change, or at a new address in a registered range.
 	 */
 	uint64_t slow_hits;
-	/* Look-ups that made a registration and kept it. */
+	/* Look-ups that made a registration that was kept. */
 	uint64_t misses;
 	/* Look-ups that failed because the registrar returned an error. */
 	uint64_t failures;
@@ -298,9 +298,9 @@ struct pindown_stats {
 	uint64_t evictions;
 	/* Registrations dropped because their memory changed, or because all were dropped. */
 	uint64_t invalidations;
-	/* How often all registrations were dropped because the changed addresses were unknown. */
+	/* The number of times that all registrations were dropped because the changed addresses were unknown. */
 	uint64_t flushes;
-	/* Registrations of pindown_register that were not undone. */
+	/* Registrations of pindown_register that were not deregistered. */
 	uint64_t own;
 	/* Registrations that are kept now, and their bytes. */
 	uint64_t entries;
@@ -317,7 +317,7 @@ struct pindown_stats {
 	uint64_t single_not_watchable;
 	uint64_t single_in_use;
 	uint64_t single_changed;
-	/* The monitor may have missed changes: no registration is kept any more. */
+	/* The monitor may have missed changes, so no more registrations are kept. */
 	uint64_t single_monitor_ended;
 };
 
@@ -327,16 +327,15 @@ struct pindown_stats {
  */
 int pindown_read_stats(struct pindown_cache *cache, struct pindown_stats *stats);
 
-/* ---- registrations of the application's own ---------------------------------------------------------------------------- */
+/* ---- registrations that the application manages ------------------------------------------------------------------------ */
 
 /* The reasons why a registration is for one use only, or why its changes will not be reported. */
 enum pindown_reason {
 	/* No reason: changes are reported. */
 	PINDOWN_WATCHED = 0,
 	/*
-	 * The cache keeps nothing: it has no monitor, or its limits allow no registration. Or the kernel has refused
-	 * membarrier(2) since the cache was opened, and an unused lane prevents registrations that were taken out from
-	 * being unpinned.
+	 * The cache keeps no registration: it has no monitor, or its limits allow none. Or the kernel has rejected
+	 * membarrier(2) since the cache was opened, and an unused lane prevents removed registrations from being unpinned.
 	 */
 	PINDOWN_NOT_CACHING = 1,
 	/* The range alone is larger than the limit of bytes. */
@@ -347,7 +346,7 @@ enum pindown_reason {
 	PINDOWN_IN_USE = 4,
 	/* The memory changed, or may have changed, while it was being registered. */
 	PINDOWN_CHANGED = 5,
-	/* The monitor may have missed changes: no registration is kept any more. */
+	/* The monitor may have missed changes, so no more registrations are kept. */
 	PINDOWN_MONITOR_ENDED = 6,
 };
 
@@ -357,8 +356,8 @@ const char *pindown_reason_text(uint32_t reason);
 /* The result of pindown_register. */
 struct pindown_registration {
 	/*
-	 * The handle that pindown_deregister takes and pindown_check returns. Any value is possible; it is never used
-	 * again for another registration.
+	 * The handle that pindown_deregister takes and pindown_check returns. Any value is possible. A handle is never reused
+	 * for another registration.
 	 */
 	uint64_t handle;
 	uint64_t local_key;
@@ -371,8 +370,8 @@ struct pindown_registration {
 
 /*
  * Pins `length` bytes from `address` with the rights `access` until pindown_deregister, and fills in `registration`.
- * Registrations may overlap; each has its own handle. pindown_get does not return them, and no change undoes them:
- * pindown_check returns those that must not be used again. Any thread.
+ * Registrations may overlap; each has its own handle. pindown_get does not return them, and a change does not unpin
+ * them: pindown_check returns the handles of those that must not be used again. Any thread.
  *
  * -ECHILD   the cache belongs to this process's parent
  * others    the value that the pin callback returned; nothing remains pinned
@@ -388,16 +387,17 @@ int pindown_register(struct pindown_cache *cache, const void *address, size_t le
 int pindown_deregister(struct pindown_cache *cache, uint64_t handle);
 
 /*
- * Returns a registration whose memory changed before this call, each registration once. Does not wait for changes. To
- * avoid using a stale registration, call this function before each use of one, until it returns 0. Any thread.
+ * Returns a registration whose memory changed before this call. Each registration is returned once. Does not wait for
+ * changes. To avoid using a stale registration, call this function before each use of one, until it returns 0. Any
+ * thread.
  *
  * Returns 1 and fills in `*handle`, or 0 if there is none.
  */
 int pindown_check(struct pindown_cache *cache, uint64_t *handle);
 
 /*
- * Waits until pindown_check would return a registration, for at most `timeout_ms` milliseconds; -1: without a limit.
- * Any thread; if several threads wait, each registration is returned to one of them.
+ * Waits until pindown_check would return a registration, for at most `timeout_ms` milliseconds, or without a limit if
+ * it is -1. Any thread; if several threads wait, each registration is returned to one of them.
  *
  * Returns 1 and fills in `*handle`, or 0 after the timeout.
  *
@@ -405,18 +405,18 @@ int pindown_check(struct pindown_cache *cache, uint64_t *handle);
  */
 int pindown_wait(struct pindown_cache *cache, int timeout_ms, uint64_t *handle);
 
-/* Ends one wait: one that is under way, or else the next one. Any thread. */
+/* Ends one wait: one that is under way, or otherwise the next one. Any thread. */
 int pindown_interrupt(struct pindown_cache *cache);
 
 /* ---- the application's own monitor: "imported" ------------------------------------------------------------------------- */
 
 /*
  * Reports that the memory of these bytes has changed. Must be called after the old pages can no longer be pinned, and
- * before other memory there is visible: between munmap(2) and the next mapping of these addresses. Any thread; takes no
- * lock, allocates nothing (unless it fails), never waits.
+ * before other memory there is visible: between munmap(2) and the next mapping of these addresses. Any thread. Takes no
+ * lock, allocates no memory (except on failure), and never waits.
  *
- * -EINVAL   the monitor is not "imported"; or the range is invalid (empty, or past the last address): then all memory
- *           is reported as changed, since the changed addresses are unknown
+ * -EINVAL   the monitor is not "imported"; or the range is invalid (empty, or past the last address), in which case all
+ *           memory is reported as changed, because the changed addresses are unknown
  */
 int pindown_changed(struct pindown_cache *cache, const void *address, size_t length);
 
@@ -427,30 +427,30 @@ int pindown_changed_everything(struct pindown_cache *cache);
 
 /*
  * Allocates memory that cannot change: at least `length` bytes, zeroed, at the start of a page, and writes its address
- * to `*memory`. No code in the process can unmap, move, replace or protect it, so registrations of it need no watching:
- * the monitors "sealed" and "userfaultfd" keep them permanently. The memory is shared with children made by fork(2),
- * and is never returned to the kernel. Any thread.
+ * to `*memory`. No code in the process can unmap, move, replace or protect it, so registrations of it need not be
+ * watched: the monitors "sealed" and "userfaultfd" keep them permanently. The memory is shared with children made by
+ * fork(2), and is never returned to the kernel. Any thread.
  *
  * -ENOMEM      no memory
  * -EOPNOTSUPP  the kernel cannot seal mappings: mseal(2) came with Linux 6.10
- * -ECHILD      the process that this one is a fork of has allocated sealed memory, which this one shares
+ * -ECHILD      the process is a forked child of a process that has allocated sealed memory, and shares that memory
  */
 int pindown_alloc(size_t length, void **memory);
 
 /*
  * Frees memory of pindown_alloc, for reuse by a later pindown_alloc. Operations that use it must have ended.
- * Registrations of it remain, and remain valid for the next owner. Null has no effect. Any thread.
+ * Registrations of it stay in the cache, and are valid for the next owner. Null has no effect. Any thread.
  *
  * -EINVAL   not the start of memory that pindown_alloc returned
  * -ECHILD   as for pindown_alloc
  */
 int pindown_free(void *memory);
 
-/* ---- all of them in a table -------------------------------------------------------------------------------------------- */
+/* ---- function table ---------------------------------------------------------------------------------------------------- */
 
 /*
  * The functions above, under their names without "pindown_" (`register` is a keyword of C). A library that contains
- * pindown and exports none of these names gives its callers such a table; members after `size` bytes do not exist.
+ * pindown but does not export these names passes this table to its callers. Members after `size` bytes do not exist.
  */
 struct pindown_functions {
 	size_t size;

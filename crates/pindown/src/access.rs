@@ -8,7 +8,7 @@ bitflags::bitflags! {
         const LOCAL_WRITE = 1 << 0;
         /// Peers read the memory.
         const REMOTE_READ = 1 << 1;
-        /// Peers write the memory. Implies no other right; devices may require [`Access::LOCAL_WRITE`] too.
+        /// Peers write the memory. Implies no other right; devices may also require [`Access::LOCAL_WRITE`].
         const REMOTE_WRITE = 1 << 2;
         /// Peers perform atomic operations on the memory.
         const REMOTE_ATOMIC = 1 << 3;

@@ -1,4 +1,4 @@
-//! Errors that name the failed system call, and a call that does not panic when the kernel refuses it.
+//! Errors that name the failed system call, and a call that does not panic when the kernel rejects it.
 
 #![cfg_attr(
     not(loom),

@@ -1,9 +1,9 @@
-//! pindown: a registration cache that is never wrong.
+//! pindown: a registration cache that never returns a stale registration.
 //!
 //! Devices that read and write memory directly (RDMA adapters, GPUs, io_uring's fixed buffers) need it pinned first,
-//! and pinning costs more than many transfers. A registration cache keeps memory pinned between transfers. The danger is
-//! a *stale* registration: the process has meanwhile unmapped the address and mapped something else there, and the device
-//! still reaches the old pages without an error. pindown processes every such change before it serves a registration
+//! and pinning costs more than many transfers. A registration cache keeps memory pinned between transfers. A
+//! registration becomes *stale* if the process unmaps the address and maps other memory there: the device still
+//! accesses the old pages, without an error. pindown processes every such change before it returns a registration
 //! again, or does not keep the registration.
 //!
 //! * [`Cache`]: registrations by range and rights; each user of the cache has a [`Lane`], each operation a [`Use`]

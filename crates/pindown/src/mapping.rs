@@ -1,6 +1,6 @@
 //! The kernel's list of the process's mappings, with the kind of memory of each.
 //!
-//! Uses the ioctl PROCMAP_QUERY where the kernel has it (Linux 6.11), else reads /proc/self/maps.
+//! Uses the ioctl PROCMAP_QUERY if the kernel has it (Linux 6.11), and otherwise reads /proc/self/maps.
 
 #![expect(unsafe_code, reason = "one ioctl; each block states its own reason")]
 
@@ -26,7 +26,7 @@ pub struct Mapping {
     pub writable: bool,
     /// Whether writes are visible to other processes that map the same memory.
     pub shared: bool,
-    /// The page size in bytes, where the kernel reports it; for hugetlb it is larger than the machine's page size.
+    /// The page size in bytes, if the kernel reports it. For hugetlb it is larger than the machine's page size.
     pub page_size: Option<u64>,
     /// The object that is mapped.
     pub backing: Backing,
@@ -37,7 +37,7 @@ pub struct Mapping {
 pub enum Backing {
     /// Private anonymous memory.
     Anonymous,
-    /// A file of any file system. Memfds, shared anonymous memory and System V segments are files too.
+    /// A file of any file system. Memfds, shared anonymous memory and System V segments are also files.
     File {
         /// Major and minor number of the device.
         device: (u32, u32),
@@ -96,7 +96,7 @@ impl Mappings {
     }
 
     /// Returns the mapping that contains the range, with one system call, if it is private anonymous memory of ordinary
-    /// pages. Returns `None` if it is anything else, or if the kernel has no PROCMAP_QUERY (before 6.11).
+    /// pages. Returns `None` for other memory, or if the kernel has no PROCMAP_QUERY (before 6.11).
     pub(crate) fn plain(&self, range: Range) -> Option<Range> {
         if !self.query.load(Ordering::Relaxed) {
             return None;
@@ -117,7 +117,7 @@ impl Mappings {
         Range::between(fields.vma_start, fields.vma_end).filter(|mapping| plain && mapping.contains(range))
     }
 
-    /// Returns whether the process may read all of the range now, and write it if `writes`. Allocates nothing where the
+    /// Returns whether the process may read all of the range now, and write it if `writes`. Allocates no memory if the
     /// kernel has PROCMAP_QUERY (6.11).
     pub(crate) fn allow(&self, range: Range, writes: bool) -> bool {
         if !self.query.load(Ordering::Relaxed) {
@@ -235,7 +235,7 @@ struct Query {
 }
 
 // SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names. The kernel writes the
-// structure and, at most, as many bytes of a name as the structure's size of the name buffer.
+// structure and at most as many bytes of a name as the size of the name buffer in the structure.
 unsafe impl Ioctl for &mut Query {
     type Output = ();
 
@@ -311,7 +311,7 @@ mod tests {
             assert!(read[0].range.start() <= range.start() && range.end() <= read[read.len() - 1].range.end());
             match mappings.query_all(range) {
                 Ok(asked) => {
-                    // Threads of other tests may have let the mapping grow meanwhile.
+                    // Threads of other tests may have extended the mapping in the meantime.
                     let asked = asked.expect("mapped");
                     assert_eq!(asked.len(), read.len());
                     for (asked, read) in asked.into_iter().zip(read) {
@@ -332,7 +332,7 @@ mod tests {
         let page = page_size() as usize;
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let none = std::ptr::null_mut();
-        // SAFETY: new mappings at addresses of the kernel's choice.
+        // SAFETY: new mappings at addresses that the kernel chooses.
         let plain = unsafe { mmap_anonymous(none, 4 * page, both, MapFlags::PRIVATE) }.expect("memory");
         // SAFETY: as above.
         let shared = unsafe { mmap_anonymous(none, page, both, MapFlags::SHARED) }.expect("memory");
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(mappings.plain(at(plain, 4)), None, "several mappings");
         assert_eq!(mappings.plain(at(plain, 2)).is_some(), is_known);
         for (start, pages) in [(plain, 4), (shared, 1), (of_file, 1), (of_zero, 1)] {
-            // SAFETY: mapped above, for this test alone.
+            // SAFETY: mapped above, only for this test.
             unsafe { munmap(start, pages * page) }.expect("unmapped");
         }
         assert_eq!(mappings.plain(at(plain, 2)), None, "nothing");
@@ -368,7 +368,7 @@ mod tests {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
         let page = page_size() as usize;
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), 4 * page, both, MapFlags::PRIVATE) }.expect("memory");
         for (number, rights) in [(2, MprotectFlags::READ), (3, MprotectFlags::empty())] {
             // SAFETY: the range is part of that mapping, which contains no object.
@@ -386,7 +386,7 @@ mod tests {
             assert_eq!(rights(2, 2), [false, false], "and one not even that");
             assert_eq!(rights(1, 1), [true, true]);
         }
-        // SAFETY: mapped above, for this test alone.
+        // SAFETY: mapped above, only for this test.
         unsafe { munmap(start, 4 * page) }.expect("unmapped");
         // The kernel maps nothing at the first page of the address space.
         let nowhere = Range::new(0, 1).expect("a range");

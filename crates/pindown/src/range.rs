@@ -59,7 +59,7 @@ impl Range {
         (start < end).then_some(Self { start, end })
     }
 
-    /// Returns the range in which these values lie now.
+    /// Returns the range that these values occupy now.
     ///
     /// # Errors
     /// [`RangeError::Empty`] for an empty slice.
@@ -89,14 +89,14 @@ impl Range {
         self.end - self.start
     }
 
-    /// Returns whether all of `other` lies in this range.
+    /// Returns whether this range contains all of `other`.
     #[inline]
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Returns whether at least one address lies in both ranges.
+    /// Returns whether the ranges have at least one address in common.
     #[inline]
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
@@ -109,7 +109,7 @@ impl Range {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
-    /// Returns the whole pages that these bytes touch, which are what a registration pins.
+    /// Returns the whole pages that contain these bytes. A registration pins these pages.
     #[must_use]
     pub fn pages(self) -> Self {
         let page = page_size();
@@ -134,7 +134,7 @@ impl fmt::Display for Range {
 #[inline]
 #[must_use]
 pub fn page_size() -> u64 {
-    // Where there is only one page size, it is a constant: a miss would wait for the memory in which it is stored.
+    // On architectures with only one page size, it is a constant, because a miss would wait for a load of it.
     if cfg!(target_arch = "x86_64") { 4096 } else { rustix::param::page_size() as u64 }
 }
 

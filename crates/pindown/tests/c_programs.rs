@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// A time limit that is longer than those of the programs.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// The compiled programs, made once.
+/// The programs, which are compiled once.
 struct Made {
     every: PathBuf,
     verbs: PathBuf,
@@ -25,7 +25,8 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the library that cargo built with this test: beside the test or one directory up, whichever is newer.
+/// Returns the library that cargo built with this test: the newer one of those in the test's directory and one
+/// directory up.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a file");
     let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpindown.so"));
@@ -66,7 +67,7 @@ fn made() -> &'static Made {
 /// Runs a program, which must succeed, and returns its output.
 fn run(mut command: Command) -> String {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    // Cargo's value, which may contain an older build of the library that would precede the program's own.
+    // Cargo's value may contain an older build of the library, which would precede the program's own.
     command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(writer.try_clone().expect("a descriptor")).stderr(writer);
     let mut child = command.spawn().expect("it starts");

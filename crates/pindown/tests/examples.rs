@@ -1,4 +1,4 @@
-//! Runs the examples, and checks that the README shows them unchanged.
+//! Runs the examples, and checks that the README contains them unchanged.
 
 #[path = "../examples/registrar.rs"]
 mod registrar;

@@ -1,4 +1,4 @@
-//! A program that installs a seccomp filter after it has opened a cache. From then on the kernel refuses membarrier(2),
+//! A program that installs a seccomp filter after it has opened a cache. From then on the kernel rejects membarrier(2),
 //! which the cache uses to detect that uses have ended.
 #![expect(unsafe_code, reason = "a filter of system calls; the block states its own reason")]
 
@@ -45,7 +45,7 @@ impl Pins {
     }
 }
 
-/// Makes the kernel refuse membarrier(2) to this thread, and to those that it starts, from now on.
+/// Makes the kernel reject membarrier(2) from this thread, and from those that it starts, from now on.
 fn refuse_membarrier() {
     let op = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;

@@ -45,7 +45,7 @@ fn keep(lane: &Lane<Oracle>, at: u64) -> u64 {
     panic!("{at:#x} is not kept");
 }
 
-/// Checks that a transfer from the page carries its current bytes.
+/// Checks that a transfer from the page sends its current bytes.
 fn transfers(oracle: &Oracle, lane: &Lane<Oracle>, at: u64, seed: u8) {
     store(at, &pattern(PAGE, seed));
     let used = lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("it can be registered");
@@ -56,7 +56,7 @@ fn transfers(oracle: &Oracle, lane: &Lane<Oracle>, at: u64, seed: u8) {
 
 /// Runs `child` in a fork, and waits until it has ended successfully.
 fn fork(child: impl FnOnce()) {
-    // SAFETY: the child has only this thread. It waits for no other thread, and ends without running destructors.
+    // SAFETY: the child has only this thread. It does not wait for other threads, and ends without running destructors.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "no child");
     if process == 0 {
@@ -70,7 +70,7 @@ fn fork(child: impl FnOnce()) {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child ended with {status:#x}");
 }
 
-/// Puts later children into a new PID namespace. Returns whether this succeeded.
+/// Makes later children start in a new PID namespace. Returns whether this succeeded.
 fn new_namespace() -> bool {
     // SAFETY: the call accesses no memory.
     unsafe { libc::unshare(libc::CLONE_NEWPID) == 0 }
@@ -141,7 +141,7 @@ fn closing_process() {
     let before: Vec<_> = lanes.iter().zip(&memory).map(|(lane, memory)| keep(lane, memory.start)).collect();
     close_all_but(&kept);
     for ((oracle, lane), memory) in [&oracle, &other].into_iter().zip(&lanes).zip(&memory) {
-        // No thread waits for ever, either.
+        // Threads do not wait forever.
         unmap(memory.start, PAGE);
         map_anew(memory.start, PAGE);
         transfers(oracle, lane, memory.start, 2);
@@ -149,9 +149,9 @@ fn closing_process() {
         map_anew(memory.start, PAGE);
         transfers(oracle, lane, memory.start, 3);
     }
-    // A fork that has copies of the descriptors does not change this.
+    // A forked child that has copies of the descriptors does not change this.
     fork(|| assert!(lanes.iter().all(Lane::forked)));
-    // Enough look-ups that the monitor checks itself.
+    // The look-ups are so many that the monitor checks itself.
     let many = Memory::new(600);
     for page in 0..600 {
         key(&lanes[0], many.page(page));

@@ -1,6 +1,6 @@
-//! The system's limit of pinned memory, as seen by a process without privileges: io_uring charges the memory that it
-//! pins to the user, and refuses more than RLIMIT_MEMLOCK. Each test uses a different user, which takes root; without
-//! it the test is skipped.
+//! The system's limit of pinned memory, for a process without privileges: io_uring charges the memory that it pins to
+//! the user, and rejects more than RLIMIT_MEMLOCK. Each test uses a different user, which requires root; without root
+//! the test is skipped.
 #![expect(unsafe_code, reason = "limits of processes; each block states its own reason")]
 
 use std::io::{BufRead, BufReader};
@@ -26,7 +26,7 @@ const LIMIT: u64 = 4 << 20;
 /// The size of a buffer.
 const BYTES: u64 = 64 << 10;
 
-/// Returns a user id that differs for each test of each run.
+/// Returns a user ID that differs for each test of each run.
 fn user(number: u32) -> u32 {
     200_000 + 8 * (std::process::id() % 1_000_000) + number
 }
@@ -162,7 +162,7 @@ fn keep_all() -> String {
     "done".into()
 }
 
-/// Maps, sends, receives and unmaps fresh memory, like the application in the paper that failed.
+/// Maps, sends, receives and unmaps new memory, like the application that failed in the paper.
 fn fresh() -> String {
     let oracle = Oracle::new();
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));
@@ -201,9 +201,8 @@ fn locked() -> String {
         Err(why) => return format!("skipped: {why}"),
     };
     let lane = cache.lane();
-    // Registrations in use are not evicted, so the memory that they lock stays locked. The lock of the program itself
-    // leaves half of the limit to them. The device's pins are counted separately, and would otherwise reach the limit
-    // first.
+    // Registrations in use are not evicted, so the memory that they lock stays locked. The program itself locks half of
+    // the limit. The device's pins are counted separately, and would otherwise reach the limit first.
     let (mut held, own) = (Vec::new(), Memory::new(LIMIT / 2 / PAGE));
     must(libc::SYS_mlock, [own.start, LIMIT / 2, 0, 0, 0, 0]);
     let (buffers, memory) = (LIMIT / BYTES - 8, Memory::new(LIMIT / PAGE));
@@ -243,12 +242,12 @@ fn pages_pinned_by_a_killed_process_are_released() {
     let count = first.line();
     // The ring itself takes some memory.
     assert!((LIMIT / BYTES - 4..=LIMIT / BYTES).contains(&count.parse().expect("a number")), "{count}");
-    // As long as the process lives, the same user can pin nothing more.
+    // While the process lives, the same user cannot pin more memory.
     assert_eq!(program.start("hoard", user).line(), "0");
     first.kill();
     // The kernel releases the pages of a closed ring gradually.
     let deadline = Instant::now() + Duration::from_secs(60);
-    // (It may have released too little for a ring yet, in which case such a process ends.)
+    // (It may not have released enough for a ring yet, in which case such a process ends.)
     while program.start("hoard", user).line_or_end().as_ref() != Some(&count) {
         assert!(Instant::now() < deadline, "not given back");
         std::thread::sleep(Duration::from_millis(20));

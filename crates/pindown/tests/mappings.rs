@@ -53,7 +53,7 @@ fn locked_memory_uses_few_mappings_and_releases_them() {
         Err(why) => return println!("skipped: {why}"),
     };
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping, at an address of the kernel's choice.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * PAGES * page, rights, flags) }.unwrap().cast::<u8>();
     // The program itself locks the last page.
     let own = start.wrapping_add(2 * (PAGES - 1) * page);

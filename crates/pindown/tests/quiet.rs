@@ -1,6 +1,6 @@
 //! Ordinary activity does not empty a cache: hits are counted while other threads map, unmap and allocate, and while
-//! the kernel drops pages of files. Also checks that no thread of a monitor allocates. Skipped with the reason if the
-//! programs cannot be loaded.
+//! the kernel drops pages of files. Also checks that no thread of a monitor allocates. The tests are skipped, with the
+//! reason, if the programs cannot be loaded.
 #![expect(unsafe_code, reason = "an allocator that counts, and system calls; each block states its own reason")]
 
 mod oracle;
@@ -17,7 +17,7 @@ use pindown::{Access, Cache, Range};
 /// The C library's allocator, which counts the calls of one thread.
 struct Counting;
 
-/// The kernel's id of that thread; 0 for none.
+/// The kernel's ID of that thread; 0 for none.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -60,7 +60,7 @@ static ALLOCATOR: Counting = Counting;
 const BUFFERS: u64 = 1000;
 
 /// Makes at least `least` rounds of look-ups over a thousand buffers, while `life` runs in another thread until it has
-/// done the requested amount. At least 99 of 100 look-ups are hits, and every one is correct.
+/// done the requested amount. Checks that at least 99 of 100 look-ups are hits, and that all are correct.
 fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let memory = Memory::new(2 * BUFFERS);
     let buffers = Vec::from_iter((0..BUFFERS).map(|number| memory.page(2 * number)));
@@ -73,7 +73,7 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let mut rounds = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Ten at a time, ten thousand in a second.
+            // The rounds are made ten at a time, ten thousand in a second.
             let begin = Instant::now();
             for number in 0.. {
                 if stop.load(Ordering::Relaxed) {
@@ -107,7 +107,8 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let quick = after.hits - before.hits;
     println!("beside {changes} changes {all} look-ups, {quick} hits without a lock, {} with; {after:?}", hits - quick);
     assert!(hits * 100 >= all * 99, "{hits} hits of {all} look-ups: {after:?}");
-    // A small number of look-ups for each change would not hide losses: almost no registration is lost.
+    // The hit rate could be high although changes remove registrations, so the number of lost registrations is also
+    // checked.
     let lost = after.misses + after.single_uses_for(Refusal::Changed)
         - before.misses
         - before.single_uses_for(Refusal::Changed);
@@ -134,7 +135,7 @@ fn hits_beside_a_thread_that_allocates() {
         blocks.reverse();
         std::hint::black_box(blocks);
         if number % 64 == 0 {
-            // SAFETY: the C library may give any of its memory back.
+            // SAFETY: the C library may return any of its memory.
             unsafe { libc::malloc_trim(0) };
         }
     });
@@ -172,7 +173,7 @@ fn hits_while_threads_come_and_go() {
     });
 }
 
-/// Returns the ids of the threads of this process.
+/// Returns the IDs of the threads of this process.
 fn threads() -> Vec<u64> {
     let entries = std::fs::read_dir("/proc/self/task").expect("/proc");
     Vec::from_iter(
@@ -201,7 +202,7 @@ fn monitor_thread_process() {
         String::from(status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told").trim())
     };
     let status = |field: &str| line(field).parse::<u64>().expect("a number");
-    // The program's signal handlers may do anything, so they must run on other threads.
+    // The program's signal handlers may execute any code, so they must run on other threads.
     let blocked = u64::from_str_radix(&line("SigBlk:"), 16).expect("a number");
     for signal in [libc::SIGALRM, libc::SIGCHLD, libc::SIGINT, libc::SIGPROF, libc::SIGTERM, libc::SIGUSR1] {
         assert!(blocked & 1 << (signal - 1) != 0, "signal {signal} runs a handler there: {blocked:#x}");
@@ -213,7 +214,7 @@ fn monitor_thread_process() {
         let used = lane.get(range, Access::LOCAL_WRITE).expect("registered");
         lane.end(used);
         match round % 4 {
-            // Last: memory that was dropped once is not kept by this monitor.
+            // This is done last, because this monitor does not keep memory that was dropped once.
             0 if round > 400 => advise(memory.page(round % 64), PAGE, libc::MADV_DONTNEED),
             0 | 1 => oracle::map_anew(memory.start, memory.len),
             2 => {
@@ -233,7 +234,7 @@ fn monitor_thread_process() {
                 unmap(to, memory.len);
             }
         }
-        // Blocks of the allocator come and go in registered arenas, too.
+        // Blocks are also allocated and freed in registered arenas of the allocator.
         std::hint::black_box(vec![0_u8; 300_000]);
     }
     assert!(status("voluntary_ctxt_switches:") > woken, "it was woken by what happened");
@@ -260,7 +261,7 @@ fn kernel_tier_thread_only_holds_descriptors() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let of = |id: &u64, file: &str| std::fs::read_to_string(format!("/proc/self/task/{id}/{file}")).unwrap_or_default();
-    // Threads of the test harness come and go.
+    // Threads of the test harness start and end at any time.
     let ours: Vec<u64> = threads().into_iter().filter(|id| of(id, "comm").contains("pindown-keeper")).collect();
     let switches = |id: &u64| {
         let status = of(id, "status");

@@ -1,5 +1,5 @@
-//! Threads look up ranges of many sizes while entries are taken out and filled again. Each returned key must belong to
-//! a registration with the requested bytes and rights, which is not unpinned while it is used.
+//! Threads look up ranges of many sizes while entries are removed and filled again. Each returned key must belong to a
+//! registration with the requested bytes and rights, which is not unpinned while it is used.
 //!
 //! Signals interrupt the threads continuously, at any instruction. Their handler yields the processor to another
 //! thread. So an error that occurs only if a thread stops between two particular instructions is found within seconds.
@@ -23,7 +23,7 @@ fn pages(start: u64, count: u64) -> Range {
     Range::new(start * page_size(), count * page_size()).expect("a range")
 }
 
-/// The number of keys that are distinguished: the key of a registration is used again long after it was unpinned.
+/// The number of keys that are distinguished: the key of a registration is reused long after it was unpinned.
 const KEYS: usize = 1 << 20;
 
 /// The number of look-ups of each thread.
@@ -35,7 +35,7 @@ const THREADS: u64 = 8;
 #[derive(Clone)]
 struct Ledger(Arc<Keys>);
 
-/// A word for each key: 0 if it has no registration, else the first page, the number of pages and the rights.
+/// A word for each key: 0 if it has no registration, otherwise the first page, the number of pages and the rights.
 struct Keys {
     made: AtomicU64,
     registrations: Box<[AtomicU64]>,
@@ -71,7 +71,7 @@ impl Registrar for Ledger {
     type Pin = u64;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
-        // A key that no registration has: some are kept for as long as the test runs.
+        // Uses a key that no registration has, because some registrations are kept for as long as the test runs.
         let word = packed(range, access);
         let key = loop {
             let key = self.0.made.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u6
     for _ in 0..LOOK_UPS {
         let range = ranges[random(ranges.len() as u64) as usize];
         let access = if random(4) == 0 { Access::LOCAL_WRITE } else { READ };
-        // The same range again, mostly as hits, which are what races.
+        // Looks up the same range again. Most of these look-ups are hits, which race with the removals.
         for _ in 0..random(4) {
             let used = lane.get(range, access).expect("registered");
             faults.extend(ledger.fault(&used, range, access));
@@ -167,22 +167,24 @@ fn race(merging: bool) {
     });
     let faults = interrupted(threads.collect());
     let stats = cache.stats();
-    // A thread that is stopped for long may fall behind the changes, and then drops everything; `flushes` counts this.
+    // A thread that is stopped for a long time may fall behind the changes, and then drops all registrations; `flushes`
+    // counts this.
     assert!(stats.hits > 0 && stats.evictions > 0 && stats.invalidations > 0, "{stats:?}");
     assert!(faults.is_empty(), "{} wrong, the first: {}; {stats:?}", faults.len(), faults[0]);
     drop(cache);
     assert!(ledger.0.registrations.iter().all(|word| word.load(Ordering::Relaxed) == 0), "all is unpinned");
 }
 
-/// The number of rounds. In each, all entries are taken out and the shortest range is registered where the longest was.
+/// The number of rounds. In each round, all entries are removed, and the shortest range is registered at the address of
+/// the longest.
 const ROUNDS: u64 = 30_000;
 
 /// The number of rounds after which other ranges are used.
 const TURN: u64 = 1_000;
 
-/// Some threads look up the longest range at a place and others look up the shorter ones, while all entries are taken
-/// out again and again. A thread with short uses of other memory delays the freeing of entries that were taken out. So
-/// look-ups of the longest range find dead entries, until these are filled with a shorter range.
+/// Some threads look up the longest range at a place and others look up the shorter ones, while all entries are removed
+/// repeatedly. A thread with short uses of other memory delays the freeing of removed entries. So look-ups of the
+/// longest range find dead entries, until these are filled with a shorter range.
 ///
 /// Requirements: RCACHE-003, MON-004.
 #[test]
@@ -195,7 +197,7 @@ fn longest_range_never_gets_the_key_of_a_shorter_one() {
             let mut faults = Vec::new();
             let ranges = ranges();
             while let now @ 0..ROUNDS = round.load(Ordering::Relaxed) {
-                // The places in turn, each with the range of that size.
+                // Uses the pages in turn, each with the range of that size.
                 let range = ranges[which * 4 + (now / TURN % 4) as usize];
                 faults.extend(work(&ledger, &cache, now, range));
             }
@@ -233,7 +235,7 @@ fn longest_range_never_gets_the_key_of_a_shorter_one() {
                 lane.end(lane.get(ranges[(now / TURN % 4) as usize], READ).expect("registered"));
                 cache.sweep();
                 round.fetch_add(1, Ordering::Relaxed);
-                // Meanwhile the others find their ranges beside the dead entries.
+                // In the meantime, the other threads find their ranges next to the dead entries.
                 std::thread::sleep(Duration::from_micros(20));
             }
         }

@@ -10,7 +10,7 @@ use oracle::{ANONYMOUS, Memory, PAGE, memfd, must};
 
 mod oracle;
 
-/// Runs one test at a time: the monitors of other tests see what the workers of one do.
+/// Runs one test at a time, because the monitors of other tests report the changes by the workers of one.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -26,7 +26,7 @@ fn submit(ring: &mut IoUring, entries: &[Entry]) {
     assert_eq!(ring.submit().expect("it is submitted"), entries.len());
 }
 
-/// Returns the results of so many requests.
+/// Returns the results of `count` requests.
 fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
     let mut results = Vec::new();
     while results.len() < count {
@@ -36,7 +36,7 @@ fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
     results
 }
 
-/// Returns a request that waits until the event is written to, and that no worker has meanwhile.
+/// Returns a request that waits until the event is written to, and that is not assigned to a worker until then.
 fn waits(event: u64) -> Entry {
     opcode::PollAdd::new(types::Fd(event as i32), libc::POLLIN as u32).build().flags(Flags::IO_HARDLINK)
 }

@@ -1,5 +1,5 @@
-//! One boot of QEMU with the image and the files of a job. It ends when the program has ended, the guest has crashed or
-//! the time limit is reached.
+//! One boot of QEMU with the image and the files of a job. It ends when the program has ended, when the guest has
+//! crashed, or at the time limit.
 
 use super::image::Image;
 use crate::failure::{Failure, Outcome};
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The executor of the guest's instructions.
+/// How the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Accelerator {
     /// The processor, with /dev/kvm
@@ -18,11 +18,11 @@ pub(super) enum Accelerator {
 }
 
 impl Accelerator {
-    /// Selects the processor if this user may use it for that and it supports virtualization.
+    /// Selects KVM if this user may use it and the CPU supports virtualization. Otherwise selects translation.
     pub(super) fn best() -> Self {
         let is_open = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        // Some virtual machines have the device because their guests were built for it, although the processor lacks
-        // the support.
+        // Some virtual machines have the device because their guests were built for it, although the CPU lacks the
+        // support.
         let is_able = is_able(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         if is_open && is_able { Self::Kvm } else { Self::Tcg }
     }
@@ -56,11 +56,11 @@ pub(super) enum End {
     /// The program's exit code, or 128 and the signal that ended it.
     Exit(i32),
     /// The guest crashed, or the time limit was reached, before the program had ended. Contains the reason, and whether
-    /// the program had begun.
+    /// the program had started.
     NoResult { why: String, began: bool },
 }
 
-/// Boots with the files of a job laid over the image, and passes on each line that the program prints.
+/// Boots with the files of a job on top of the image, and passes on each line that the program prints.
 ///
 /// # Errors
 /// Fails if QEMU cannot be started. A failure of the guest is not an error but returns [`End::NoResult`].
@@ -132,7 +132,7 @@ impl Logs {
     }
 }
 
-/// Returns whether a processor supports hardware virtualization, according to its lines of /proc/cpuinfo.
+/// Returns whether a CPU supports hardware virtualization, according to its lines in /proc/cpuinfo.
 fn is_able(cpu: &str) -> bool {
     let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
@@ -154,7 +154,7 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     End::NoResult { why, began }
 }
 
-/// Returns the reason of a kernel panic in the kernel's output.
+/// Returns the reason of a kernel panic from the kernel's output.
 fn panic_in(console: &str) -> Option<&str> {
     let words = ["BUG: ", "Oops: ", "general protection fault", "Kernel panic"];
     let found = |line: &&str| words.iter().any(|word| line.contains(word));

@@ -1,4 +1,4 @@
-//! The files of one boot: the program to run, its libraries, other files, and the script that runs it.
+//! The files of one boot: the program, its libraries, other files, and the script that runs it.
 
 use super::cpio::Archive;
 use super::image::Image;
@@ -18,15 +18,15 @@ pub(super) struct Job {
     pub(super) arguments: Vec<String>,
     /// Environment variables as NAME=VALUE.
     pub(super) environment: Vec<String>,
-    /// An archive that is laid over the image's files before all other files.
+    /// An archive that is placed on top of the image's files, below all other files.
     pub(super) layer: Option<PathBuf>,
     /// Other programs, files and directories that the program uses.
     pub(super) files: Vec<PathBuf>,
-    /// The working directory of the program, which is created if it does not exist.
+    /// The working directory of the program. It is created if it does not exist.
     pub(super) directory: Option<PathBuf>,
 }
 
-/// Packs all files as file systems that are laid over the image's.
+/// Packs all files as file systems that are placed on top of the image's.
 pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>> {
     let mut packed = job.layer.as_ref().map(fs::read).transpose()?.unwrap_or_default();
     let mut archive = Archive::default();
@@ -42,8 +42,8 @@ pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>>
     Ok(packed)
 }
 
-/// Adds a directory unchanged, a program without its debug information and with the libraries that the image lacks, or
-/// another file unchanged.
+/// Adds a file or directory. A program is added without its debug information, and with the libraries that the image
+/// lacks. All other files and directories are added unchanged.
 fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Outcome {
     if file.is_dir() {
         return archive.tree(file, file, &|path| !path.ends_with("__pycache__"));
@@ -58,7 +58,7 @@ fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Out
         output.success()?;
         Ok(fs::read(&small)?)
     });
-    // If the tool is missing, the file is only larger.
+    // If the tool is missing, the file is larger, which is not an error.
     archive.file(file, mode, &stripped.unwrap_or(contents))?;
     let listed = Program::new("ldd").arg(file).env("LC_ALL", "C").output()?;
     for (name, path) in listed.stdout.lines().filter_map(library_in) {
@@ -77,7 +77,8 @@ fn library_in(line: &str) -> Option<(&str, &str)> {
     Some((name, &line[start..start + 1 + path.len()]))
 }
 
-/// Returns the shell script of a job. The shell's exit code is the program's, or 128 plus the signal that ended it.
+/// Returns the shell script of a job. The shell's exit code is that of the program, or 128 plus the signal that killed
+/// it.
 fn script(job: &Job) -> String {
     let mut lines: Vec<String> = job.environment.iter().map(|setting| format!("export {}", quoted(setting))).collect();
     if let Some(directory) = &job.directory {

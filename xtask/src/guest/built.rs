@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fs;
 use std::path::PathBuf;
 
-/// The fields of cargo's message about a built program or library that are used here.
+/// The fields that are used of cargo's message about a built program or library.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
@@ -23,7 +23,7 @@ struct Target {
 }
 
 /// Builds the test program of a package's library ("percale") or of one of its integration tests
-/// ("percale-conformance:conformance"), and the package's own programs, which its tests may start.
+/// ("percale-conformance:conformance"). Also builds the package's own programs, because its tests may start them.
 pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)> {
     let (package, target) = split(name);
     let mut arguments = vec!["test", "--no-run", "--quiet", "--message-format=json", "-p", package];
@@ -50,7 +50,7 @@ pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
     found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
 }
 
-/// Builds the libfabric provider in the profile of the tests. It is placed in a separate directory under the name by
+/// Builds the libfabric provider in the profile of the tests. It is placed in a separate directory, under the name by
 /// which libfabric finds it.
 pub(super) fn provider(place: &Place) -> Outcome<PathBuf> {
     let arguments = ["build", "--quiet", "--message-format=json", "--profile", "test", "-p", "percale-ofi", "--lib"];
@@ -72,7 +72,7 @@ fn split(name: &str) -> (&str, Option<&str>) {
     name.split_once(':').map_or((name, None), |(package, target)| (package, Some(target)))
 }
 
-/// Returns the kind, name and file of each program that cargo built or had built before.
+/// Returns the kind, the name and the file of each program that cargo has built or found up to date.
 fn programs_in(messages: &str) -> Vec<(String, String, PathBuf)> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     let program = |message: Message| {

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a client of the provider in the guest, and prints how many packets the RDMA devices sent meanwhile. Only verbs
-# sends packets through them.
-#   client.sh pingpong KIND   fi_pingpong's two sides, over endpoints of this kind
+# Runs a client of the provider in the guest, and prints the number of packets that the RDMA devices sent meanwhile. Only
+# verbs sends packets through them.
+#   client.sh pingpong KIND   both sides of fi_pingpong, over endpoints of this kind
 #   client.sh PROGRAM ...     any other program
 sent() {
   total=0
@@ -11,7 +11,7 @@ sent() {
   echo $total
 }
 
-# Succeeds if both sides exit with success. The client starts when the server listens on TCP port 47592 (B9E8).
+# Succeeds if both sides exit successfully. The client starts when the server listens on TCP port 47592 (B9E8).
 pingpong() {
   fi_pingpong -p percale -e "$1" -c -S all -I 20 >/tmp/server 2>&1 &
   server=$!

@@ -1,4 +1,4 @@
-//! Unmodified clients of the provider over verbs: their files, and the evaluation of their results.
+//! Unmodified clients of the provider over verbs: their files and the evaluation of their results.
 
 use super::brought::Job;
 use super::row::Row;
@@ -10,17 +10,18 @@ use crate::place::Place;
 /// A client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
-    /// fi_pingpong over endpoints of this type, with every size and a check of every byte.
+    /// fi_pingpong over endpoints of this type, with all sizes and a check of every byte.
     Pingpong(&'static str),
     /// About two hundred of mpi4py's tests, with two ranks of Debian's Open MPI.
     Mpi4py,
 }
 
-/// Fewer packets than any client sends over its devices. A client that connects only over TCP sends none.
+/// The minimum number of packets that a client must send over its devices. All clients send more. A client that
+/// connects only over TCP sends none.
 const PACKETS: u64 = 10_000;
-/// Fewer sizes than fi_pingpong has, from one byte to several megabytes.
+/// The minimum number of sizes of fi_pingpong. It has more, from one byte to several megabytes.
 const SIZES: usize = 20;
-/// Fewer tests than the selected part of mpi4py has.
+/// The minimum number of tests. The selected part of mpi4py has more.
 const TESTS: usize = 200;
 
 impl Client {
@@ -37,7 +38,7 @@ impl Client {
             program: place.root.join("xtask/src/guest/client.sh"),
             layer: Some(layer::clients(place, anew)?),
             files: vec![provider],
-            // Variables that the user set come later and have precedence.
+            // Variables set by the user follow, and take precedence.
             environment: set.into_iter().chain(common.environment).collect(),
             ..common
         };
@@ -47,7 +48,7 @@ impl Client {
                 let mpi4py = interop::mpi4py(place)?;
                 let launched = ["mpiexec.openmpi", "--oversubscribe", "-n", "2"].map(str::to_owned);
                 let chosen = interop::THROUGH_THE_PROVIDER.iter().flat_map(|(name, value)| ["--mca", name, value]);
-                // Open MPI must not search for components that the guest lacks, nor for a launcher for other hosts.
+                // Open MPI must not search for components that the guest lacks, or for a launcher for other hosts.
                 let here = ["--mca", "mca_base_component_show_load_errors", "0", "--mca", "plm", "isolated"];
                 let chosen = chosen.chain(here);
                 let tests = ["python3.11", "test/main.py"].into_iter().chain(interop::part_of_mpi4py());
@@ -63,7 +64,7 @@ impl Client {
         Ok(job)
     }
 
-    /// Evaluates the output: the client must have done all of its work over an RDMA device.
+    /// Evaluates the output. The client must have done all of its work over an RDMA device.
     pub(super) fn judge(self, printed: &[String]) -> Row {
         let packets = printed.iter().find_map(|line| packets_in(line)).unwrap_or(0);
         let (done, what) = match self {
@@ -84,7 +85,7 @@ impl Client {
     }
 }
 
-/// Returns the number that the script prints at its end.
+/// Returns the number that the script prints last.
 fn packets_in(line: &str) -> Option<u64> {
     line.strip_prefix("RDMA devices sent ")?.strip_suffix(" packets")?.parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Archives that the kernel unpacks as its first file system, in cpio's "new ASCII" format, written file by file.
+//! Archives that the kernel unpacks as its first file system, in cpio's "new ASCII" format. They are written file by
+//! file.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Returns whether the archive has an entry of this path.
+    /// Returns whether the archive has an entry with this path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.known.contains(path.trim_start_matches('/'))
     }
@@ -43,7 +44,7 @@ impl Archive {
         self.entry(&name_of(path)?, LINK | 0o777, target.as_bytes())
     }
 
-    /// Adds a file, link or directory with all its contents from this machine's `from`, without the paths that `wanted`
+    /// Adds a file, link or directory of this machine (`from`) with all of its contents, except the paths that `wanted`
     /// rejects.
     pub(super) fn tree(&mut self, from: &Path, to: &Path, wanted: &impl Fn(&Path) -> bool) -> Outcome {
         if !wanted(to) {
@@ -88,7 +89,7 @@ impl Archive {
         let len = u32::try_from(contents.len()).map_err(|_| Failure::new(format!("{name}: longer than 4 GiB")))?;
         self.entries += 1;
         // Inode, mode, user, group, links, time, length, four device numbers, the length of the name, and a checksum. A
-        // magic number is written before them.
+        // magic number precedes them.
         let fields = [self.entries, mode, 0, 0, 1, 0, len, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         self.bytes.extend(b"070701");
         for field in fields {
@@ -106,7 +107,7 @@ impl Archive {
     }
 }
 
-/// Returns the name of an absolute path in an archive, which lacks the first slash.
+/// Returns the name of an absolute path in an archive, which is the path without its first slash.
 fn name_of(path: &Path) -> Outcome<String> {
     let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let name = path.to_str().and_then(|path| path.strip_prefix('/')).filter(|_| is_plain);

@@ -1,4 +1,4 @@
-//! Debian's packages: their available versions, and their files, which are unpacked together without being installed.
+//! Debian packages: their available versions and their files. The files are unpacked together and not installed.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
@@ -30,8 +30,8 @@ const GUEST: &[&str] = &[
     "libc6",
 ];
 
-/// The packages of the provider's clients: libfabric's programs, Open MPI, Python. They are listed by name instead of
-/// by their dependencies, because those include many packages that are not needed at run time (perl, ssh, X11).
+/// The packages of the provider's clients: libfabric's programs, Open MPI, Python. They are listed by name and not by
+/// dependency, because the dependencies include many packages that are not needed at run time (perl, ssh, X11).
 const CLIENTS: &[&str] = &[
     "libfabric-bin",
     "libfabric1",
@@ -61,8 +61,8 @@ const CLIENTS: &[&str] = &[
     "libssl3",
 ];
 
-/// The packages that find memory errors: valgrind, which does not start without the symbol names of the dynamic linker,
-/// and the C library of exactly the same build.
+/// The packages for finding memory errors: valgrind, the symbols of the dynamic linker, without which valgrind does not
+/// start, and the C library of exactly the same build.
 const MEMCHECK: &[&str] = &["valgrind", "libc6", "libc6-dbg"];
 
 /// The parts that are built from packages.
@@ -95,7 +95,7 @@ impl Part {
 /// Returns the packages of a part as file names, which contain the versions.
 ///
 /// # Errors
-/// Fails if apt does not know the packages, even after an update of its lists.
+/// Fails if apt does not find the packages, even after an update of its lists.
 pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
         return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
@@ -120,7 +120,7 @@ fn known_files(part: Part) -> Outcome<Vec<String>> {
     }
 }
 
-/// Downloads packages, given by their file names, into a directory.
+/// Downloads packages, which are given by their file names, into a directory.
 pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
     let names: Vec<String> = files.iter().filter_map(|file| wish(file)).collect();
     let program = Program::new("apt-get").args(["download", "-q"]).args(&names).within(directory);
@@ -160,8 +160,8 @@ fn file_in(line: &str) -> Option<&str> {
     line.starts_with('\'').then(|| line.split(' ').nth(1))?
 }
 
-/// Returns the argument with which apt fetches exactly this file: "name=version" for "name_version_architecture.deb",
-/// where "%3a" is a colon.
+/// Returns the argument that makes apt fetch exactly this file: "name=version" for "name_version_architecture.deb",
+/// where "%3a" means a colon.
 fn wish(file: &str) -> Option<String> {
     let mut parts = file.split('_');
     let (name, version) = (parts.next()?, parts.next()?);

@@ -1,5 +1,6 @@
-//! The costs of registrations, windows and transfers on the guest's RDMA device, from `percale perf --rdma`, stored for
-//! the report. Absolute times of a translated processor have no meaning; their ratios have some meaning.
+//! The costs of registrations, windows and transfers on the guest's RDMA device, measured by `percale perf --rdma` and
+//! stored for the report. Absolute times of a translated CPU are meaningless, but their ratios are useful to some
+//! extent.
 
 use super::row::Row;
 use crate::failure::Outcome;
@@ -10,10 +11,10 @@ use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The file of the last run, under the target directory.
+/// The file of the last run, in the target directory.
 pub(crate) const FILE: &str = "bench/guest.json";
 
-/// The figures that each size must have: the command's names, with descriptions.
+/// The results that each size must have: the command's names with descriptions.
 const WHAT: [(&str, &str); 8] = [
     ("in-advance", "transfer into memory registered in advance"),
     ("each-time", "transfer, registering and deregistering for it"),
@@ -30,7 +31,7 @@ const WHAT: [(&str, &str); 8] = [
 struct Line {
     what: String,
     bytes: u64,
-    /// The time divided by that of a transfer into memory that was registered in advance.
+    /// The time divided by the time of a transfer into memory that was registered in advance.
     ratio: f64,
     monitor: String,
 }
@@ -40,7 +41,7 @@ struct Line {
 pub(crate) struct Run {
     date: String,
     commit: String,
-    /// The kernel, and the accelerator with which it ran.
+    /// The kernel, and the accelerator on which it ran.
     under: String,
     lines: Vec<Line>,
 }
@@ -59,7 +60,7 @@ fn ratio(lines: &[Line], what: &str, bytes: u64) -> Option<f64> {
     lines.iter().find(|line| line.what == what && line.bytes == bytes).map(|line| line.ratio)
 }
 
-/// Evaluates the output: every figure must have been measured for each size.
+/// Evaluates the output. Every result must have been measured for each size.
 pub(super) fn judge(printed: &[String]) -> Row {
     let lines = lines(printed);
     let sizes = sizes(&lines);
@@ -68,13 +69,13 @@ pub(super) fn judge(printed: &[String]) -> Row {
     Row::new(lines.len(), missing + usize::from(lines.is_empty()), 0, format!("figures of {} sizes", sizes.len()))
 }
 
-/// Saves the figures for the report.
+/// Saves the results for the report.
 pub(super) fn save(place: &Place, printed: &[String], under: String) -> Outcome<PathBuf> {
     place.save(FILE, &Run { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
 }
 
 impl Run {
-    /// Returns the figures as text and as a table of ratios.
+    /// Returns the results as text and as a table of ratios.
     pub(crate) fn shown(&self, markdown: impl FnOnce(&[&str], usize) -> Table) -> String {
         let sizes = sizes(&self.lines);
         let heads: Vec<String> =

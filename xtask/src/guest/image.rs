@@ -1,4 +1,4 @@
-//! The guest's kernel and first file system, built from packages once and stored under the target directory.
+//! The guest's kernel and first file system. They are built from packages once and stored in the target directory.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that are left out of the guest: documentation, character sets, and files for other ways of booting.
+/// Files that are not copied to the guest: documentation, character sets, and files for other boot methods.
 const LEFT_OUT: [&str; 7] = [
     "/usr/share",
     "/usr/lib/x86_64-linux-gnu/gconv",
@@ -34,8 +34,8 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Returns the image that was built earlier, or builds a new one. With `anew`, the image is built from Debian's
-    /// current packages.
+    /// Returns the existing image, or builds a new one. If `anew` is set, the image is built from Debian's current
+    /// packages.
     pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
         let kind = Kind { part: Part::Guest, prefix: "image-", known: "versions", make };
         Self::load(&kept(&place.target.join("guest"), &kind, &(modules::WANTED, LEFT_OUT, FORM), anew)?)
@@ -60,7 +60,7 @@ impl Image {
     }
 }
 
-/// Must be increased when `make` builds something else from the same packages.
+/// A version number. It must be incremented when `make` builds something else from the same packages.
 const FORM: u32 = 1;
 
 fn make(versions: &[String], directory: &Path) -> Outcome {
@@ -69,7 +69,7 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     fs::rename(&kernel, directory.join("vmlinuz"))?;
     fs::write(directory.join("kernel"), version + "\n")?;
     let mut archive = Archive::default();
-    // Debian's packages contain files below /bin, /sbin and /lib, which are links to directories below /usr.
+    // Debian's packages contain files in /bin, /sbin and /lib, which are links to directories in /usr.
     for name in ["bin", "sbin", "lib", "lib64"] {
         archive.link(&Path::new("/").join(name), &format!("usr/{name}"))?;
     }
@@ -88,15 +88,15 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Returns the path of a package's file when /bin and similar directories are links.
+/// Returns the path of a package's file on a system where /bin and similar directories are links.
 pub(super) fn merged(path: &Path) -> PathBuf {
     let usr = Path::new("/usr");
     let is_old = ["/bin", "/sbin", "/lib", "/lib64"].iter().any(|old| path.starts_with(old));
     if is_old { usr.join(path.strip_prefix("/").unwrap_or(path)) } else { path.to_owned() }
 }
 
-/// Returns every file and link of an unpacked tree, except those that are left out: the path of the installation, and
-/// the current path.
+/// Returns the installed path and the current path of every file and link of an unpacked tree, except those that are
+/// left out.
 pub(super) fn files_in(root: &Path, left_out: &[&str]) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];
@@ -148,7 +148,7 @@ fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
     archive.file(Path::new("/modules/order"), 0o644, (order.join("\n") + "\n").as_bytes())
 }
 
-/// Reads a module and decompresses it, because the loading program cannot decompress.
+/// Reads a module and decompresses it, because the program that loads it cannot decompress.
 fn plain(path: &Path) -> Outcome<Vec<u8>> {
     if path.extension().is_some_and(|kind| kind == "xz") {
         Program::new("xz").arg("-dk").arg(path).output()?.success()?;

@@ -14,7 +14,7 @@ mount -t tracefs tracefs /sys/kernel/tracing
 chmod 1777 /tmp /dev/shm
 ln -s /proc/self/fd /dev/fd
 hostname guest
-# The shell would use its builtin tool, which has fewer options.
+# The shell would otherwise use its builtin tool, which has fewer options.
 ip() { /usr/bin/ip "$@"; }
 export HOME=/root
 
@@ -43,8 +43,8 @@ ip addr add 10.9.0.1/24 dev dummy0
 ip link set dummy0 mtu 4200 up
 rdma link add rxe0 type rxe netdev dummy0
 
-# Two devices with a wire between them. Packets from one end's address to the other's are routed over the wire and not over
-# lo, where no device would receive them.
+# Two devices connected by a veth pair. Packets from the address of one end to the address of the other are routed over the
+# pair and not over lo, where no device would receive them.
 ip link add wire0 type veth peer name wire1
 for end in 0 1; do
   echo 1 >/proc/sys/net/ipv4/conf/wire$end/accept_local
@@ -61,7 +61,7 @@ rdma link add rxe2 type rxe netdev wire1
 
 echo 32 >/proc/sys/vm/nr_hugepages
 ulimit -l unlimited
-# The kernel's default for the init process is 1,024 descriptors: too few for tests that open that many connections.
+# The kernel's default for the init process is 1,024 descriptors, which is too few for tests with many connections.
 ulimit -n 4096
 ulimit -c 0
 

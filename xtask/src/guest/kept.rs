@@ -1,4 +1,4 @@
-//! Files that are built from packages once and stored under the target directory until the packages change.
+//! Files that are built from packages once, and stored in the target directory until the packages change.
 
 use super::fetch::{self, Part};
 use crate::failure::Outcome;
@@ -6,7 +6,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// A kind of files that `kept` builds.
+/// A kind of files built by `kept`.
 pub(super) struct Kind<'a> {
     pub(super) part: Part,
     /// The prefix of the names of its directories.
@@ -17,8 +17,8 @@ pub(super) struct Kind<'a> {
     pub(super) make: fn(&[String], &Path) -> Outcome,
 }
 
-/// Returns the directory that was built earlier, or builds a new one. `what` contains the inputs besides the packages.
-/// With `anew`, the directory is built from Debian's current packages.
+/// Returns the existing directory, or builds a new one. `what` contains the inputs other than the packages. If `anew`
+/// is set, the directory is built from Debian's current packages.
 pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
     let known = top.join(kind.known);
     let made = |versions: &[String]| top.join(format!("{}{:016x}", kind.prefix, digest(versions, what)));
@@ -51,7 +51,7 @@ fn digest(versions: &[String], what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Removes the directories of other versions, which are large and not needed any more.
+/// Removes the directories of other versions, which are large and no longer needed.
 fn remove(top: &Path, prefix: &str) -> Outcome {
     for entry in fs::read_dir(top)? {
         let entry = entry?;
@@ -62,7 +62,7 @@ fn remove(top: &Path, prefix: &str) -> Outcome {
     Ok(())
 }
 
-/// Downloads packages and unpacks them below `root` in a directory, which is created. Returns that root.
+/// Creates a directory, downloads packages, and unpacks them below `root` in this directory. Returns this root.
 pub(super) fn unpacked(versions: &[String], directory: &Path) -> Outcome<PathBuf> {
     let (packages, root) = (directory.join("packages"), directory.join("root"));
     fs::create_dir_all(&packages)?;

@@ -1,5 +1,6 @@
-//! The additional files that some programs need in the guest: a second file system of Debian's packages, laid over the
-//! first one if such a program runs. There is one for clients of the provider and one for programs under valgrind.
+//! Additional files that some programs need in the guest: a second file system of Debian's packages, which is placed on
+//! top of the first if such a program runs. There is one for clients of the provider and one for programs under
+//! valgrind.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -24,8 +25,8 @@ const LEFT_OUT: [&str; 6] = [
 const LINKS: [(&str, &str); 1] =
     [("/usr/lib/x86_64-linux-gnu/libpsm_infinipath.so.1", "/usr/lib/libpsm1/libpsm_infinipath.so.1.16")];
 
-/// Documentation, files for compiling, and files for other uses of the C library. [`is_of_memcheck`] leaves out
-/// valgrind's other tools.
+/// Documentation, files for compiling, and files for other uses of the C library. valgrind's other tools are excluded
+/// by [`is_of_memcheck`].
 const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
     "/usr/share",
     "/usr/include",
@@ -35,7 +36,7 @@ const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
     "/usr/lib/locale",
 ];
 
-/// Must be increased when something else is built from the same packages.
+/// A version number. It must be incremented when something else is built from the same packages.
 const FORM: u32 = 2;
 
 const ARCHIVE: &str = "layer.cpio";
@@ -93,8 +94,8 @@ fn make(
     Ok(())
 }
 
-/// Returns whether a file is wanted: of valgrind's tools only memcheck for this processor, and all files of other
-/// packages.
+/// Returns whether a file is wanted. Of valgrind's tools, only memcheck for this CPU is wanted. All files of other
+/// packages are wanted.
 fn is_of_memcheck(path: &Path) -> bool {
     const TOOLS: &str = "/usr/libexec/valgrind";
     const WANTED: [&str; 4] =

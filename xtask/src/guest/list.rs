@@ -1,4 +1,4 @@
-//! The programs that run in the guest by default, and the evaluation of each.
+//! The programs that run in the guest by default, and how the result of each is evaluated.
 
 use super::boot::End;
 use super::brought::Job;
@@ -19,9 +19,9 @@ pub(super) struct Case {
     about: &'static str,
     what: What,
     arguments: &'static [&'static str],
-    /// Tests that cannot show anything in the guest, with the reasons.
+    /// Tests that cannot produce a result in the guest, with the reasons.
     left_out: &'static [(&'static str, &'static str)],
-    /// The time limit of the boot in seconds with the processor. With translation the limit is longer.
+    /// The time limit of the boot in seconds with KVM. With translation the limit is longer.
     pub(super) limit: u64,
     /// Set if the program is in the short run.
     pub(super) is_quick: bool,
@@ -45,7 +45,7 @@ enum What {
 enum Expected {
     /// No registration is stale.
     Sound,
-    /// The monitor is broken on purpose, which must be detected.
+    /// The monitor is broken intentionally, and its errors must be detected.
     Stale,
 }
 
@@ -72,7 +72,7 @@ const fn client(name: &'static str, about: &'static str, client: Client, limit: 
     Case { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
-/// Every operation on one kind of memory, and threads. Large memory takes long with soft-RoCE.
+/// All operations on one kind of memory, and threads. Large memory takes long with soft-RoCE.
 macro_rules! verbs {
     ($monitor:literal) => {
         &["--device", "verbs", "--monitor", $monitor, "--filter", "private anonymous", "--seconds", "5"]
@@ -81,12 +81,13 @@ macro_rules! verbs {
 
 /// The guest has no compiler.
 const COMPILER: &str = "compiles a C program";
-/// On Linux 6.1, the pages of a fixed buffer stayed pinned, and were counted as pinned, for a while after its removal.
+/// On Linux 6.1, the pages of a fixed buffer remained pinned, and were counted as pinned, for a while after its
+/// removal.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 
-/// The programs of the default run. It does not contain pindown-helper's tests (pindown-helper rejects all clients
-/// without SO_PASSPIDFD, which Linux has since 6.5) or the tests of limits of pinned memory, because pages that
-/// io_uring still has pinned count there.
+/// The programs of the default run. It does not contain the tests of pindown-helper, because pindown-helper rejects all
+/// clients without SO_PASSPIDFD, which Linux supports since 6.5. It does not contain the tests of limits of pinned
+/// memory either, because pages that io_uring still has pinned count against them.
 pub(super) const ALL: &[Case] = &[
     Case {
         is_quick: true,
@@ -184,8 +185,8 @@ pub(super) const ALL: &[Case] = &[
 ];
 
 impl Case {
-    /// Creates the job. `common` is the part that all programs share. With `anew`, files that are built from packages
-    /// are built again.
+    /// Creates the job. `common` is the part that all programs share. If `anew` is set, files that are built from
+    /// packages are built again.
     pub(super) fn job(&self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
         let without = self.left_out.iter().flat_map(|(test, _)| ["--skip", test]);
         let own = self.arguments.iter().copied().chain(without).map(str::to_owned);
@@ -221,7 +222,7 @@ impl Case {
         format!("{}: {}", self.name, self.about)
     }
 
-    /// Evaluates the output and the end of the program.
+    /// Evaluates the output and the exit status of the program.
     pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
@@ -253,7 +254,7 @@ impl Case {
 
 fn of_tests(name: &str, printed: &[String]) -> Row {
     let mut reader = libtest::Reader::new("guest");
-    // The line that cargo would print before the output.
+    // The line that cargo prints before the output.
     reader.read_error(&format!("Running tests ({name}-0)"));
     for line in printed {
         reader.read(line);

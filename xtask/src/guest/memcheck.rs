@@ -1,4 +1,4 @@
-//! Tests under valgrind's memcheck: their jobs, and the evaluation of their results.
+//! Tests under valgrind's memcheck: their jobs and the evaluation of their results.
 
 use super::brought::Job;
 use super::layer;
@@ -8,8 +8,7 @@ use crate::place::Place;
 
 /// The script that runs a program under memcheck.
 const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
-/// The reports about correct code that are suppressed, with the reasons. The script looks for the file in its own
-/// directory.
+/// The suppressed reports about correct code, with the reasons. The script finds the file in its own directory.
 const SUPPRESSIONS: &str = "xtask/src/guest/memcheck.supp";
 
 /// Returns the same job under memcheck.
@@ -21,8 +20,8 @@ pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
     Ok(Job { program, arguments, files, layer, ..job })
 }
 
-/// Adds memcheck's results to the row of the tests. Each error of memcheck is a failure, and so is missing output of
-/// memcheck. A test that could not run is also a failure, since it shows nothing. Such tests are left out by name.
+/// Adds the results of memcheck to the row of the tests. Each error of memcheck is a failure. Missing output of
+/// memcheck and tests that could not run are failures too. Such tests are excluded by name.
 pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let mut row = tests;
     let summaries: Vec<(usize, usize)> = printed.iter().filter_map(|line| summary_in(line)).collect();
@@ -39,7 +38,7 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let notes = std::iter::once(said).chain(found).chain(skipped).chain(Some(row.note).filter(|note| !note.is_empty()));
     row.note = notes.collect::<Vec<_>>().join("; ");
     row.failed += if summaries.is_empty() { 1 } else { places.max(usize::from(errors > 0)) };
-    // Tests that ran nothing show nothing.
+    // Without executed tests, the result proves nothing.
     if row.failed > 0 || row.passed == 0 {
         row.result = Verdict::Failed;
     }
@@ -53,7 +52,7 @@ fn summary_in(line: &str) -> Option<(usize, usize)> {
     Some((number(words.next())?, number(words.nth(2))?))
 }
 
-/// Returns the first line of an error. The location follows in the next line.
+/// Returns the first line of an error. The next line contains its location.
 fn heading_in<'a>(line: &'a str, next: &str) -> Option<&'a str> {
     let is_one = said_in(next)?.trim_start().starts_with("at 0x");
     said_in(line).filter(|said| is_one && !said.starts_with(' '))

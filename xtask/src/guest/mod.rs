@@ -3,14 +3,16 @@
 //!
 //! * [`fetch`]: Debian's packages, by name
 //! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, built from packages once
-//! * [`layer`]: the additional files for clients of the provider and for valgrind; [`kept`]: the storage of these files
+//! * [`layer`]: the additional files for clients of the provider and for valgrind
+//! * [`kept`]: the storage of these files
 //! * [`built`]: test programs, built by cargo
 //! * [`brought`]: the files of one boot
 //! * [`boot`]: one boot and its result
 //! * [`clients`]: unmodified clients of the provider
 //! * [`memcheck`]: tests under valgrind
 //! * [`figures`]: the measurements in the guest, for the report
-//! * [`list`]: the programs that run by default; [`row`]: the result of one program
+//! * [`list`]: the programs that run by default
+//! * [`row`]: the result of one program
 //!
 //! Each program runs in a separate boot with a time limit. A panic of the guest's kernel ends only that boot, and
 //! counts as no result. The guest has no network and no disk, and cannot access this machine.
@@ -98,10 +100,10 @@ const QEMU: Needed = Needed { program: "qemu-system-x86_64", package: "qemu-syst
 /// The time limit in seconds of a boot with a program given by the user.
 const LIMIT: u64 = 120;
 
-/// The factor by which QEMU's translation is slower.
+/// The factor by which translation by QEMU is slower.
 const TRANSLATED: u32 = 3;
 
-/// The factor for the time that tests wait under translation before they report a hang.
+/// The factor for the time that tests wait before they report a hang, if instructions are translated.
 const PATIENCE: u32 = 10;
 
 fn setting(text: &str) -> Result<String, String> {
@@ -136,7 +138,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<ExitCode> {
     }
 }
 
-/// The guest that boots.
+/// The guest that is booted.
 struct Guest {
     image: Image,
     directory: PathBuf,
@@ -157,15 +159,15 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Returns the kernel, and the accelerator with which it runs.
+    /// Returns the kernel and the accelerator on which it runs.
     fn under(&self) -> String {
         format!("Linux {} under {}", self.image.version, self.accelerator.name())
     }
 
     /// Returns the part of a job that all programs share.
     fn job(&self, place: &Place, arguments: &Arguments) -> Job {
-        // Variables that the user set come later and have precedence. In the guest, tests may do things that they do on
-        // no other machine.
+        // Variables set by the user follow, and take precedence. In the guest, tests are permitted operations that they
+        // do not execute on other machines.
         let mut environment = arguments.env.clone();
         environment.insert(0, "PERCALE_GUEST=1".to_owned());
         if self.accelerator == Accelerator::Tcg {

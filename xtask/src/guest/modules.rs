@@ -1,11 +1,13 @@
-//! Kernel modules and their dependencies, read from the modules themselves, and the order in which they are loaded.
+//! Kernel modules and their dependencies, which are read from the modules themselves, and the order in which they are
+//! loaded.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules that the guest loads. The kernel would request some of them from a program that the guest does not have.
+/// The modules that the guest loads. The kernel would request some of them through a program that the guest does not
+/// have.
 pub(super) const WANTED: [&str; 9] =
     ["virtio_pci", "virtio_console", "crc32_generic", "dummy", "veth", "rdma_rxe", "ib_uverbs", "rdma_ucm", "ib_umad"];
 
@@ -33,8 +35,8 @@ fn name_in(path: &Path) -> Option<String> {
     matches!(kind, "ko" | "ko.xz").then(|| name.replace('-', "_"))
 }
 
-/// Returns the wanted modules and all their dependencies, each after its dependencies. `needs` returns the dependencies
-/// of a module.
+/// Returns the wanted modules and all of their dependencies. Each follows its dependencies. `needs` returns the
+/// dependencies of a module.
 ///
 /// # Errors
 /// Returns the errors of `needs`.

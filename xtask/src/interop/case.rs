@@ -1,4 +1,4 @@
-//! A client over a transport, and the report of a client that does not pass.
+//! A client over a transport, and the result of a client that does not pass.
 
 use crate::failure::Failure;
 use crate::program::Program;
@@ -24,7 +24,7 @@ impl Transport {
         }
     }
 
-    /// Sets the program's environment for this transport.
+    /// Sets the program's environment variables for this transport.
     pub(super) fn tell(self, program: Program) -> Program {
         let program = program.without("PERCALE_TRANSPORT");
         match self {

@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) transport: Transport,
     pub(super) ending: Ending,
     pub(super) seconds: f64,
-    /// What the client did, or the reason why it failed or was skipped.
+    /// A description of the work of the client, or the reason why it failed or was skipped.
     pub(super) note: String,
 }
 
@@ -56,31 +56,31 @@ pub(super) struct ListedCase {
 }
 
 enum Job {
-    /// fi_info, which must show percale and no provider layered on it.
+    /// fi_info, which must list percale and no provider layered on it.
     Information,
     /// fi_pingpong with this type of endpoints.
     Pingpong(&'static str),
-    /// The C program that uses every table entry, with the libfabric in this directory or the system's.
+    /// The C program that calls every table entry, with the libfabric in this directory or the system's.
     Every(Option<PathBuf>),
-    /// An MPI program of this project, on this number of ranks.
+    /// An MPI program of this project with this number of ranks.
     Program { name: &'static str, library: Library, ranks: usize },
     /// mpi4py's own tests.
     Mpi4py { suite: Suite, library: Library, ranks: usize },
-    /// Two processes of which one is killed.
+    /// Two processes, one of which is killed.
     Bereft,
-    /// Three ranks of which one is killed. `what` is the way in which the others wait for it.
+    /// Three ranks, one of which is killed. `what` selects how the others wait for it.
     Killed { library: Library, what: &'static str },
-    /// Two network namespaces in the place of two hosts.
+    /// Two network namespaces that take the place of two hosts.
     TwoHosts,
-    /// Half round-trip times, compared with those without percale.
+    /// Half of the round-trip times, compared with those without percale.
     Latency(Library),
 }
 
-/// Longer than any program of libfabric takes.
+/// The time limit of libfabric's programs, all of which take less.
 const SHORT: Duration = Duration::from_secs(120);
-/// Longer than this project's C program takes, including cargo.
+/// The time limit of this project's C program, including cargo.
 const EVERY: Duration = Duration::from_secs(20 * 60);
-/// Longer than mpi4py's tests take with three ranks that never sleep on two processors.
+/// The time limit of mpi4py's tests. They take less, even with three ranks that never sleep on two processors.
 const LONG: Duration = Duration::from_secs(40 * 60);
 
 impl ListedCase {
@@ -123,7 +123,7 @@ impl ListedCase {
     }
 }
 
-/// Returns all clients. Those of one transport are together.
+/// Returns all clients, grouped by transport.
 pub(super) fn all(site: &Site<'_>) -> Vec<ListedCase> {
     let mut all = Vec::new();
     for transport in Transport::BOTH {

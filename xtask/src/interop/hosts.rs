@@ -1,5 +1,5 @@
-//! Two connected network namespaces in the place of two hosts. MPICH's launcher reaches the second one with a script of
-//! this project instead of ssh. Only root can create the namespaces.
+//! Two connected network namespaces that take the place of two hosts. MPICH's launcher reaches the second one through a
+//! script of this project instead of ssh. Only root can create the namespaces.
 
 use super::case::{Case, Passed, Trouble};
 use super::mpi::Library;
@@ -13,17 +13,17 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The name of both ends of the virtual cable.
+/// The name of both ends of the veth pair.
 const INTERFACE: &str = "eth0";
 const ADDRESSES: [&str; 2] = ["10.213.7.1", "10.213.7.2"];
 
-/// The namespaces. Dropping them removes them and the cable.
+/// The namespaces. Dropping them removes them and the veth pair.
 struct Hosts([String; 2]);
 
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.0 {
-            // A namespace that was never created cannot be removed, which is not an error.
+            // The call fails if the namespace was not created. This is not an error.
             ip(&["netns", "del", name]).ok();
         }
     }
@@ -46,7 +46,7 @@ impl Hosts {
             ip(&["-n", name, "addr", "add", &format!("{address}/30"), "dev", INTERFACE])?;
             ip(&["-n", name, "link", "set", INTERFACE, "up"])?;
         }
-        // A new cable is not usable at once.
+        // A new veth pair cannot be used immediately.
         for name in &hosts.0 {
             while !ip(&["-n", name, "link", "show", INTERFACE])?.contains("state UP") {
                 if Instant::now() >= deadline {
@@ -90,7 +90,7 @@ pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     let launch = Program::new("ip").args(["netns", "exec", &hosts.0[0]]).arg(launcher);
     let launch = launch.args(["-launcher", "ssh", "-launcher-exec"]).arg(shell);
     let launch = launch.args(["-localhost", ADDRESSES[0], "-hosts", &ADDRESSES.join(","), "-n", "2", "-ppn", "1"]);
-    // percale must select the transport itself. Only TCP connects the two hosts.
+    // percale must select the transport itself. The two hosts are connected only by TCP.
     let launch = site.client(launch.arg(program), case).without("FI_PERCALE_TRANSPORT");
     let launch = launch.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
     let said = run(launch, &site.said(case, ""), deadline)?;

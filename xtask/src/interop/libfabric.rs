@@ -1,5 +1,4 @@
-//! libfabric's own programs, as Debian packages them, and this project's C program that uses every entry of every
-//! table.
+//! libfabric's own programs, as packaged by Debian, and this project's C program that calls every entry of every table.
 
 use super::case::{Case, Passed, Trouble};
 use super::site::{self, Site, Wheels, run};
@@ -18,7 +17,7 @@ pub(super) const NEWER: &str = "libfabric (MPICH's)";
 /// The time limit for a server to listen.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// Checks that fi_info shows percale and no provider layered on it.
+/// Checks that fi_info lists percale and no provider layered on it.
 pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
     let said = run(site.seeing(Program::new("fi_info"), case), &site.said(case, ""), deadline)?;
@@ -39,7 +38,7 @@ pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Pa
     Ok(format!("{} entries, {count} parameters", ours.len()))
 }
 
-/// Runs fi_pingpong with every size and a check of every byte.
+/// Runs fi_pingpong with all sizes and a check of every byte.
 pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
     let port = processes::free_port()?;
@@ -78,7 +77,7 @@ pub(super) fn listening(server: &mut Client, port: u16) {
     }
 }
 
-/// Kills one of two processes. The operations of the other one with it must fail.
+/// Kills one of two processes. The other process's operations with it must fail.
 pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let program = site.compile_with(Path::new("cc"), "bereft", "libfabric", &["-lfabric"])?;
@@ -89,7 +88,7 @@ pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed 
     }
 }
 
-/// Runs the C program through the test that compiles and runs it.
+/// Runs the C program, by means of the test that compiles and runs it.
 pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let test = format!("{}::", case.transport.name());

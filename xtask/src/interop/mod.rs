@@ -1,14 +1,15 @@
 //! `cargo xtask interop`: unmodified clients of libfabric over the provider.
 //!
 //! * [`site`]: the packages, the wheels and the provider that clients run with
-//! * [`case`]: a client over a transport; [`cases`]: the list of clients
-//! * [`libfabric`]: libfabric's own programs, and this project's C program that uses every entry
-//! * [`mpi`]: MPI libraries: programs of this project, and mpi4py's suites
-//! * [`hosts`]: two network namespaces in the place of two hosts
-//! * [`fabtests`]: libfabric's own test programs, if the user has built them, compared with its shm and tcp providers
+//! * [`case`]: a client over a transport
+//! * [`cases`]: the list of clients
+//! * [`libfabric`]: libfabric's own programs, and this project's C program that calls every entry
+//! * [`mpi`]: programs of this project and mpi4py's tests over MPI libraries
+//! * [`hosts`]: two network namespaces that take the place of two hosts
+//! * [`fabtests`]: libfabric's own test programs, if the user has built them, compared with libfabric's shm and tcp
+//!   providers
 //!
-//! Every client runs with a time limit and in a separate process group, and its output is stored under the target
-//! directory.
+//! Every client runs with a time limit and in a separate process group. Its output is stored in the target directory.
 
 mod case;
 mod cases;

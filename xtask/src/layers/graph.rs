@@ -1,11 +1,11 @@
 //! The dependencies between sibling modules of a crate, in layers, and the cycles among them.
 //!
-//! The definitions are in the first lines of `layers/mod.rs`.
+//! The terms are defined at the beginning of `layers/mod.rs`.
 
 use super::source::{Import, Module, ModuleId, Source};
 use std::collections::BTreeMap;
 
-/// The maximum number of re-exports that are followed, because re-exports can form a ring.
+/// The maximum number of re-exports that are followed, because re-exports can form a cycle.
 const RE_EXPORTS: usize = 16;
 
 /// A dependency of a module on a sibling.
@@ -22,7 +22,7 @@ pub(crate) struct Level {
     /// The path of the parent: `crate::endpoint`.
     pub(crate) parent: String,
     pub(crate) members: Vec<String>,
-    /// The dependencies by the indexes of the two members.
+    /// The dependencies. The keys are the indexes of the two members.
     pub(crate) arrows: BTreeMap<(usize, usize), Arrow>,
     /// The strongly connected components by layer, the lowest layer first. A component of several members is a cycle.
     pub(crate) layers: Vec<Vec<Vec<usize>>>,
@@ -90,7 +90,7 @@ impl Level {
         Self { parent: source.path(parent), members, arrows, layers }
     }
 
-    /// Returns the level with the selected arrows only.
+    /// Returns the level with only the selected arrows.
     pub(crate) fn only(&self, keep: impl Fn((usize, usize)) -> bool) -> Self {
         let kept = self.arrows.iter().filter(|(ends, _)| keep(**ends));
         let arrows = kept.map(|(ends, arrow)| (*ends, arrow.clone())).collect();
@@ -167,7 +167,7 @@ fn resolve(
     }
 }
 
-/// Returns a module, its parent and so on up to the root.
+/// Returns the module and its ancestors, up to the root.
 fn ancestors(source: &Source, module: ModuleId) -> Vec<ModuleId> {
     std::iter::successors(Some(module), |module| source.modules[*module].parent).collect()
 }
@@ -190,7 +190,7 @@ fn example(source: &Source, import: &Import) -> String {
     format!("{}:{}", source.files[import.file].path, import.line)
 }
 
-/// Returns the strongly connected components of a graph by layer. A component is in the lowest layer that is above all
+/// Returns the strongly connected components of a graph by layer. A component is in the lowest layer above all
 /// components that it depends on.
 fn layers(count: usize, arrows: &BTreeMap<(usize, usize), Arrow>) -> Vec<Vec<Vec<usize>>> {
     let mut search = Search { next: 0, order: vec![None; count], low: vec![0; count], stack: vec![], found: vec![] };

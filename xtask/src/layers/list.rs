@@ -1,4 +1,4 @@
-//! `xtask/layers.txt`: the allowed dependencies, one per line, and their comparison with the sources.
+//! `xtask/layers.txt`: the allowed dependencies, one per line. They are compared with the sources.
 //!
 //! ```text
 //! percale-cli => percale                   a crate depends on another one of the workspace
@@ -18,7 +18,7 @@ use std::fmt::{self, Write};
 /// The list's path in the repository.
 pub(crate) const LIST: &str = "xtask/layers.txt";
 
-/// The header comments of a list without comments.
+/// The header comments that are written if a list has none.
 const HEADER: &str = "\
 # The dependencies that `cargo xtask layers` allows between the workspace's crates (=>) and between the top-level
 # modules of each crate (->). A mark (!) stands for an arrow inside a cycle: some of these have to go before the cycle is
@@ -110,7 +110,7 @@ impl List {
         Self { header: HEADER.to_owned(), entries }
     }
 
-    /// Returns the entries with the comments of another list, if it has comments.
+    /// Returns the entries with the comments of another list, if that list has comments.
     pub(crate) fn with_header_of(self, other: &Self) -> Self {
         if other.header.is_empty() { self } else { Self { header: other.header.clone(), ..self } }
     }
@@ -119,7 +119,8 @@ impl List {
         let mut text = self.header.clone();
         let mut group = None;
         for (entry, stated) in &self.entries {
-            // There is a group of lines for the crates, one for the arrows of each crate, and one for the counts.
+            // There is a group of lines for the crates, a group for the arrows of each crate, and a group for the
+            // counts.
             let (is_bound, its) = match entry {
                 Entry::Crates { .. } => (false, ""),
                 Entry::Arrow { name, .. } => (false, name.as_str()),
@@ -135,7 +136,7 @@ impl List {
         text
     }
 
-    /// Returns the differences between this list and the sources, each as one line with a location and a remedy.
+    /// Returns the differences between this list and the sources. Each is one line with a location and a remedy.
     pub(crate) fn problems(&self, found: &Found) -> Vec<String> {
         let wanted = Self::of(found);
         let mut problems = Vec::new();
@@ -166,8 +167,8 @@ impl List {
     fn compare_arrows(&self, graph: &Graph, problems: &mut Vec<String>) {
         let top = graph.top();
         let stated = |ends| self.entries.get(&arrow(graph, top, ends));
-        // Marks apply to the arrows in the list. An arrow that is not in the list is one problem, whatever cycle it
-        // closes.
+        // Marks apply to the arrows in the list. An arrow that is not in the list is one problem, regardless of the
+        // cycles that it closes.
         let listed = top.only(|ends| stated(ends).is_some());
         let size = |level: &Level, ends| level.cycle_of(ends).map(Vec::len);
         for (ends, found) in &top.arrows {
@@ -210,7 +211,7 @@ impl List {
         }
     }
 
-    /// Returns the number of arrows between modules, and the number of those that are marked.
+    /// Returns the number of arrows between modules, and the number of marked arrows.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let arrows = self.entries.iter().filter(|(entry, _)| matches!(entry, Entry::Arrow { .. }));
         arrows.fold((0, 0), |(all, marked), (_, stated)| (all + 1, marked + usize::from(stated.is_marked)))

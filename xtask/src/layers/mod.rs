@@ -1,4 +1,4 @@
-//! `cargo xtask layers`: the dependencies between modules and between crates, checked against a list, and shown.
+//! `cargo xtask layers`: checks the dependencies between modules and between crates against a list, and shows them.
 //!
 //! Definitions:
 //!
@@ -12,15 +12,17 @@
 //! 4. A *layer* contains the components whose dependencies are all in lower layers. The lowest layer has number 0.
 //!
 //! A re-export counts as the module that the path names, and not as the module that defines the item. If the named
-//! module contains the importing one, the arrow would be lost (`crate::Domain` in a module of `crate::memory`), so the
-//! re-export is followed. Names that come through a glob of such a module are not followed.
+//! module contains the importing one, the arrow would be lost (for example `crate::Domain` in a module of
+//! `crate::memory`). In this case the re-export is followed. Names that are imported by a glob of such a module are not
+//! followed.
 //!
-//! Modules and items that are compiled only for tests are ignored. So are `tests/`, `benches/`, `examples/` and build
-//! scripts.
+//! Modules and items that are compiled only for tests are ignored, and so are `tests/`, `benches/`, `examples/` and
+//! build scripts.
 //!
 //! The allowed dependencies are in `xtask/layers.txt` (`list.rs` describes the format). The list must agree with the
-//! sources in both directions, so that it can only grow in a reviewed change: the check fails for a dependency that is
-//! not in the list, a line that no source needs, a mark without a cycle, and a count of arrows that is too high.
+//! sources in both directions. Therefore new dependencies always appear in a reviewed change. The check fails for a
+//! dependency that is not in the list, a line that no source needs, a mark without a cycle, and a number of arrows that
+//! is too high.
 
 mod graph;
 mod list;
@@ -89,7 +91,7 @@ fn problems(place: &Place, found: &Found) -> Outcome<Vec<String>> {
     let list = read(place, LIST).map_err(Failure::during("run `cargo xtask layers --write` to begin a list"))?;
     let mut problems = List::parse(&list)?.problems(found);
     if problems.is_empty() {
-        // The picture is checked only after the list, because writing it earlier would accept dependencies that must be
+        // The picture is checked only after the list. Otherwise it would be written with dependencies that must be
         // removed.
         problems.extend(picture::problem(&read(place, DOCUMENT)?, found)?);
     }

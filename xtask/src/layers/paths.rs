@@ -1,8 +1,8 @@
-//! The paths in one item that name modules of the same crate: in `use` declarations, expressions, types, patterns,
-//! attributes and the tokens of macros.
+//! The paths in one item that name modules of the same crate. They are in `use` declarations, expressions, types,
+//! patterns, attributes and the tokens of macros.
 //!
 //! Only paths that begin with `crate`, `self` or `super` are collected. A path that begins with the name of a child
-//! module leads into the module itself. A path that begins with an imported name is counted at the import. Tokens of a
+//! module refers to the module itself. A path that begins with an imported name is counted at the import. Tokens of a
 //! `macro_rules!` count for the module that defines the macro.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
@@ -63,7 +63,7 @@ fn leaves(tree: &UseTree, prefix: &mut Vec<String>, leaf: &mut dyn FnMut(Vec<Str
     }
 }
 
-/// Returns `prefix::last`. The `self` of a group stands for the prefix.
+/// Returns `prefix::last`. If `last` is the `self` of a group, returns the prefix.
 fn joined(prefix: &[String], last: &Ident) -> Vec<String> {
     let last = name(last);
     let is_group_itself = last == "self" && !prefix.is_empty();

@@ -1,5 +1,5 @@
-//! The picture in docs/ARCHITECTURE.md: the crates of the workspace, and the top-level modules of the crate percale in
-//! layers.
+//! The picture in docs/ARCHITECTURE.md, which shows the crates of the workspace and the layers of the top-level modules
+//! of the crate percale.
 
 use super::graph::Graph;
 use super::workspace::Found;
@@ -30,7 +30,7 @@ pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
     Ok(format!("{before}{BEGIN}{}{END}{after}", picture(found)))
 }
 
-/// Returns a problem if the picture in the document does not agree with the sources.
+/// Returns a problem if the picture in the document does not match the sources.
 pub(crate) fn problem(document: &str, found: &Found) -> Outcome<Option<String>> {
     if inserted(document, found)? == document {
         return Ok(None);
@@ -52,7 +52,7 @@ fn picture(found: &Found) -> String {
 
 fn crates(found: &Found) -> String {
     let mut text = "\n```mermaid\nflowchart TD\n".to_owned();
-    // A package's programs have separate names: `pindown/pindown-helper`.
+    // A package's programs have separate names, such as `pindown/pindown-helper`.
     for graph in found.graphs.iter().filter(|graph| !graph.name.contains('/')) {
         writeln!(text, "  {}[{}]", id(&graph.name), graph.name).ok();
     }
@@ -82,7 +82,7 @@ fn modules(graph: &Graph) -> String {
     text + "```\n\n"
 }
 
-/// Returns a node name for Mermaid that is not one of its keywords, such as `end`.
+/// Returns a node name for Mermaid. It differs from Mermaid's keywords, such as `end`.
 fn id(name: &str) -> String {
     format!("{}_", name.replace('-', "_"))
 }

@@ -1,4 +1,4 @@
-//! The output of the tool: a table of the crates, the layers of each crate, and the cycles.
+//! The output of the task: a table of the crates, the layers of each crate, and the cycles.
 
 use super::graph::{Graph, Level};
 use super::workspace::Found;
@@ -55,7 +55,7 @@ fn print_arrows(level: &Level, cycle: &[usize]) {
     }
 }
 
-/// Prints words, separated by two spaces, on lines that begin at the same column.
+/// Prints words separated by two spaces. All lines begin at the same column.
 fn wrapped(head: &str, words: impl Iterator<Item = String>) {
     let indent = head.chars().count().min(WIDTH / 4);
     let mut line = head.to_owned();

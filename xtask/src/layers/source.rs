@@ -1,8 +1,9 @@
 //! The modules of a crate, read from its source files, and the paths that each module names.
 //!
-//! Module declarations are followed from the crate's root as the compiler follows them, including `#[path]`. A module
-//! may have several files if `cfg` selects between them; all are read. Code that is compiled only for tests is ignored:
-//! items under `#[cfg(test)]`, `#[cfg(doctest)]` or a combination that needs one of them, and `#[test]` functions.
+//! Module declarations are followed from the crate's root in the same way as by the compiler, including `#[path]`. A
+//! module may have several files if `cfg` selects between them, and all of them are read. Code that is compiled only
+//! for tests is ignored: items under `#[cfg(test)]`, `#[cfg(doctest)]` or a combination that needs one of them, and
+//! `#[test]` functions.
 
 use super::paths::{self, Named};
 use crate::failure::{Failure, Outcome};
@@ -50,9 +51,9 @@ pub(crate) struct Import {
 /// The directories of the files of child modules.
 #[derive(Clone)]
 struct Directories {
-    /// The base directory of a `#[path]`.
+    /// The base directory of a `#[path]` attribute.
     attribute: PathBuf,
-    /// The directory with `child.rs` or `child/mod.rs`.
+    /// The directory that contains `child.rs` or `child/mod.rs`.
     children: PathBuf,
 }
 
@@ -82,7 +83,7 @@ impl Source {
 }
 
 impl Reader<'_> {
-    /// Returns the module of this name. Adds it if it does not exist.
+    /// Returns the module with this name. Adds it if it does not exist.
     fn module(&mut self, name: &str, parent: Option<ModuleId>) -> ModuleId {
         if let Some(known) = parent.and_then(|parent| self.source.modules[parent].children.get(name)) {
             return *known;
@@ -126,7 +127,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a module from the block or the file of its declaration.
+    /// Reads a module from the block of its declaration or from its file.
     fn declared(&mut self, parent: ModuleId, file: usize, declared: &ItemMod, at: &Directories) -> Outcome {
         let name = paths::name(&declared.ident);
         let module = self.module(&name, Some(parent));
@@ -157,7 +158,7 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// Returns the path without `x/..`.
+/// Returns the path with each `x/..` removed.
 fn without_detours(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut so_far, part| {
         if part == Component::ParentDir && so_far.file_name().is_some() {

@@ -8,7 +8,7 @@ use crate::failure::Outcome;
 use std::fs;
 use std::path::PathBuf;
 
-/// A directory with the files of a crate, removed on drop.
+/// A directory with the files of a crate. It is removed on drop.
 struct Crate(PathBuf);
 
 impl Crate {
@@ -37,7 +37,7 @@ impl Drop for Crate {
     }
 }
 
-/// Returns the arrows of the crate with these files at the level of a parent: `from -> to uses example`.
+/// Returns the arrows at the level of a parent, in a crate with these files: `from -> to uses example`.
 fn arrows(test: &str, parent: &str, files: &[(&str, &str)]) -> Vec<String> {
     let graph = Crate::new(test, files).read().unwrap();
     let level = graph.levels.iter().find(|level| level.parent == parent).unwrap();
@@ -66,7 +66,7 @@ fn a_clean_crate_has_no_problem() {
     let top = found.graphs[0].top();
     assert_eq!(top.layers, [vec![vec![1]], vec![vec![0]]]);
     assert_eq!((found.graphs[0].modules, found.graphs[0].files, found.graphs[0].lines), (4, 4, 6));
-    // A list that was written is read back unchanged.
+    // A written list is read back unchanged.
     let written = List::of(&found).text();
     assert_eq!(problems(&written, &found), [""; 0]);
 }

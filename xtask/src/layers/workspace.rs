@@ -18,7 +18,7 @@ pub(crate) struct Dependency {
     pub(crate) place: String,
 }
 
-/// The data that the sources of the workspace contain.
+/// The data read from the sources of the workspace.
 pub(crate) struct Found {
     pub(crate) graphs: Vec<Graph>,
     pub(crate) dependencies: Vec<Dependency>,
@@ -70,8 +70,8 @@ fn graph_json(graph: &Graph) -> Value {
     })
 }
 
-/// Returns the library and the programs of a package, with the names under which they are shown. The package's name is
-/// used for the library, or for the only program of a package without a library.
+/// Returns the library and the programs of a package, with their displayed names. The package's name is used for the
+/// library, or for the only program of a package without a library.
 fn programs(package: &Package) -> Vec<(String, &Target)> {
     let is_library = |target: &&Target| target.kind.iter().any(|kind| kind.ends_with("lib") || kind == "proc-macro");
     let library = package.targets.iter().filter(is_library).map(|target| (package.name.clone(), target));
@@ -102,7 +102,7 @@ fn dependencies(root: &Path, package: &Package, packages: &[Package]) -> Outcome
     });
     let mut all: Vec<Dependency> = all.collect();
     all.sort_by(|a, b| (&a.to, a.is_dev).cmp(&(&b.to, b.is_dev)));
-    // A dependency that tests declare again with other features is also a dependency of the library.
+    // A dependency that tests declare again with other features is still a dependency of the library.
     all.dedup_by(|a, b| a.to == b.to);
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! The cases that are compared: operations, sizes and transports, and percale's targets.
+//! The compared cases: operations, sizes, transports, and percale's targets.
 
 use super::Side;
 use serde::{Deserialize, Serialize};
@@ -19,11 +19,12 @@ pub(crate) enum Op {
     /// The time of one completed read of the peer's memory.
     Get,
     /// The time of one completed fetching addition to a word of the peer's memory. (percale's fetch-add without "alone"
-    /// is measured while the peer adds too. The peers' programs do not measure that, so it has no counterpart.)
+    /// is measured while the peer also adds to the word. The peers' programs do not measure this, so it has no
+    /// counterpart.)
     FetchAddAlone,
     /// The time of one completed compare-and-swap of a word of the peer's memory.
     CompareSwap,
-    /// The time of a sum of both processes' doubles, returned to both.
+    /// The time of a sum of both processes' doubles, which both receive.
     Allreduce,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Variant {
     pub(crate) is_dirty: bool,
 }
 
-/// The comparison of percale with one peer in one case.
+/// The comparison of percale with one peer library in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Comparison {
     pub(crate) transport: String,
@@ -77,7 +78,7 @@ pub(crate) struct Comparison {
     pub(crate) bytes: u64,
     /// "UCX", "UCX posix", "libfabric" or "Open MPI".
     pub(crate) peer: String,
-    /// The kind of the peer's figure: "p50", "mean" or "rate". percale's figure is a p50 or a rate.
+    /// The kind of the peer's result: "p50", "mean" or "rate". percale's result is a p50 or a rate.
     pub(crate) peer_figure: String,
     pub(crate) variant: Option<Variant>,
     /// The median of the rounds: nanoseconds in one direction, messages per second, or bytes per second.
@@ -85,9 +86,9 @@ pub(crate) struct Comparison {
     pub(crate) percale_value: Option<f64>,
     pub(crate) peer_rounds: Vec<f64>,
     pub(crate) percale_rounds: Vec<f64>,
-    /// percale's figure divided by the peer's figure.
+    /// percale's result divided by the peer's result.
     pub(crate) ratio: Option<f64>,
-    /// The target for the ratio: a maximum for times, a minimum for rates.
+    /// The target for the ratio: a maximum for times, and a minimum for rates.
     pub(crate) aim: Option<f64>,
 }
 
@@ -99,7 +100,7 @@ impl Case {
             all.push(Self { transport, op: Op::TaggedRate, bytes: 8 });
             all.extend([4 << 10, 64 << 10, 1 << 20].map(|bytes| Self { transport, op: Op::Bandwidth, bytes }));
         }
-        // Over TCP, UCX has only the one-sided operations that its program emulates.
+        // Over TCP, UCX supports only the one-sided operations that its program emulates.
         let transport = "shm";
         for op in [Op::PutLatency, Op::Get] {
             all.extend([8, 64 << 10, 1 << 20].map(|bytes| Self { transport, op, bytes }));
@@ -109,11 +110,11 @@ impl Case {
         all
     }
 
-    /// Returns the variants of the case. The allocator of the memory matters only if a peer can map the memory, and for
-    /// messages only if they are not copied through a ring.
+    /// Returns the variants of the case. The allocator of the memory makes a difference only if a peer can map the
+    /// memory. For messages, they must also not be copied through a ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
-        // The result of a collective does not depend on the allocator of the memory.
+        // For collectives, the allocator of the memory makes no difference.
         let is_its = self.bytes > 4 << 10 && self.op != Op::Allreduce;
         let matters = self.transport == "shm" && (is_its || self.op.is_one_sided());
         let owners = if matters { &[true, false][..] } else { &[false][..] };
@@ -123,8 +124,8 @@ impl Case {
         variants.collect()
     }
 
-    /// Returns percale's target against UCX, or against the only peer. A dirty source is compared with the peer's clean
-    /// source.
+    /// Returns percale's target relative to UCX, or relative to the only peer. A dirty source of percale is compared
+    /// with a clean source of the peer.
     fn aim(&self, variant: Variant) -> Option<f64> {
         Some(match (self.transport, self.op, self.bytes) {
             ("shm", Op::TaggedLatency, 8 | 4096) => 0.70,
@@ -146,7 +147,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// Returns one row for each peer and each variant of percale. If percale was left out, returns one row for each peer.
+/// Returns one row for each peer and each variant of percale. If percale was not measured, returns one row for each
+/// peer.
 pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Comparison> {
     let mut rows = Vec::new();
     for (side, peer_rounds) in sides {

@@ -1,4 +1,4 @@
-//! libfabric's figures, from its own `fi_pingpong` over its tcp and shm providers. That program prints only a mean.
+//! Measures libfabric with its own `fi_pingpong` over its tcp and shm providers. That program prints only a mean.
 
 use super::cases::{Case, Op};
 use super::pair;
@@ -7,7 +7,7 @@ use crate::program::Program;
 
 const NAME: &str = "fi_pingpong";
 
-/// Returns whether the program measures a case. It measures round trips only.
+/// Returns whether the program measures a case. It measures only round trips.
 pub(super) fn measures(case: &Case) -> bool {
     case.op == Op::TaggedLatency
 }
@@ -28,8 +28,8 @@ pub(super) fn measure(case: &Case) -> Outcome<f64> {
     one_way(&printed).ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
 }
 
-/// Returns the column `usec/xfer` of the last row, counted from the end, because a version may add fields at the start
-/// of a row.
+/// Returns the column `usec/xfer` of the last row. It is counted from the end, because a version may add fields at the
+/// start of a row.
 fn one_way(printed: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.contains("usec/xfer"));
     let heads: Vec<&str> = lines.next()?.split_whitespace().collect();

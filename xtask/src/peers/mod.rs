@@ -1,8 +1,8 @@
-//! Compares percale with other libraries, as Debian packages them: UCX, libfabric, and Open MPI for collectives.
+//! Compares percale with other libraries as packaged by Debian: UCX, libfabric, and Open MPI for collectives.
 //!
-//! Every figure is measured in rounds. Each round runs all programs of a case one after the other, and the order is
-//! reversed after every round, so that other load on the machine affects all of them alike. The median of the rounds is
-//! used. All programs have their two processes pinned to the first two cores (`percale perf` pins them itself).
+//! Every result is measured in rounds. Each round runs all programs of a case one after another. The order is reversed
+//! after every round, so that other load on the machine affects all of them equally. The result is the median of the
+//! rounds. All programs have their two processes pinned to the first two cores (`percale perf` pins them itself).
 
 mod cases;
 mod libfabric;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use ucx::Setup;
 
-/// The file of the last run, under the target directory.
+/// The file of the last run, in the target directory.
 pub(crate) const FILE: &str = "bench/peers.json";
 
 #[derive(clap::Args)]
@@ -63,7 +63,7 @@ impl Arguments {
     }
 }
 
-/// The share of the machine used by other processes from which figures are unreliable. Rates and means are affected
+/// The fraction of the machine used by other processes above which results are unreliable. Rates and means are affected
 /// first.
 pub(crate) const BUSY: f64 = 0.1;
 
@@ -73,7 +73,7 @@ pub(crate) struct Run {
     pub(crate) date: String,
     pub(crate) commit: String,
     pub(crate) rounds: usize,
-    /// The largest share of the machine that other processes used, from 0 to 1, measured before each case.
+    /// The largest fraction of the machine that other processes used, from 0 to 1, measured before each case.
     pub(crate) busy: f64,
     /// The versions that the peers report.
     pub(crate) versions: Vec<String>,
@@ -142,7 +142,7 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     Ok(run)
 }
 
-/// The programs that are built by this task.
+/// The programs that this task builds.
 struct Programs {
     openmpi: Option<OpenMpi>,
     perf: Option<Perf>,

@@ -1,4 +1,4 @@
-//! Open MPI's figures over its own shared memory, measured with a program of this project, because Open MPI contains no
+//! Measures Open MPI over its own shared memory. A program of this project is used, because Open MPI does not contain a
 //! benchmark.
 
 use super::cases::{Case, Op};
@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The program.
 pub(super) struct OpenMpi(PathBuf);
 
-/// Returns whether the program measures a case. It measures the cases that the other peers' programs do not measure.
+/// Returns whether the program measures a case. It measures the cases that the programs of the other peers do not
+/// measure.
 pub(super) fn measures(case: &Case) -> bool {
     case.op == Op::Allreduce
 }
@@ -35,7 +36,7 @@ impl OpenMpi {
     /// Returns the p50 of the slower of two ranks in nanoseconds. Each rank runs on one core.
     pub(super) fn measure(&self, case: &Case) -> Outcome<f64> {
         let program = launcher().args(["-n", "2", "--bind-to", "core"]);
-        // Selects Open MPI's shared memory, whatever networks there are.
+        // Selects Open MPI's shared memory, regardless of the available networks.
         let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         let output = program.arg(&self.0).arg(case.bytes.to_string()).limit(Duration::from_secs(120)).output()?;
         let printed = output.success()?;
@@ -43,7 +44,7 @@ impl OpenMpi {
     }
 }
 
-/// Returns Open MPI's launcher, which may run as root.
+/// Returns Open MPI's launcher, with permission to run as root.
 fn launcher() -> Program {
     let program = Program::new("mpirun.openmpi").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
     program.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")

@@ -1,4 +1,4 @@
-//! Runs a benchmark that has a server and a client on this machine, each pinned to a core.
+//! Runs a benchmark that has a server and a client on this machine. Each is pinned to a core.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 const SERVER_CORE: &str = "0";
 const CLIENT_CORE: &str = "1";
 
-/// Longer than any case takes.
+/// The time limit of a case. All cases take less.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the server, waits until it listens, runs the client and returns the client's output. `complete` gets the
-/// program to complete, the port, and whether it is the client.
+/// Runs the server, waits until it listens, runs the client, and returns the client's output. `complete` adds arguments
+/// to a program. It is called with the program, the port, and whether the program is the client.
 pub(super) fn run(name: &str, complete: impl Fn(Program, u16, bool) -> Program) -> Outcome<String> {
     let port = processes::free_port()?;
     let pinned = |core| Program::new("taskset").args(["-c", core, name]);

@@ -1,14 +1,14 @@
-//! percale's figures, from `percale perf`.
+//! Measures percale with `percale perf`.
 
 use super::cases::{Case, Op, Variant};
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
 use std::time::Duration;
 
-/// About as long as the peers' programs take.
+/// The measuring time, which is approximately that of the peers' programs.
 const SECONDS: &str = "0.5";
 
-/// Longer than any case takes.
+/// The time limit of a case. All cases take less.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the p50 of the one-way latency in nanoseconds, messages per second, or bytes per second.

@@ -1,4 +1,4 @@
-//! Shows a run of comparisons on the terminal. The report uses the same figures and verdicts.
+//! Prints a run of comparisons on the terminal. The report uses the same cells and verdicts.
 
 use super::cases::{Comparison, Op, Variant};
 use super::{BUSY, Run};
@@ -25,7 +25,7 @@ pub(super) fn run(run: &Run) {
     }
 }
 
-/// Returns the cells of one row. The transport is first and the verdict is last.
+/// Returns the cells of one row, from the transport to the verdict.
 pub(crate) fn comparison(row: &Comparison) -> Vec<String> {
     let figure = |value: Option<f64>| value.map_or("–".to_owned(), |value| in_its_unit(row.op, value));
     let ratio = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));

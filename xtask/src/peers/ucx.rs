@@ -1,4 +1,4 @@
-//! UCX's figures, from its own benchmark `ucx_perftest`.
+//! Measures UCX with its own benchmark `ucx_perftest`.
 
 use super::cases::{Case, Op};
 use super::pair;
@@ -12,7 +12,7 @@ const NAME: &str = "ucx_perftest";
 pub(super) enum Setup {
     /// All transports that suit the case.
     Usual,
-    /// Only mapped memory, which is the fastest for one-sided operations and checks no access rights.
+    /// Only mapped memory. It is the fastest for one-sided operations and checks no access rights.
     PosixAlone,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
     let figure = match case.op {
         op if op.is_time() => column("50.0_percentile_lat").map(|us| us * 1e3),
         Op::TaggedRate => column("overall_mr"),
-        // The program's megabytes have 2^20 bytes, so the rate is computed from the messages.
+        // The program's megabytes have 2^20 bytes, so the rate is computed from the message rate.
         _ => column("overall_mr").map(|rate| rate * case.bytes as f64),
     };
     figure
@@ -74,7 +74,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
         .ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
 }
 
-/// Returns the number of iterations for about half a second.
+/// Returns the number of iterations that take about half a second.
 fn iterations(case: &Case) -> u64 {
     match (case.transport, case.op, case.bytes) {
         ("shm", Op::TaggedRate, _) => 5_000_000,
@@ -89,8 +89,8 @@ fn iterations(case: &Case) -> u64 {
     }
 }
 
-/// Returns a figure of the last row of the CSV output (`-v`) by the name of its column, because columns differ between
-/// versions.
+/// Returns a result from the last row of the CSV output (`-v`) by the name of its column, because columns differ
+/// between versions.
 fn column(printed: &str, name: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("iterations,"));
     let heads: Vec<&str> = lines.next()?.split(',').map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! The steps that run the examples and the command, as a user does.
+//! The steps that run the examples and the command in the same way as a user.
 
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
@@ -8,26 +8,27 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time limit of an example. Each one takes only a moment.
+/// The time limit of an example. Each example takes only a short time.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The measuring time of each row: long enough to measure something, too short to check it.
+/// The measuring time of each row. It is sufficient to measure a value, and too short for a reliable one.
 const SECONDS: &str = "0.05";
 
-/// The end of the name of a program that needs another one; that one's name ends in [`CLIENT`].
+/// The end of the name of a server program. The name of its client ends in [`CLIENT`].
 const SERVER: &str = "_server";
 const CLIENT: &str = "_client";
 
-/// Where servers among the examples listen.
+/// The address at which example servers listen.
 const SERVER_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7471);
 
-/// Runs every example of the library, in the profile that the tests have built already. A server runs together with its client.
+/// Runs every example of the library in the profile in which the tests were built. A server runs together with its
+/// client.
 pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     let names = place.targets("percale", "example");
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
     }
-    // The library is built with the simulation, as for the test suite, so that it is not compiled again.
+    // The library is built with the simulation, as for the tests, so that it is not compiled again.
     let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
     place.cargo().arg("build").args(library).arg("--examples").passed()?;
     let mut failed = 0;
@@ -57,7 +58,7 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(names.len() - pairs - failed, failed, ""))
 }
 
-/// Waits until a server among the examples accepts connections, or has ended.
+/// Waits until an example server accepts connections or has ended.
 fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
     let start = Instant::now();
     while start.elapsed() < EXAMPLE_LIMIT && !server.is_finished() {
@@ -69,7 +70,8 @@ fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
     Err(Failure::new("the server does not accept connections"))
 }
 
-/// Runs `percale perf` for a moment. Each row must be plausible, and shared memory and TCP must be among the rows.
+/// Runs `percale perf` for a short time. Each row must be plausible, and there must be rows for shared memory and for
+/// TCP.
 pub(super) fn perf(place: &Place) -> Outcome<Findings> {
     let rows = Perf::build(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;

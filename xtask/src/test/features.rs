@@ -1,4 +1,4 @@
-//! The step that builds the library without cargo features, and with each feature alone.
+//! The step that builds the library without cargo features, and with each single feature.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -10,8 +10,8 @@ use std::time::Instant;
 /// The library.
 const LIBRARY: &str = "percale";
 
-/// The maximum number of crates in the dependency tree of the library without features, including the library itself
-/// and the crates of derive macros.
+/// The maximum number of crates in the dependency tree of the library without features. The library itself and the
+/// crates of derive macros count.
 const MOST_CRATES: usize = 25;
 
 /// Checks that no combination has a warning, that each error names the missing feature, and that there are few
@@ -24,7 +24,7 @@ pub(super) fn check(place: &Place) -> Outcome<Findings> {
         let name = if feature.is_empty() { "no feature".to_owned() } else { format!("`{feature}` alone") };
         findings.add(&name, || compiles(place, LIBRARY, feature));
     }
-    // Other crates of the workspace pass features on. Without any feature, they depend only on the library.
+    // Other crates of the workspace forward features. Without features, they depend only on the library.
     for package in place.packages().iter().filter(|package| package.name != LIBRARY && !package.features.is_empty()) {
         findings.add(&format!("{}, no feature", package.name), || compiles(place, &package.name, ""));
     }
@@ -58,18 +58,18 @@ impl Tally {
     }
 }
 
-/// Returns the features of a package without those that are enabled by default.
+/// Returns the features of a package, except those that are enabled by default.
 fn features<'a>(place: &'a Place, package: &str) -> Outcome<impl Iterator<Item = &'a str>> {
     let found = place.packages().iter().find(|one| one.name == package);
     let found = found.ok_or_else(|| Failure::new(format!("the workspace has no package {package}")))?;
     Ok(found.features.keys().map(String::as_str).filter(|feature| *feature != "default"))
 }
 
-/// Checks that the library of a package compiles with this feature alone (or without features, if it is empty) and
-/// without a warning.
+/// Checks that the library of a package compiles without a warning with only this feature. If `feature` is empty,
+/// checks it without features.
 fn compiles(place: &Place, package: &str, feature: &str) -> Outcome {
     let chosen = ["--quiet", "-p", package, "--lib", "--no-default-features", "--features", feature];
-    // Unlike RUSTFLAGS, arguments after `--` apply only to the workspace, so dependencies are not compiled again.
+    // Unlike RUSTFLAGS, arguments after `--` apply only to the workspace, so that dependencies are not compiled again.
     if on_path("cargo-clippy").is_some() {
         return place.cargo().arg("clippy").args(chosen).args(["--", "-D", "warnings"]).passed();
     }

@@ -1,4 +1,4 @@
-//! The steps that read the source without running it.
+//! The steps that check the source without running it.
 
 use crate::failure::Outcome;
 use crate::place::Place;
@@ -21,7 +21,7 @@ pub(super) fn clippy(place: &Place) -> Outcome<Findings> {
     Ok(Findings::default())
 }
 
-/// Builds the documentation of libraries only, because the command and the library have the same name and would use the
+/// Builds only the documentation of libraries, because the command and the library have the same name and would use the
 /// same pages.
 pub(super) fn docs(place: &Place) -> Outcome<Findings> {
     let program = place.cargo().args(["doc", "--quiet", "--workspace", "--no-deps", "--lib"]);

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all checks that must pass before a change is merged, in one command.
 //!
-//! The steps are independent of each other and can be run alone (`--only`). The steps that fail fastest are first.
+//! The steps are independent and can be run separately (`--only`). Fast steps are first.
 
 mod commands;
 mod features;
@@ -113,7 +113,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Installs the packages that tests need. Tests that lack a package report that and are counted as skipped.
+/// Installs the packages that tests need. Tests that lack a package report this and are counted as skipped.
 fn needed() -> Outcome<Findings> {
     let wanted = packages::TESTS.map(|(needed, _)| needed);
     Ok(match packages::ensure(&wanted) {

@@ -1,4 +1,4 @@
-//! The steps that run tests with Rust's harness and store the result of each test.
+//! The steps that run tests with Rust's harness. The result of each test is stored.
 
 use crate::failure::{Failure, Outcome};
 use crate::libtest::{Line, Reader};
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Runs all tests of the workspace. With a filter the results are shown but not stored, because they would replace
+/// Runs all tests of the workspace. With a filter, the results are printed but not stored, because they would replace
 /// those of all tests.
 pub(super) fn tests(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
@@ -27,11 +27,11 @@ fn at_length(program: Program, all: bool) -> Program {
     if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
-/// Tests of the libraries that need an RDMA device, and those of the suite over verbs.
+/// The tests of the libraries that need an RDMA device, and the tests of the suite over verbs.
 const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests::pairs::", "engine::tests::rdma"];
 
-/// Runs the tests that need an RDMA device with a double of libibverbs that emulates a device in software. The step
-/// `tests` uses the machine's own devices.
+/// Runs the tests that need an RDMA device on a test double of libibverbs, which emulates a device in software. The
+/// step `tests` uses the machine's own devices.
 pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
@@ -48,11 +48,11 @@ pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<F
     Ok(findings(&found, "no test matches"))
 }
 
-/// The package of the double of libibverbs.
+/// The package of the test double of libibverbs.
 const DOUBLE: &str = "percale-verbs-double";
 
-/// Runs the loom models: unit tests of the libraries with `loom_` in their names. They are built separately, with
-/// loom's types instead of those of the standard library.
+/// Runs the loom models, which are unit tests of the libraries with `loom_` in their names. They are built separately,
+/// with loom's types instead of those of the standard library.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let program = place.cargo().args([
@@ -90,7 +90,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
     Findings::new(passed, failed, note).with_remarks(skips(found))
 }
 
-/// Returns the number of skipped tests for each reason, largest first.
+/// Returns the number of skipped tests for each reason, in descending order.
 fn skips(found: &[TestResult]) -> Vec<String> {
     let mut reasons = BTreeMap::<&str, usize>::new();
     for test in found.iter().filter(|test| test.ending == Ending::Skipped) {
@@ -101,8 +101,8 @@ fn skips(found: &[TestResult]) -> Vec<String> {
     reasons.into_iter().map(|(reason, count)| format!("{count} skipped: {reason}")).collect()
 }
 
-/// Runs `cargo test` and reads the result of every test. Shows the counts of each program, and all output that does not
-/// belong to a passed test.
+/// Runs `cargo test` and reads the result of every test. Prints the counts of each program, and all output that does
+/// not belong to a passed test.
 fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     let mut reader = Reader::new(step);
     let mut start = Instant::now();
@@ -137,7 +137,7 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     Ok(reader.tests)
 }
 
-/// Returns whether a line occurs in every run without information.
+/// Returns whether a line occurs in every run and contains no information.
 fn is_chatter(line: &str) -> bool {
     let line = line.trim_start();
     let begins =
@@ -181,7 +181,7 @@ mod tests {
         below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
     }
 
-    /// Returns the tests that run a loom model under a name that the step `loom` does not select.
+    /// Returns the tests that run a loom model but that the step `loom` does not select, because of their names.
     fn unselected(text: &str) -> Vec<&str> {
         let tests = text.split("#[test]").skip(1).filter(|test| test.contains("loom::model"));
         let names = tests.filter_map(|test| test.split_once("fn ")?.1.split('(').next());

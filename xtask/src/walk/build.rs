@@ -1,5 +1,5 @@
-//! Builds the walk's program and the provider that it loads, with AddressSanitizer and UndefinedBehaviorSanitizer if
-//! the compilers for them are installed.
+//! Builds the program of the walk and the provider that it loads. AddressSanitizer and UndefinedBehaviorSanitizer are
+//! used if the compilers for them are installed.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, CLANG, SANITIZERS};
@@ -16,7 +16,7 @@ const SOURCES: &str = "crates/percale-ofi/tests/walk";
 /// The profile of the instrumented provider: optimized, with debug assertions and overflow checks.
 const PROFILE: &str = "search";
 
-/// The disabled warning is about bytes at the beginning of table definitions, which are libfabric's.
+/// The disabled warning concerns bytes at the beginning of table definitions of libfabric.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-Wno-gnu-variable-sized-type-not-at-end"];
 
 /// The files to run.
@@ -28,11 +28,11 @@ pub(super) struct Built {
     pub(super) unsanitized: Option<String>,
 }
 
-/// Builds the program and the provider. The sanitizers are installed if that is possible. Otherwise both are built
-/// without them, and the reason is returned.
+/// Builds the program and the provider. The sanitizers are installed if possible. Otherwise both are built without
+/// them, and the reason is returned.
 ///
 /// # Errors
-/// Fails if something cannot be built, or if the sanitizers are missing although they are `required`.
+/// Fails if one of them cannot be built, or if the sanitizers are missing although they are `required`.
 pub(super) fn build(place: &Place, required: bool) -> Outcome<Built> {
     match unsanitized(sanitizers_are_here(), required)? {
         None => {
@@ -50,8 +50,7 @@ fn sanitizers() -> Vec<&'static str> {
     vec!["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 }
 
-/// Ensures that clang and the libraries of its sanitizers are installed. Installs them if they are missing and that is
-/// permitted.
+/// Ensures that clang and the libraries of its sanitizers are installed. Installs missing ones if permitted.
 fn sanitizers_are_here() -> Outcome {
     packages::ensure(&[CLANG, SANITIZERS])
 }
@@ -94,7 +93,7 @@ fn instrumented(place: &Place) -> Outcome<PathBuf> {
     let target = place.target.join("asan");
     let build = place.cargo().args(["build", "--quiet", "--profile", PROFILE]);
     let build = build.args(["--package", "percale-ofi", "--lib", "--target", &triple]);
-    // The flag is not stable, but this version of the compiler supports it.
+    // The flag is unstable, but this version of the compiler supports it.
     let build = build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
     build.env("CARGO_TARGET_DIR", &target).passed()?;
     let built = target.join(triple).join(PROFILE).join("libpercale_fi.so");
@@ -104,7 +103,7 @@ fn instrumented(place: &Place) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// Replaces a file. A running program keeps the old file mapped.
+/// Replaces a file. Running programs keep the old file mapped.
 fn replace(from: &Path, to: &Path) -> Outcome {
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh).map_err(Failure::during(format!("copying {}", from.display())))?;

@@ -1,4 +1,4 @@
-//! Parses the last line of the walk's program.
+//! Parses the last output line of the program of the walk.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,12 +16,12 @@ pub(super) struct Found {
     pub(super) orders: usize,
     pub(super) levels: usize,
     pub(super) versions: usize,
-    /// The number of cases that a sanitizer ended, or that returned a wrong result, crashed or hung.
+    /// The number of cases that were ended by a sanitizer, returned a wrong result, crashed or hung.
     pub(super) reports: usize,
 }
 
 impl Found {
-    /// Adds the findings of a run on another libfabric.
+    /// Adds the findings of a run with another libfabric.
     pub(super) fn add(&mut self, other: Self) {
         self.calls += other.calls;
         self.entries = self.entries.max(other.entries);

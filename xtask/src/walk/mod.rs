@@ -1,7 +1,7 @@
 //! `cargo xtask walk`: a C program (crates/percale-ofi/tests/walk) calls every entry of every table of the provider
-//! with unusual but legal arguments and closes objects in every order, at every threading level and API version. It
-//! runs under AddressSanitizer, UndefinedBehaviorSanitizer and LeakSanitizer, on the system's libfabric and on a newer
-//! one.
+//! with unusual but legal arguments. It closes objects in every order, at every threading level and API version. It
+//! runs under AddressSanitizer, UndefinedBehaviorSanitizer and LeakSanitizer, with the system's libfabric and with a
+//! newer one.
 //!
 //! * [`build`]: the program and the instrumented provider
 //! * [`found`]: the counts that the program prints
@@ -41,14 +41,14 @@ pub(crate) struct Arguments {
     provider: Option<PathBuf>,
 }
 
-/// Longer than the complete walk takes on a busy machine. Its cases end by themselves.
+/// The time limit. The complete walk takes less, even on a busy machine. Its cases have their own limits.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// Leaks are errors, and the sanitizer reports crashes. Some of libfabric's own providers install signal handlers that
 /// would hide crashes.
 const ASAN: &str = "detect_leaks=1:handle_segv=2:handle_sigbus=2:handle_abort=2";
 
-/// The number of closing orders of each case: in the complete walk, and in the part for every check.
+/// The numbers of closing orders of each case: in the complete walk, and in the part that every check runs.
 const ALL_ORDERS: u64 = 12;
 const SOME_ORDERS: u64 = 3;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Runs the part for every check (each scenario at each level), or the complete walk if `all` is set.
+/// Runs the part that every check runs (each scenario at each level), or the complete walk if `all` is set.
 pub(crate) fn check(place: &Place, all: bool) -> Outcome<Findings> {
     walk(place, &Arguments { all, seed: None, orders: None, case: None, provider: None })
 }
@@ -85,7 +85,7 @@ fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
     Ok(Findings::new(all.cases, failed, all.to_string()).with_remarks(remarks))
 }
 
-/// Runs the program on one libfabric.
+/// Runs the program with one libfabric.
 fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Option<&Path>) -> Outcome<Found> {
     let orders = arguments.orders.unwrap_or(if arguments.all { ALL_ORDERS } else { SOME_ORDERS });
     let mut program = Program::new(&built.program).args(["-n", &orders.to_string()]);

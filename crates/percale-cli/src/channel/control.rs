@@ -1,8 +1,8 @@
 //! The channel over which the two processes of a measurement coordinate: one JSON object per line, over a socket pair
-//! on one machine or a TCP connection between two machines. It is silent during the timed part of a round.
+//! on one machine or a TCP connection between two machines. Nothing is sent during the timed part of a round.
 //!
 //! The measuring process sends requests (`perf::request`). Each request is answered by one [`Reply`], and a round by
-//! two. Received data is not trusted beyond its type: the length of lines is bounded, and the receiver checks the
+//! two. Received data is not trusted beyond its type. The length of lines is bounded, and the receiver checks the
 //! contents of requests.
 
 use std::fmt;
@@ -31,15 +31,15 @@ pub(crate) enum Reply {
     /// The first message, sent without a request: the version of the sender, and the nonce for a proof if one is
     /// required.
     Hello { version: String, nonce: Option<Nonce> },
-    /// The proof is valid. This is the proof of the replying side.
+    /// The proof is valid. `proof` is the proof of the replying side.
     Proved { proof: Proof },
     /// The subject is open. `address` is the address of the replying side.
     Opened { address: Option<String> },
-    /// The round may begin.
+    /// The round can begin.
     Ready,
     /// The round is over. `verified` is the number of messages that were checked byte by byte.
     Done { verified: u64 },
-    /// The request failed. Nothing follows.
+    /// The request failed. No further replies follow.
     Failed { why: String },
 }
 
@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    /// Sends one line.
+    /// Sends one message as a line.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
         let mut line = serde_json::to_vec(message).map_err(Failure::system("writing JSON"))?;
         line.push(b'\n');
@@ -110,7 +110,7 @@ impl Control {
                     self.wait(PollFlags::OUT, Duration::from_secs(1))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The last message of the other process gives a better reason than the broken pipe.
+                // If the other process has reported an error, it is a better reason than the broken pipe.
                 Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
             }
         }
@@ -144,7 +144,7 @@ impl Control {
         }
     }
 
-    /// Waits for the next reply. Returns a failure that the other process reported as an error.
+    /// Waits for the next reply. Returns a reported failure of the other process as an error.
     pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<Reply> {
         match self.next(Some(PATIENCE), progress)? {
             Reply::Failed { why } => Err(Failure::Peer(why)),
@@ -162,7 +162,7 @@ impl Control {
     pub(crate) fn check(&mut self) -> Result<()> {
         let open = self.fill()?;
         if self.received.len() >= LINE {
-            // No more input would be read, so the end of the other process would not be noticed.
+            // No more input would be read, so the end of the other process would not be detected.
             return Err(Failure::Protocol("requests while one is answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {
@@ -173,7 +173,8 @@ impl Control {
         if open { Ok(()) } else { Err(Failure::PeerEnded) }
     }
 
-    /// Reads the data that has arrived, up to one line beyond the maximum. Returns `false` at the end of the stream.
+    /// Reads the data that has arrived, until at least the maximum length of a line is buffered. Returns `false` at the
+    /// end of the stream.
     fn fill(&mut self) -> Result<bool> {
         let mut buffer = [0; 4096];
         while self.received.len() < LINE {
@@ -220,7 +221,7 @@ mod tests {
         b.expect(&Reply::Ready, || Ok(())).unwrap();
         a.send(&Reply::Failed { why: "no reason".into() }).unwrap();
         drop(a);
-        // The failure is noticed although an earlier reply is still unread.
+        // The failure is detected although an earlier reply has not been read.
         assert!(matches!(b.check(), Err(Failure::Peer(why)) if why == "no reason"));
         assert_eq!(b.reply(|| Ok(())).unwrap(), Reply::Done { verified: 3 });
         assert!(matches!(b.reply(|| Ok(())), Err(Failure::Peer(_))));

@@ -2,8 +2,8 @@
 //! authorization key, without sending it.
 //!
 //! Each side draws a nonce. A proof is a keyed BLAKE3 hash of the role of the proving side and both nonces. The key of
-//! the hash is derived from the authorization key for this purpose alone. Therefore a proof is not valid in another
-//! run, nor in the other direction.
+//! the hash is derived from the authorization key for this purpose only. Therefore a proof is not valid in another run
+//! or in the other direction.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Waits that always end: a thread that polls for a message calls [`Spin::turn`] after each poll, which checks that the
+//! Waits that always end. A thread that polls for a message calls [`Spin::turn`] after each poll. This checks that the
 //! other process is alive.
 
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use crate::failure::{Failure, Result};
 /// processors.
 const GLANCE: u32 = 64;
 
-/// The time between two checks of the other process.
+/// The interval between two checks of the other process.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The time limit for receiving nothing from a process that is alive.
+/// How long to wait for a message from a process that is alive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time limit of a round in which the other process accesses this process's memory, which this process cannot
-/// notice.
+/// The time limit of a round in which the other process accesses this process's memory. This process cannot detect such
+/// accesses.
 const ROUND: Duration = Duration::from_secs(3600);
 
-/// The state that ends every wait: the control channel, which shows whether the other process is alive.
+/// What ends every wait: the control channel shows whether the other process is alive.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The channel to the other process.
@@ -29,13 +29,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Makes a watch over `control`. With `yielding`, waits yield the processor, because the two processes share one.
+    /// Makes a watch over `control`. If `yielding` is set, waits yield the processor, because the two processes share
+    /// one.
     pub(crate) const fn new(control: Control, yielding: bool) -> Self {
         Self { control, yielding }
     }
 }
 
-/// One wait in progress.
+/// A wait in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     turns: u32,
@@ -46,16 +47,16 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Makes a wait for a process whose memory the other process accesses. It may last as long as a round.
+    /// Makes a wait for the process whose memory the other process accesses. It may last as long as a round.
     pub(crate) const fn of_a_round() -> Self {
         Self { turns: 0, times: None, long: true }
     }
 
-    /// Must be called after each poll that found nothing.
+    /// Records a poll without a result. Must be called after each such poll.
     ///
     /// # Errors
-    /// Fails if nothing will arrive: the other process ended, failed, or sent nothing for 20 s (for a wait of a round:
-    /// the time limit of a round).
+    /// Fails if the other process has ended or failed, or has sent nothing for 20 s. For a wait of a round, the time
+    /// limit is that of a round.
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
         self.polled(watch)?;
@@ -63,7 +64,7 @@ impl Spin {
         Ok(())
     }
 
-    /// Like [`turn`](Self::turn), but without a pause: for use after a poll of the library, which pauses by itself.
+    /// Like [`turn`](Self::turn), without a pause, for use after a poll of the library, which pauses itself.
     ///
     /// # Errors
     /// Fails in the same cases as `turn`.

@@ -62,7 +62,7 @@ impl Copy<'_> {
         Ok(agreed)
     }
 
-    /// Returns the part of a slot that a block uses.
+    /// Returns the part of a slot that a block occupies.
     fn slot(&self, slot: usize, block: u64) -> Result<RemoteMemory> {
         let memory = self.slots.get(slot).zip(blocks::place(self.size, block));
         let (memory, place) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
@@ -72,7 +72,7 @@ impl Copy<'_> {
         Ok(memory.slice(0..place.len as u64))
     }
 
-    /// Reads the blocks from number `first` on from the server.
+    /// Reads the blocks from the server, starting at block `first`.
     pub(super) fn download(&mut self, first: u64) -> Result<Digest> {
         let (server, all) = (self.server, blocks::count(self.size));
         let mut next = first;
@@ -84,15 +84,16 @@ impl Copy<'_> {
             if awaited.is_none() && left > 0 {
                 awaited = Some(server.listen()?);
             }
-            // New reads are started while that is possible; otherwise the oldest read is waited for.
+            // Start new reads while that is possible. Otherwise wait for the oldest read.
             if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
-                // Each reply answers one request, so no block arrives twice and no slot is read while it is filled.
+                // Each reply answers one request. Therefore no block arrives twice, and no slot is read while it is
+                // being filled.
                 let (block, slot, digest) = match server.reply(reply)? {
                     Some(Reply::Filled { block, slot, digest }) => (block, slot, digest),
                     Some(other) => return Err(unexpected(&other)),
                     None => continue,
                 };
-                // The server has fewer slots than there are buffers, so a buffer becomes free after a finite time.
+                // The server has fewer slots than there are buffers, so a buffer becomes free eventually.
                 let buffer = loop {
                     match self.file.buffer(block) {
                         Some(buffer) => break buffer,
@@ -132,7 +133,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Writes the blocks from number `first` on to the server.
+    /// Writes the blocks to the server, starting at block `first`.
     pub(super) fn upload(&mut self, first: u64) -> Result<Digest> {
         let (server, all) = (self.server, blocks::count(self.size));
         let (mut next, mut left, mut moving) = (first, all - first, VecDeque::new());
@@ -151,7 +152,7 @@ impl Copy<'_> {
                 let slot = match free.pop() {
                     Some(slot) => slot,
                     None => {
-                        // All blocks that the server has to store are sent before a reply is waited for.
+                        // All blocks that the server must store are sent before this side waits for a reply.
                         while !moving.is_empty() {
                             self.written(&mut moving, &mut storing)?;
                         }
@@ -171,7 +172,7 @@ impl Copy<'_> {
         self.file.digest()
     }
 
-    /// Waits until the oldest write has completed, and requests that the server stores the block.
+    /// Waits until the oldest write has completed, and requests that the server store the block.
     fn written(&mut self, moving: &mut VecDeque<Written<'_>>, storing: &mut usize) -> Result<()> {
         let Some(Written { write, block, slot, digest }) = moving.pop_front() else { return Ok(()) };
         let buffer = write.wait().map_err(|error| self.server.explain(error, None))?;
@@ -183,7 +184,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until the server has stored a block. Returns the slot, which is free again.
+    /// Waits until the server has stored a block. Returns its slot, which is free again.
     fn stored(&self, storing: &mut usize) -> Result<usize> {
         match self.server.next()? {
             Reply::Stored { slot, .. } => {

@@ -16,14 +16,14 @@ pub(super) const BUFFERS: usize = 8;
 /// The maximum number of threads. More threads would be faster than any single connection.
 const THREADS: usize = 8;
 
-/// The work on a block.
+/// What to do with a block.
 #[derive(Debug)]
 enum Work {
     /// Compute its checksum only.
     Hash,
     /// Read the block into this buffer.
     Load(Vec<u8>),
-    /// Write the block from this buffer. It was sent with this checksum.
+    /// Write the block from this buffer. The sender has sent this checksum.
     Save(Vec<u8>, Digest),
 }
 
@@ -33,7 +33,7 @@ struct Job {
     work: Work,
 }
 
-/// A finished block.
+/// A block whose job has finished.
 #[derive(Debug)]
 pub(super) struct Done {
     /// The number of the block.
@@ -89,12 +89,12 @@ impl LocalFile {
         true
     }
 
-    /// Queues the writing of a block that was sent with this checksum.
+    /// Queues the writing of a block, which was sent with this checksum.
     pub(super) fn save(&mut self, block: u64, buffer: Vec<u8>, digest: Digest) {
         self.give(block, Work::Save(buffer, digest));
     }
 
-    /// Takes a buffer with the length of the block.
+    /// Returns a free buffer, resized to the length of the block.
     pub(super) fn buffer(&mut self, block: u64) -> Option<Vec<u8>> {
         let len = blocks::place(self.size, block)?.len;
         let mut buffer = self.spare.pop()?;
@@ -133,7 +133,7 @@ impl LocalFile {
             .map_err(|have| Failure::Protocol(format!("only {have} of {all} blocks were copied")))
     }
 
-    /// Reads all blocks again, and compares them with the blocks that the copy has.
+    /// Reads all blocks again and compares them with the blocks of the copy.
     pub(super) fn look_again(&mut self, what: &str) -> Result<()> {
         let all = blocks::count(self.size);
         let (mut next, mut left) = (0, all);

@@ -1,8 +1,13 @@
 //! `percale cp`: copies a file from or to a machine where `percale serve` runs.
 //!
 //! One thread sends requests and transfers blocks by reading and writing the server's memory. Other threads read, write
-//! and hash the local file. [`place`]: the two sides; [`server`]: the connection; [`mod@file`]: the local file;
-//! [`copy`]: the steps; [`progress`]: the progress bar.
+//! and hash the local file.
+//!
+//! * [`place`]: the two sides
+//! * [`server`]: the connection
+//! * [`mod@file`]: the local file
+//! * [`copy`]: the steps of a copy
+//! * [`progress`]: the progress bar
 
 use std::fs::File;
 use std::path::Path;
@@ -34,25 +39,25 @@ mod place;
 mod progress;
 mod server;
 
-/// The result, and the object of `--json`.
+/// The result. It is also the object of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     /// The size of the whole file.
     bytes: u64,
     /// The time from the start of the command until the copy has its final name.
     seconds: f64,
-    /// The rate of the bytes that this run transferred.
+    /// The rate at which this run transferred bytes.
     bytes_per_s: f64,
     /// The BLAKE3 checksum of the file in hexadecimal digits.
     blake3: String,
-    /// The number of bytes present from an earlier attempt.
+    /// The number of bytes kept from an earlier attempt.
     resumed_from: u64,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let start = Instant::now();
-    // Read before any other thread exists.
+    // The umask is read before another thread exists.
     let umask = crate::transfer::umask();
     let connect = |address: &str| {
         let key = args.authorization_key.as_deref().map(key::read).transpose()?;
@@ -86,7 +91,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     print_line(&format!("{} bytes{resumed} in {time}, {rate}, checksums agree", units::count(bytes)))
 }
 
-/// The server's reply for an opened file.
+/// The server's reply to the opening of a file.
 struct Opened {
     size: u64,
     mode: u32,
@@ -106,7 +111,7 @@ fn open(server: &Server, request: &Request) -> Result<Opened> {
     }
 }
 
-/// Copies from the server. Returns the size, the number of bytes that were present before, and the checksum.
+/// Copies from the server. Returns the size, the number of bytes kept from an earlier attempt, and the checksum.
 fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Result<(u64, u64, Digest)> {
     let name = target.display().to_string();
     let system = || Failure::system(name.clone());
@@ -121,7 +126,7 @@ fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Res
     let agreed = copy.agree(held)?;
     let digest = copy.download(agreed)?;
     server.finish(&Request::Finish { digest }, opened.size)?;
-    // The user's mask limits the permissions of the file: the server's are applied within it.
+    // The user's umask limits the permissions that the server reports for the file.
     part.commit(opened.size, opened.mode & !umask).map_err(system())?;
     Ok((opened.size, agreed * BLOCK, digest))
 }

@@ -15,7 +15,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Parses an argument: `HOST:PORT/PATH`, `[IPv6]:PORT/PATH`, or otherwise a local path.
+    /// Parses an argument of the form `HOST:PORT/PATH` or `[IPv6]:PORT/PATH`. Any other argument is a local path.
     pub(super) fn of(argument: &OsStr) -> Self {
         let bytes = argument.as_encoded_bytes();
         let slash = bytes.iter().position(|&byte| byte == b'/');

@@ -1,4 +1,4 @@
-//! The progress of a copy: a bar on standard error, which is visible only if that is a terminal.
+//! The progress bar of a copy on standard error. It is visible only on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -16,7 +16,7 @@ impl Progress {
         Ok(Self(bar.with_style(style.map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?)))
     }
 
-    /// Records that the first `bytes` bytes are present from an earlier attempt.
+    /// Records that the first `bytes` bytes were kept from an earlier attempt.
     pub(super) fn resumed(&self, bytes: u64) {
         self.0.set_position(bytes);
         self.0.reset_eta();

@@ -1,5 +1,5 @@
-//! The connection to a server. A message of the server is accepted only as the answer to a request of this client, and
-//! only once.
+//! The connection to a server. A message of the server is accepted only once, and only as the answer to a request of
+//! this client.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,22 +15,23 @@ use crate::row::Transport;
 use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, PROTOCOL, Reply, Request, TAG};
 use crate::transfer::visible;
 
-/// The timeout for an answer or a block, long enough for a busy disk. If the server ends, this is noticed at once.
+/// The timeout for an answer or a block. It is long enough for a busy disk. The end of the server is detected
+/// immediately.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The timeout for writing a file to the server's disk or verifying it a second time. At the end of a copy, large files
-/// get more time.
+/// The timeout for the server to write a file to its disk or to verify it a second time. It is extended for large files
+/// at the end of a copy.
 const PERMANENCE: Duration = Duration::from_secs(900);
 
 /// The number of bytes for which the timeout is extended by one second.
 const SLOW_DISK: u64 = 10_000_000;
 
-/// The time during which, and the interval at which, opening a file is retried while another copy uses it. If the
-/// process of the other copy was killed, the server notices that only later.
+/// How long, and at which interval, opening a file is retried while another copy uses it. If the process of the other
+/// copy was killed, the server detects this after a delay.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The time to wait for an error that explains another error.
+/// How long to wait for an error that explains another error.
 const EXPLAINING: Duration = Duration::from_secs(1);
 
 /// A server that has accepted this client.
@@ -44,7 +45,7 @@ pub(super) struct Server {
 /// Requests by number.
 #[derive(Debug)]
 struct Requests {
-    /// The first number. It is random, so that answers to an earlier process at this address have other numbers.
+    /// The first number. It is random, so that answers to an earlier process at this address have different numbers.
     first: u64,
     next: u64,
     /// The requests that have not been answered.
@@ -56,7 +57,7 @@ impl Requests {
         let mut bytes = [0; 8];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(Failure::system("drawing a random number"))?;
-        // Far from the number of the greeting, and from the largest number.
+        // Far from the number of the greeting and from the largest number.
         let first = u64::from_ne_bytes(bytes) >> 2 | 1 << 61;
         Ok(Self { first, next: first, open: BTreeMap::new() })
     }
@@ -69,7 +70,7 @@ impl Requests {
         number
     }
 
-    /// Returns the reply if it answers a request, or `None` if it answers none of this client's requests.
+    /// Returns the reply if it answers a request of this client, otherwise `None`.
     fn take(&mut self, answered: Answered) -> Result<Option<Reply>> {
         let Answered { number, reply } = answered;
         match self.open.remove(&number) {
@@ -78,7 +79,7 @@ impl Requests {
             None if (self.first..self.next).contains(&number) => {
                 Err(Failure::Protocol(format!("a second answer to one request: {reply}")))
             }
-            // A failure that is not the answer to a particular request.
+            // A failure that answers no particular request.
             None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
             None => Ok(None),
         }
@@ -117,14 +118,14 @@ impl Server {
 
     /// Waits for the welcome. Returns the protocol version of the server.
     fn greet(&self) -> Result<u32> {
-        // The message establishes the connection, and the server replies when the connection is established.
+        // The message establishes the connection, and the server replies once it is established.
         self.send(GREETING, Request::Hello)?;
         let start = Instant::now();
         loop {
             match self.listen()?.message(PATIENCE.saturating_sub(start.elapsed()))? {
                 Answered { number: GREETING, reply: Reply::Welcome { protocol } } => return Ok(protocol),
                 Answered { number: GREETING, reply: Reply::Failed { why, .. } } => return Err(refused(&why)),
-                // An answer to an earlier client at this address.
+                // This answers an earlier client at this address.
                 _ => {}
             }
         }
@@ -149,7 +150,7 @@ impl Server {
         Ok(Awaited(receiving.map_err(percale("waiting for the server"))?))
     }
 
-    /// Returns the reply in an awaited message, or `None` if it answers none of this client's requests. Returns a reply
+    /// Returns the reply in an awaited message. Returns `None` if it answers no request of this client. Returns a reply
     /// that reports a failure as an error.
     pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<Reply>> {
         self.reply_within(awaited, PATIENCE)
@@ -179,12 +180,12 @@ impl Server {
         }
     }
 
-    /// Requests that the server opens a file. Retries for a short time while another copy uses the file.
+    /// Requests that the server open a file. Retries for a short time while another copy uses the file.
     pub(super) fn open(&self, request: &Request) -> Result<Reply> {
         let start = Instant::now();
         loop {
             self.ask(request)?;
-            // The server first writes pending data of the file to its disk.
+            // The server first writes the file's pending data to its disk.
             match self.next_within(PERMANENCE)? {
                 Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
                 Reply::Failed { why, .. } => return Err(refused(&why)),
@@ -203,9 +204,9 @@ impl Server {
         }
     }
 
-    /// Finds out why a block could not be transferred. If the server has ended the transfer and reported the reason,
-    /// its memory is no longer registered, and the reason is returned instead of `error`. `awaited` is the reply that
-    /// is already being waited for.
+    /// Returns the error of a block that could not be transferred. If the server has ended the transfer and reported
+    /// the reason, its memory is no longer registered, and the reason is returned instead of `error`. `awaited` is the
+    /// reply that this client is already waiting for.
     pub(super) fn explain<'a>(&'a self, error: Failure, mut awaited: Option<Awaited<'a>>) -> Failure {
         let start = Instant::now();
         while let Some(left) = EXPLAINING.checked_sub(start.elapsed()) {
@@ -220,12 +221,12 @@ impl Server {
         error
     }
 
-    /// Begins to read the server's memory into a buffer of the same length.
+    /// Starts to read the server's memory into a buffer of the same length.
     pub(super) fn read(&self, from: RemoteMemory, into: Vec<u8>) -> Result<Moving<'_>> {
         Ok(Moving(self.endpoint.read(self.peer, from, into).start().map_err(percale("reading a block"))?))
     }
 
-    /// Begins to write a buffer into the server's memory of the same length.
+    /// Starts to write a buffer to the server's memory of the same length.
     pub(super) fn write(&self, from: Vec<u8>, to: RemoteMemory) -> Result<Moving<'_>> {
         Ok(Moving(self.endpoint.write(self.peer, from, to).start().map_err(percale("writing a block"))?))
     }
@@ -258,7 +259,7 @@ impl Moving<'_> {
     }
 }
 
-/// Makes the error for a reply of an unexpected kind.
+/// Returns the error for a reply of an unexpected kind.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     match reply {
         Reply::Failed { why, .. } => refused(why),
@@ -266,18 +267,18 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     }
 }
 
-/// Makes the error for a message that is not a reply. It may quote the message unchanged.
+/// Returns the error for a message that is not a reply. It may quote the message unchanged.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))
 }
 
-/// Makes the error for a refusal by the server.
+/// Returns the error for a request that the server has rejected.
 fn refused(why: &str) -> Failure {
     Failure::Server(visible::line(why))
 }
 
-/// Returns the local address for traffic to `target`, with port 0. Sends nothing.
+/// Returns the local address for traffic to `target`, with port 0. Sends no data.
 fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr = if target.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
@@ -295,7 +296,7 @@ mod tests {
     /// Characters that a terminal interprets.
     const ESCAPES: &str = "\u{1b}[2J\u{9b}8m\u{202e}\r\n";
 
-    /// Returns the result of a request and a reply to it as text.
+    /// Returns a request and a reply to it as text, after encoding.
     fn said(request: Request, reply: Reply) -> String {
         let mut requests = Requests::new().unwrap();
         let number = requests.add(&request);

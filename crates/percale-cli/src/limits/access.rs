@@ -1,9 +1,9 @@
-//! The limits of one-sided operations through shared memory: one core accesses a buffer of the other process, or
-//! changes a word there. It uses a copy if the buffer is mapped, the kernel's system call if it is not, and one locked
+//! The limits of one-sided operations through shared memory. One core accesses a buffer of the other process, or
+//! changes a word there. The access is a copy if the buffer is mapped, a system call if it is not, and one locked
 //! instruction for a word.
 //!
 //! The far side only waits until the round is over, and then checks the contents. If the near side adds to a word, the
-//! far side adds to it too, as in the rows of percale that are compared with this limit.
+//! far side also adds to it, as in percale's rows that are compared with this limit.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};

@@ -1,9 +1,9 @@
 //! The limit of large messages through shared memory: one core copies a buffer that the other has written.
 //!
-//! The other side writes the shared buffer and sets a mark. If the row has `dirty`, it writes the whole buffer before
-//! every message; otherwise it writes the whole buffer once and then only the ends, as in the measurement that is
-//! compared with this. This side times one copy of the buffer to its private memory, and sets a mark in return. Only
-//! the copy is timed.
+//! The other side writes the shared buffer and sets a mark. If the row is `dirty`, it writes the whole buffer before
+//! every message. Otherwise it writes the whole buffer once and then only its ends, as in the measurement that is
+//! compared with this one. This side times one copy of the buffer to its private memory, and then sets a mark. Only the
+//! copy is timed.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -21,7 +21,7 @@ use crate::subject::Bench;
 pub(crate) struct Copy {
     shared: Shared,
     side: Side,
-    /// The number of marks set and seen.
+    /// The numbers of marks that were set and received.
     sent: u64,
     received: u64,
     private: Vec<u8>,
@@ -32,7 +32,7 @@ impl Copy {
         Self { shared, side, sent: 0, received: 0, private: Vec::new() }
     }
 
-    /// Sets a mark. The lines of the rings are used as single words here, because the two sides take turns.
+    /// Sets a mark. The lines of the rings are used as single words here, because the two sides alternate.
     fn signal(&mut self) {
         self.sent += 1;
         self.shared.ring(self.side).taken.value.store(self.sent, Release);

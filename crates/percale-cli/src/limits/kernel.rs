@@ -14,13 +14,13 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Returns the description of `len` bytes from byte `at` on, for the kernel.
+    /// Returns the description of `len` bytes, starting at byte `at`, for the kernel.
     const fn vector(self, at: usize, len: usize) -> libc::iovec {
         let base = std::ptr::without_provenance_mut(self.address as usize + at);
         libc::iovec { iov_base: base, iov_len: len }
     }
 
-    /// Copies the bytes from `at` on into `to` (process_vm_readv(2)).
+    /// Copies the bytes that start at `at` into `to` (process_vm_readv(2)).
     #[inline]
     pub(crate) fn read(self, at: usize, to: &mut [u8]) -> io::Result<()> {
         let (ours, theirs) =
@@ -30,7 +30,7 @@ impl Foreign {
         whole(count, to.len())
     }
 
-    /// Copies `from` to the bytes from `at` on (process_vm_writev(2)).
+    /// Copies `from` to the bytes that start at `at` (process_vm_writev(2)).
     #[inline]
     pub(crate) fn write(self, at: usize, from: &[u8]) -> io::Result<()> {
         let (ours, theirs) = (

@@ -1,15 +1,16 @@
 //! The machine's limits: short plain programs that transfer the same messages as percale, without any other work. They
-//! run in the same two processes and in the same minute as the measurements that are compared with them.
+//! run in the same two processes, at the same time as the measurements that are compared with them.
 //!
-//! * [`ring`]: small messages through shared memory. One ring of 64 cache lines in each direction, with 8 bytes and a
-//!   mark in each line.
-//! * [`copy`]: large messages. One core copies a buffer that the other has written.
-//! * [`access`]: one-sided operations. One core accesses the buffer of the other: by a copy, by a system call
+//! * [`ring`]: small messages through shared memory. There is one ring of 64 cache lines in each direction, with 8
+//!   bytes and a mark in each line.
+//! * [`copy`]: large messages. One core copies a buffer that the other core has written.
+//! * [`twice`]: accesses to memory that can neither be mapped nor be copied by the kernel.
+//! * [`access`]: one-sided operations. One core accesses the buffer of the other by a copy, by a system call
 //!   ([`kernel`]), or by one locked instruction.
-//! * [`sockets`]: TCP. Plain non-blocking sockets, with the fastest of the write sizes, buffer sizes and calls that the
-//!   module lists.
+//! * [`sockets`]: TCP. It uses plain non-blocking sockets, with the fastest of the write sizes, buffer sizes and calls
+//!   that the module lists.
 //!
-//! [`shared`] is the memory of the first three. Only [`shared`] and [`kernel`] contain `unsafe`.
+//! [`shared`] is the memory of all but the last. Only [`shared`] and [`kernel`] contain `unsafe`.
 
 pub(crate) mod access;
 pub(crate) mod copy;

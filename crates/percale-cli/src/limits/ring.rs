@@ -1,9 +1,9 @@
 //! The limit of small messages through shared memory.
 //!
-//! One ring of 64 cache lines in each direction. Up to 8 bytes are transferred in the line itself, before its mark.
-//! Longer payloads are copied into a shared buffer before the mark is set, and out of it after the mark is seen. The
-//! producer reads the consumer's count of consumed lines only after it has used all lines that the last reading showed
-//! to be free.
+//! There is one ring of 64 cache lines in each direction. Up to 8 bytes are transferred in the line itself, before its
+//! mark. Longer payloads are copied to a shared buffer before the mark is set, and out of it after the mark is read.
+//! The producer reads the consumer's count of consumed lines only after it has used all lines that were free at the
+//! last reading.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -26,11 +26,11 @@ pub(crate) const BUFFER: usize = LINES as usize * LONGEST;
 pub(crate) struct Ring {
     shared: Shared,
     side: Side,
-    /// The numbers of lines sent, received, and known to be consumed by the other side.
+    /// The numbers of lines sent, of lines received, and of sent lines that the other side is known to have consumed.
     sent: u64,
     received: u64,
     taken: u64,
-    /// The number of positions in the shared buffer: one for ping-pong, one for each line for streams.
+    /// The number of positions in the shared buffer: one for ping-pongs, and one for each line for streams.
     places: u64,
     source: Vec<u8>,
     target: Vec<u8>,

@@ -1,9 +1,8 @@
-//! Memory shared by both processes of a measurement: a sealed memfd with two rings and two buffers, one for each
-//! direction.
+//! Memory shared by both processes of a measurement: a sealed memfd with a ring and a buffer for each direction.
 //!
 //! Both processes run this program and trust each other. The marks in the rings order the accesses to the buffers: a
-//! side writes its outgoing buffer, then sets a mark; the other side sees the mark, then reads the buffer; its answer
-//! gives the buffer back. An error in this order results in wrong data, which every measurement checks for.
+//! side writes its outgoing buffer and then sets a mark. The other side reads the mark and then the buffer. Its answer
+//! returns the buffer. An error in this order results in wrong data, which every measurement checks.
 
 #![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
 
@@ -17,7 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::failure::{Failure, Result};
 
-/// The offset of the buffers. The rings are below.
+/// The offset of the buffers. The rings precede them.
 const BUFFERS: usize = 16 << 10;
 
 /// The offset of the second ring.
@@ -35,7 +34,7 @@ pub(crate) const LINES: u64 = 64;
 pub(crate) struct Line {
     /// The payload.
     pub(crate) value: AtomicU64,
-    /// The mark, written last: the number of lines that the ring has carried, including this one.
+    /// The mark, which is written last: the number of lines that the ring has transferred, including this one.
     pub(crate) mark: AtomicU64,
 }
 
@@ -44,7 +43,7 @@ pub(crate) struct Line {
 #[repr(C, align(64))]
 pub(crate) struct Lines {
     lines: [Line; LINES as usize],
-    /// The number of lines that the consumer has given back.
+    /// The number of lines that the consumer has released.
     pub(crate) taken: Line,
 }
 
@@ -67,13 +66,13 @@ pub(crate) struct Words {
     pub(crate) over: Line,
     /// The process ID of the far side, and the address of its buffer in that process.
     pub(crate) place: Line,
-    /// Keeps the next line out of the pair of lines that processors fetch together.
+    /// Padding that separates the next line from the pair of lines that processors fetch together.
     _apart: Line,
     /// The word that is changed atomically.
     pub(crate) word: Line,
 }
 
-/// One of the two sides. Each side is the producer of the ring, and the writer of the buffer, with its number.
+/// One of the two sides. Each side is the producer of the ring with its number, and writes the buffer with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The measuring process.
@@ -148,14 +147,14 @@ impl Shared {
         self.atomics::<Words>(WORDS)
     }
 
-    /// Returns the object at `at`, below the buffers: [`Lines`] or [`Words`], which consist of atomics only.
+    /// Returns the object at `at`, before the buffers: [`Lines`] or [`Words`], which contain only atomics.
     #[inline]
     const fn atomics<T>(&self, at: usize) -> &T {
         assert!(at.is_multiple_of(align_of::<T>()) && at + size_of::<T>() <= BUFFERS);
         // SAFETY: the mapping is longer than `BUFFERS`.
         let place = unsafe { self.base.add(at) };
-        // SAFETY: the object is aligned and within the mapping, which lives as long as `self`. It consists of atomics
-        // only, for which any bytes are valid.
+        // SAFETY: the object is aligned and within the mapping, which lives as long as `self`. It contains only
+        // atomics, for which any bytes are valid.
         unsafe { place.cast().as_ref() }
     }
 
@@ -185,7 +184,7 @@ impl Shared {
     #[inline]
     pub(crate) fn put(&self, side: Side, at: usize, from: &[u8]) {
         let to = self.place(side, at, from.len());
-        // SAFETY: `place` checked the range. The other process does not access it now (see the module).
+        // SAFETY: `place` checked the range. The other process does not access it now (see the module documentation).
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
 

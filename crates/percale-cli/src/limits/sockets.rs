@@ -1,10 +1,9 @@
 //! The limit of TCP: plain non-blocking sockets with TCP_NODELAY, polled in a loop.
 //!
-//! Their speed depends on the amount of data per write call, on the sizes of the socket buffers, and on the calls:
-//! `writev` and `readv` for header and payload, or `write` and `read` for the payload alone (the receiver knows its
-//! length). The best choice depends on the machine and on the message. Therefore every combination is a setting, and
-//! the result of the fastest setting is used. Small messages of a stream are gathered into writes of the setting's
-//! size.
+//! The speed depends on the amount of data per write call, on the sizes of the socket buffers, and on the calls: either
+//! `writev` and `readv` for header and payload, or `write` and `read` for only the payload, if the receiver knows its
+//! length. The best choice depends on the machine and on the message. Therefore every combination is a setting, and the
+//! result of the fastest setting is used. Small messages of a stream are combined into writes of the setting's size.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,7 +26,7 @@ const BUFFERS: [(Option<usize>, &str); 3] = [(None, "default"), (Some(512 << 10)
 const WRITES: [(usize, &str); 4] =
     [(usize::MAX, "whole"), (32 << 10, "32 KiB"), (64 << 10, "64 KiB"), (256 << 10, "256 KiB")];
 
-/// Below this size, buffer and write sizes make no difference, and streams gather messages.
+/// Below this size, buffer and write sizes make no difference, and streams combine messages.
 const SMALL: usize = 16 << 10;
 
 /// The length of requests and answers without data.
@@ -57,7 +56,7 @@ pub(crate) struct Sockets {
     now: Setting,
     source: Vec<u8>,
     target: Vec<u8>,
-    /// Small messages of a stream that are not yet written or not yet processed.
+    /// Small messages of a stream that are not yet written, or not yet processed.
     gathered: Vec<u8>,
     taken: usize,
 }
@@ -90,7 +89,7 @@ impl Sockets {
         }
     }
 
-    /// Makes the listening side on loopback. Returns it with its addresses.
+    /// Makes the side that listens on loopback. Returns it and its addresses.
     pub(crate) fn listening() -> Result<(Self, String)> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
@@ -126,7 +125,7 @@ impl Sockets {
         Ok(link)
     }
 
-    /// Returns the maximum number of bytes of one write.
+    /// Returns the maximum number of bytes in one write.
     const fn write_size(&self) -> usize {
         WRITES[self.now.write].0
     }
@@ -197,8 +196,8 @@ impl Subject for Sockets {
         if self.links.len() != BUFFERS.len() {
             return Err(Failure::Protocol("too few connections".into()));
         }
-        // A put sends its data to the far side, a get returns data to the near side. The other direction carries a
-        // small word.
+        // A put sends its data to the far side, and a get returns data to the near side. Only a small word is sent in
+        // the other direction.
         let (there, back) = match shape.op {
             Operation::Put => (shape.bytes, WORD),
             Operation::Get => (WORD, shape.bytes),
@@ -299,8 +298,8 @@ impl Subject for Sockets {
             return self.check(content);
         }
         if self.gathered.len() - self.taken < len {
-            // The rest is the beginning of a message. It moves to the front of the buffer, and the bytes that have
-            // arrived are appended.
+            // The rest is the beginning of a message. Move it to the front of the buffer and append the bytes that have
+            // arrived.
             self.gathered.drain(..self.taken);
             self.taken = 0;
             let mut link = &self.links[self.now.buffers];

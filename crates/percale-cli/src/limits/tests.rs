@@ -1,5 +1,5 @@
-//! Tests that the limits transfer complete messages between two threads that represent the two processes. Every byte is
-//! checked.
+//! Tests that the limits transfer complete messages between two threads, which stand for the two processes. Every byte
+//! is checked.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -103,8 +103,8 @@ fn accesses_are_verified_at_their_destination() {
         ] {
             for &bytes in sizes {
                 session.prepare(kind, &of(op, bytes)).unwrap();
-                // First complete checks with a slot for each access, then as in a timed round: batches of accesses to
-                // one slot.
+                // First check completely, with a slot for each access. Then test as in a timed round, with batches of
+                // accesses to one slot.
                 let timed = Round { batch: of(op, bytes).batch(), check: Part::Ends, ..CHECKED };
                 for round in [CHECKED, timed] {
                     let (samples, _) = session.round(kind, round).unwrap();
@@ -157,7 +157,7 @@ fn wrong_data_is_an_error() {
     let memory = Shared::create(ring::BUFFER).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let there = memory.try_clone().unwrap();
-    // The other side does not write its messages, so their bytes are not those of the round.
+    // The other side does not write its messages, so their bytes are wrong.
     let other = thread::spawn(move || {
         use crate::subject::{Bench, Runner};
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);

@@ -1,5 +1,5 @@
 //! The limit of accesses to memory that can neither be mapped nor be copied by the kernel: two overlapping copies. One
-//! core copies into a shared buffer in chunks, and the other copies the chunks out of it.
+//! core copies chunks into a shared buffer, and the other core copies them out.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -23,7 +23,7 @@ pub(crate) struct Twice {
     side: Side,
     shape: Shape,
     private: Vec<u8>,
-    /// The number of accesses requested.
+    /// The number of requested accesses.
     asked: u64,
     sent: u64,
     received: u64,

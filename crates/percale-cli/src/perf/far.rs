@@ -1,7 +1,7 @@
 //! The answering process: the second process of a measurement on one machine, or `--listen` on another.
 //!
-//! It executes the requests on the control channel and ends when that closes, so nothing outlives the measuring
-//! process.
+//! It executes the requests of the control channel and ends when the channel closes. Therefore it does not outlive the
+//! measuring process.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -23,18 +23,18 @@ use crate::transfer::visible;
 /// The timeout for the first request of another machine.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// The timeout for any other request.
+/// The timeout for later requests.
 const NEXT: Duration = Duration::from_secs(60);
 
-/// Serves one measurement until the other side closes the channel. `from` is the other side's host, if that is another
-/// machine.
+/// Serves one measurement until the other side closes the channel. `from` is the host of the other side, if it is
+/// another machine.
 pub(crate) fn serve(watch: &mut Watch, place: &Place, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
     match greet_and_serve(watch, place, from, &mut open) {
-        // The measurement has ended, for any reason. There is no process to report to.
+        // The measurement has ended for some reason. There is no process to report to.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
-            // The failure is reported before anything is closed, because closing may take long after a failure.
+            // The failure is reported before anything is closed, because closing may take a long time after a failure.
             let told = watch.control.send(&Reply::Failed { why: error.to_string() });
             told.and(Err(error))
         }
@@ -50,7 +50,7 @@ fn greet_and_serve(
 ) -> Result<std::convert::Infallible> {
     greet(watch, place)?;
     loop {
-        // A local second process waits without limit for its parent; a process on another machine gets a timeout.
+        // A local second process waits for its parent without a limit. A process on another machine has a timeout.
         let patience = from.map(|_| if open.is_empty() { FIRST } else { NEXT });
         let request = watch.control.next(patience, || open.values_mut().try_for_each(|bench| bench.progress()))?;
         match request {
@@ -63,7 +63,7 @@ fn greet_and_serve(
                 watch.control.send(&Reply::Opened { address })?;
             }
             Request::Prepare { kind, shape } => {
-                // The process that started this one may request anything.
+                // The parent of this process may send any request.
                 if from.is_some() && !plan::is_possible(kind, &shape) {
                     return Err(shape.refused());
                 }
@@ -81,7 +81,7 @@ fn greet_and_serve(
     }
 }
 
-/// Sends the greeting. If there is a key, a client that does not prove that it has the key is rejected.
+/// Sends the greeting. If a key is required, rejects a client that does not prove that it has the key.
 fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").into();
     let Some(key) = place.key() else {
@@ -99,8 +99,8 @@ fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     }
 }
 
-/// Checks a request of another machine. It may open only subjects of percale, and only at its own address, so it cannot
-/// make this process connect to third machines.
+/// Checks a request of another machine. It may open only subjects of percale, and only with its own address. Therefore
+/// it cannot make this process connect to other machines.
 fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if !kind.is_percale() {
@@ -117,7 +117,7 @@ fn find(open: &mut HashMap<Kind, Box<dyn Bench>>, kind: Kind) -> Result<&mut Box
 }
 
 /// Runs the second process on this machine. Its standard input is the control channel, and its standard output is the
-/// memory of the limits' programs. So these descriptors need no other channel.
+/// memory of the programs for the limits. No other way to pass these descriptors is needed.
 pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let what = "setting up the second process";
     // This process ends even if its parent is killed.
@@ -133,7 +133,7 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     serve(&mut watch, &Place::Local(memory), None)
 }
 
-/// Serves measurements of other machines at `address`, one after the other. Returns only with an error.
+/// Serves measurements of other machines at `address`, one after another. Returns only on error.
 pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
     let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
@@ -150,14 +150,15 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) => {
-                // The client has disconnected, or no descriptor is free at the moment. Other clients are still served.
+                // The client has disconnected, or there is temporarily no free descriptor. Other clients are still
+                // served.
                 say(&format!("accepting a connection: {error}"));
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         say(&format!("Measuring with {peer}"));
-        // A separate thread, so that a panic caused by a client ends only that thread.
+        // Use a separate thread, so that a panic caused by a client ends only that thread.
         let measured = std::thread::scope(|scope| scope.spawn(|| measure_with(stream, peer, key)).join());
         match measured.unwrap_or_else(|_| Err(Failure::Data("a fault in this program, which is reported above".into())))
         {

@@ -1,4 +1,4 @@
-//! Results with their limits, as lines of JSON and as a table: the reports of `--triggers` and `--collectives`.
+//! Results with their limits, formatted as JSON lines and as a table: the reports of `--triggers` and `--collectives`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::units;
 /// The text of a cell without a value.
 const NOTHING: &str = "–";
 
-/// One result. Missing values are left out of the JSON, and a column without any value is left out of the table.
+/// One result. Missing values are omitted from the JSON, and a column without any value is omitted from the table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figure {
     /// The measured operation.
@@ -64,7 +64,7 @@ impl Figure {
     }
 }
 
-/// The results so far.
+/// The results collected so far.
 pub(super) struct Report {
     json: bool,
     bar: ProgressBar,
@@ -83,7 +83,7 @@ impl Report {
         self.bar.tick();
     }
 
-    /// Adds results. For JSON output, prints them at once.
+    /// Adds results. For JSON output, prints them immediately.
     pub(super) fn add(&mut self, figures: impl IntoIterator<Item = Figure>) -> Result<()> {
         for figure in figures {
             if self.json {
@@ -95,7 +95,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the table, unless the output is JSON, and the notes about it.
+    /// Prints the table with the notes about it, unless the output is JSON.
     pub(super) fn end(self, notes: &str) -> Result<Vec<Figure>> {
         self.bar.finish_and_clear();
         if !self.json {
@@ -140,7 +140,7 @@ fn table(figures: &[Figure]) -> Table {
     table
 }
 
-/// Makes a panel of the times of these results. `place` returns the horizontal position of each.
+/// Makes a panel with the times of these results. `place` returns the horizontal position of a result.
 pub(super) fn panel(
     title: &'static str,
     across: Across,

@@ -1,5 +1,5 @@
-//! The minimum time of a message between two processors: the transfer of a cache line, or a copy. It is the limit of
-//! the messages of `percale perf` through shared memory, and is measured in the same way.
+//! The minimum time of a message between two processors: the transfer of a cache line, or a copy. It is also the limit
+//! of messages of `percale perf` through shared memory, and is measured in the same way.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::session::Session;
 use crate::failure::{Failure, Result};
 use crate::row::{Memory, Operation, Transport};
 
-/// Returns the nanoseconds from one process to another for `bytes` bytes. Up to 8 bytes, this is the transfer of a
-/// cache line; up to 8 KiB, the transfer of a cache line with a copy in and a copy out; above 8 KiB, one processor's
-/// copy of data that the other has written.
+/// Returns the time in nanoseconds to transfer `bytes` bytes from one process to another. Up to 8 bytes, this is the
+/// transfer of a cache line. Up to 8 KiB, it is the transfer of a cache line, a copy in and a copy out. Above 8 KiB, it
+/// is one processor's copy of data that another has written.
 pub(super) fn way(bytes: usize, time: Duration) -> Result<f64> {
     let time = time.max(Duration::from_millis(10));
     let options = Options { time, iterations: None, dirty: false, verify: true, limits_only: true };
     let planned = Planned { transport: Transport::Shm, op: Operation::TaggedLatency, bytes, memory: Memory::Ordinary };
-    // The session pins this thread to one processor; the code after it must not be pinned.
+    // The session pins this thread to one processor. The code after it must not be pinned.
     let before = processors::allowed()?;
     let mut session = Session::local(bytes)?;
     let row = measure::row(&mut session, &planned, &options, &mut Best::new(), || ())?;

@@ -1,9 +1,10 @@
-//! One row: rounds of percale and of its limit in turn, in the same two processes, until the time of the row is used
-//! up.
+//! Measures one row: rounds of percale and of its limit in turns, in the same two processes, until the time of the row
+//! has elapsed.
 //!
-//! First, each side finds out how many messages fill a round (which also warms it up), and for the limit, which of its
-//! settings is the fastest. Then eight rounds of each follow. The two take turns at going first, so that other load of
-//! the machine affects both. After each pair, a short untimed round of each checks every byte of every message.
+//! First, each subject is run to find out how many messages fill a round, which also warms it up. For the limit, this
+//! also determines its fastest setting. Then there are eight rounds of each. The two alternate in going first, so that
+//! other load of the machine affects both equally. After each pair, a short untimed round of each checks every byte of
+//! every message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,13 +18,13 @@ use crate::row::{Pattern, Row};
 use crate::statistics::{Samples, Summary};
 use crate::subject::{Kind, Means};
 
-/// The number of timed rounds of each side in a row.
+/// The number of timed rounds of each subject in a row.
 const ROUNDS: u32 = 8;
 
 /// The approximate number of bytes in a round of verification.
 const VERIFIED_BYTES: usize = 1 << 20;
 
-/// The time for which each setting of a limit is tried, twice.
+/// The duration of one try of a setting of a limit.
 const SETTING_TIME: Duration = Duration::from_millis(10);
 
 /// The options of a measurement.
@@ -33,15 +34,15 @@ pub(crate) struct Options {
     pub(crate) time: Duration,
     /// The number of timed messages of a row, instead of a time.
     pub(crate) iterations: Option<u64>,
-    /// Write the whole source before each send (latencies).
+    /// Whether the whole source is written before each send (latencies).
     pub(crate) dirty: bool,
-    /// Check the data.
+    /// Whether the data is checked.
     pub(crate) verify: bool,
-    /// Do not measure percale.
+    /// Whether only the limits are measured.
     pub(crate) limits_only: bool,
 }
 
-/// The fastest setting of each limit that has been found so far.
+/// The fastest settings of limits that have been found so far.
 pub(crate) type Best = HashMap<(Kind, usize, Pattern), (usize, String)>;
 
 /// Measures one row. `step` is called after each of its [`STEPS`] parts.
@@ -125,14 +126,14 @@ pub(crate) fn row(
 /// The number of steps of a row.
 pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
 
-/// Returns a round that writes and checks only the parts of messages that a timed round does.
+/// Returns a round that writes and checks only the parts of messages that a timed round accesses.
 fn timed_round(shape: &Shape, options: &Options) -> Round {
     let ends = if options.verify { Part::Ends } else { Part::Nothing };
     let write = if options.dirty && shape.op.can_be_dirty() { Part::Whole } else { ends };
     Round { number: 0, warm: 0, count: 1, batch: shape.batch(), write, check: ends, setting: 0 }
 }
 
-/// The rounds of one of the two sides that are compared.
+/// The rounds of one of the two compared subjects.
 struct Run {
     kind: Kind,
     shape: Shape,
@@ -152,13 +153,13 @@ impl Run {
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
         session.prepare(kind, &shape)?;
-        // The untimed first messages connect the two sides and touch the buffers.
+        // The first messages are not timed. They connect the two processes and touch the buffers.
         session.round(kind, Round { count: 2, setting, ..timed_round(&shape, options) })?;
         let mut run = Self { kind, shape, setting, setting_name, count: 1, samples: Samples::default() };
         run.count = match options.iterations {
             Some(iterations) => iterations.div_ceil(u64::from(ROUNDS) * shape.batch()).clamp(1, MOST),
             None => {
-                // Each of the two sides of a row gets half of its time.
+                // Each of the two subjects of a row gets half of its time.
                 let target = options.time / (2 * ROUNDS);
                 run.fill(session, options, target)?
             }
@@ -166,7 +167,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns the number of messages that take the time `target`.
+    /// Returns the number of messages that fill the time `target`.
     fn fill(&self, session: &mut Session, options: &Options, target: Duration) -> Result<u64> {
         let round = Round { setting: self.setting, ..timed_round(&self.shape, options) };
         let mut count = 4;
@@ -177,7 +178,7 @@ impl Run {
         loop {
             let mut spent = try_it(count)?;
             if spent >= target / 8 {
-                // Measured again, because a single interruption may have taken longer than the messages.
+                // Measure again, because a single interruption may have taken longer than the messages.
                 spent = spent.min(try_it(count)?);
             }
             if spent >= target / 8 || count >= MOST {
@@ -189,7 +190,7 @@ impl Run {
     }
 
     fn timed(&mut self, session: &mut Session, options: &Options) -> Result<()> {
-        // The first messages of a round find caches that the other subject of the comparison has used.
+        // The caches still contain data of the other subject at the first messages of a round.
         let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
         let (samples, _) = session.round(self.kind, round)?;
@@ -197,11 +198,11 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the number of messages that both sides together have checked.
+    /// Returns the number of messages that both processes together have checked.
     fn verify(&self, session: &mut Session) -> Result<u64> {
         let pattern = self.shape.op.pattern();
         let count = match pattern {
-            // One access for each slot, so that each slot can be checked after all accesses.
+            // Make one access to each slot, so that each slot can be checked after all accesses.
             Pattern::Access => self.shape.slots() as u64,
             Pattern::PingPong | Pattern::Stream => (VERIFIED_BYTES / self.shape.bytes).clamp(2, 64) as u64,
         };
@@ -227,13 +228,13 @@ impl Run {
     }
 }
 
-/// The number of times that each setting of a limit is tried. The first try only warms up the sockets: their buffers
-/// grow.
+/// The number of times that each setting of a limit is tried. The first try only warms up the sockets, because their
+/// buffers grow.
 const PASSES: usize = 4;
 
-/// Tries the settings of a limit in turn. The rating of a setting is its slowest median, and the setting with the best
-/// rating is used for all rows of the shape. (Some settings vary by a factor of four between passes, so a single fast
-/// pass must not decide.)
+/// Tries the settings of a limit in turns. A setting is rated by its slowest median, and the setting with the best
+/// rating is used for all rows of the shape. (The results of some settings vary by a factor of four between passes, so
+/// a single fast pass must not determine the choice.)
 fn best_setting(
     session: &mut Session,
     kind: Kind,

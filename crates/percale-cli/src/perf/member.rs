@@ -1,4 +1,4 @@
-//! The process of one member of a team: a hidden subcommand.
+//! The hidden subcommand that runs one member of a team.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::team::{Desk, Part};
 use super::{collectives, processors, triggers};
 use crate::worker::answer;
 
-/// Runs a member until standard input ends. A failure is sent as an answer.
+/// Runs a member until standard input ends. A failure is sent as the answer.
 pub(crate) fn run(part: Part, processor: Option<usize>) -> io::Result<()> {
     // This process ends even if its parent is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;

@@ -1,11 +1,10 @@
-//! `percale perf`: measures percale on this machine, next to the limits of the machine.
+//! `percale perf`: measures percale on this machine, and compares it with the limits of the machine.
 //!
 //! Two processes, each on its own processor, exchange messages in rounds ([`round`](crate::round)). The measuring
-//! process has a [`session`], and the answering process is [`far`]. The [`request`]s go over a
-//! [`channel`](crate::channel), which also ends every wait. [`plan`] lists the rows, and [`measure`] measures one of
-//! them, with [`subjects`]. The cost of registering memory is measured separately ([`registration`]), and so are the
-//! costs of addresses ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and the time that an [`rdma`] device
-//! takes for registrations.
+//! process has a [`session`], and the answering process runs [`far`]. The [`request`]s are sent over a
+//! [`channel`](crate::channel), which also ends every wait. [`plan`] lists the rows, and [`measure`] measures one row
+//! with [`subjects`]. These costs are measured separately: registering memory ([`registration`]), addresses
+//! ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and registrations on an [`rdma`] device.
 
 use std::time::Duration;
 
@@ -85,8 +84,8 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     let measured = match measure_all(&mut session, &rows, &options, args.json) {
         Ok(measured) => measured,
         Err(error) => {
-            // The process ends after an error, and that closes the channel and ends the second process. The session is
-            // not dropped, because dropping it might wait.
+            // The process exits after an error. This closes the channel and ends the second process. The session is not
+            // dropped, because dropping it might wait.
             std::mem::forget(session);
             return Err(error);
         }
@@ -101,7 +100,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures all rows. For JSON output, prints each row at once.
+/// Measures all rows. For JSON output, prints each row immediately.
 fn measure_all(
     session: &mut Session,
     rows: &[plan::Planned],

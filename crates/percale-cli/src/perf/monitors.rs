@@ -8,7 +8,8 @@ pub(super) const ALL: [&str; 5] = [BPF, "userfaultfd-promised", "userfaultfd", "
 /// The monitor that uses BPF in the kernel.
 pub(super) const BPF: &str = "bpf";
 
-/// A monitor that reports no changes by itself and makes no kernel queries, so only the work of the cache is measured.
+/// A monitor that detects no changes itself and makes no kernel queries, so that only the work of the cache is
+/// measured.
 pub(super) const IMPORTED: &str = "imported";
 
 /// Returns a parser for the names of the monitors.

@@ -8,7 +8,7 @@ use crate::row::{Memory, Operation, Pattern, Transport};
 use crate::subject::{Kind, Means};
 use crate::units;
 
-/// From this size on, the kind of memory of messages makes a difference. For accesses to memory it always does.
+/// The minimum size of messages for which the kind of memory makes a difference. For memory accesses it always does.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.
@@ -44,7 +44,7 @@ impl Planned {
             (Transport::Tcp, ..) => (Kind::Sockets, shape),
             (.., Memory::Bounced) => (Kind::Twice, shape),
             (_, op, Memory::Percale) if op.is_atomic() => (Kind::Access(Means::Word), shape),
-            // Only the owner can change such memory atomically, so the limit is a round trip.
+            // Only the owner can change such memory atomically. Therefore the limit is a round trip.
             (_, op, Memory::Ordinary) if op.is_atomic() => (Kind::Ring, shape),
             (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
             (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
@@ -55,8 +55,8 @@ impl Planned {
     }
 }
 
-/// Returns whether some command line leads to messages of this shape for this subject. Other processes may request only
-/// these.
+/// Returns whether some command line selects messages of this shape for this subject. Other processes may request only
+/// such messages.
 pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
     let Shape { op, bytes, memory } = *shape;
     if !(1..=units::LONGEST).contains(&bytes) || op.refusal(bytes).is_some() {
@@ -66,7 +66,7 @@ pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
         let bounces = transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get);
         let planned = Planned { transport, op, bytes, memory };
         (memory != Memory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
-            // A limit's operation may differ from the row's.
+            // The operation of a limit may differ from that of the row.
             || op == Operation::Put && {
                 let row = Planned { op: Operation::PutLatency, ..planned };
                 row.op.refusal(bytes).is_none() && row.limit() == (kind, *shape)
@@ -85,9 +85,9 @@ const fn default_sizes(op: Operation) -> &'static [usize] {
     }
 }
 
-/// Returns the rows of a command line, in the order in which they are shown. Sizes from the command line apply to each
-/// operation that is defined for them. They apply to a stream only if the stream is named on the command line, or has
-/// the size among its defaults.
+/// Returns the rows of a command line in the order of the output. Sizes on the command line apply to each operation
+/// that is defined for them. They apply to a stream only if the stream is named on the command line, or if the size is
+/// one of its defaults.
 ///
 /// # Errors
 /// Fails if an operation named on the command line is not defined for one of the sizes.
@@ -131,7 +131,7 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
 
 fn memories(args: &PerfArgs, transport: Transport, op: Operation, bytes: usize) -> &'static [Memory] {
     if args.limits_only && !op.is_one_sided() {
-        // The programs of the limits use no other memory.
+        // The programs for the limits use no other memory.
         return &[Memory::Ordinary];
     }
     let matters = transport == Transport::Shm && (bytes >= LARGE || op.is_one_sided());
@@ -164,8 +164,8 @@ mod tests {
     fn default_plan_covers_all_transports_operations_and_memories() {
         let rows = rows(&[]).unwrap();
         let shm: Vec<_> = rows.iter().filter(|row| row.transport == Transport::Shm).collect();
-        // Messages; then put-latency, both kinds of fetch-add and compare-swap with one size each, put and get with
-        // three.
+        // Messages first. Then put-latency, both kinds of fetch-add and compare-swap with one size each, and put and
+        // get with three sizes each.
         assert_eq!((rows.len(), shm.len()), (36 + 10 + 20, 21 + 20));
         for op in Operation::ALL {
             assert!(rows.iter().any(|row| row.op == op));
@@ -229,7 +229,7 @@ mod tests {
         ] {
             assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(said)), "{arguments:?}");
         }
-        // If they are not named, they are left out.
+        // Operations that are not named, and not defined for the size, are omitted.
         assert!(rows(&["--size", "12"]).unwrap().iter().all(|row| !row.op.is_atomic()));
     }
 

@@ -10,7 +10,7 @@ pub(crate) fn allowed() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
-/// Pins this thread, and the threads that it will start, to `processor`.
+/// Pins this thread, and the threads that it starts later, to `processor`.
 pub(crate) fn pin(processor: usize) -> Result<()> {
     if processor >= CpuSet::MAX_CPU {
         return Err(Failure::Usage(format!("there is no processor {processor}")));
@@ -18,7 +18,7 @@ pub(crate) fn pin(processor: usize) -> Result<()> {
     allow(&[processor])
 }
 
-/// Allows this thread, and the threads that it will start, to run on any of these processors.
+/// Allows this thread, and the threads that it starts later, to run on any of these processors.
 pub(crate) fn allow(processors: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));

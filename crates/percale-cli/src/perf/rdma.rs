@@ -41,13 +41,13 @@ const REQUEST: u64 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum What {
-    /// A peer's write into memory that was registered in advance. All ratios are relative to this.
+    /// A write of a peer to memory that was registered in advance. All ratios are relative to this.
     InAdvance,
-    /// A peer's write into memory that is registered for the write and deregistered afterwards.
+    /// A write of a peer to memory that is registered for this write and deregistered afterwards.
     EachTime,
-    /// A peer's write into memory whose registration is looked up in the cache.
+    /// A write of a peer to memory whose registration is looked up in the cache.
     Cached,
-    /// A peer's write into a registered buffer, and a copy out of the buffer.
+    /// A write of a peer to a registered buffer, and a copy out of the buffer.
     Copied,
     /// Registering the memory.
     Register,
@@ -91,7 +91,7 @@ struct Line {
     what: What,
     bytes: usize,
     p50_ns: f64,
-    /// The time divided by the time of the transfer into memory that was registered in advance.
+    /// The time divided by the time of a transfer into memory that was registered in advance.
     ratio: f64,
     /// The number of timed operations.
     count: usize,
@@ -107,7 +107,7 @@ struct Bench {
     lane: Lane<VerbsRegistrar>,
     queue: Arc<CompletionQueue>,
     pair: Arc<QueuePair>,
-    /// The peer of the pair. Nothing is posted to it.
+    /// The peer of the pair. No operations are posted on it.
     _far: QueuePair,
 }
 
@@ -137,7 +137,7 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
 impl Bench {
     fn open() -> Result<Self> {
         let adapter = Adapter::open().map_err(failed("an RDMA device"))?;
-        // SAFETY: all memory that is registered with it belongs to a `Lot`, which holds no value of this program.
+        // SAFETY: all memory that is registered with it belongs to a `Lot`, which contains no value of this program.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
         let cache = Cache::builder(registrar.clone()).open().map_err(failed("a registration cache"))?;
         let open = || -> io::Result<_> {
@@ -161,7 +161,7 @@ impl Bench {
     fn site(&self, bytes: usize) -> io::Result<(Site, <VerbsRegistrar as Registrar>::Pin)> {
         let memory = Lot::memory(bytes as u64, 0)?;
         let range = memory.range();
-        // A kernel without huge pages does not need the advice, so an error is ignored.
+        // Errors are ignored, because a kernel without huge pages does not need the advice.
         memory.advise(range, libc::MADV_NOHUGEPAGE).ok();
         let pinned = self.registrar.pin(range, ACCESS)?;
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::BIND;
@@ -186,8 +186,8 @@ impl Bench {
         }
     }
 
-    /// Times one of each operation. Each round begins with another operation, because an operation starts from the
-    /// state that the previous one has left.
+    /// Times one operation of each kind. Each round begins with a different operation, because an operation depends on
+    /// the state that the previous one has left.
     fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
         let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
         for turn in 0..jobs.len() {
@@ -267,7 +267,7 @@ impl Bench {
     fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
         let (mut site, pin) = self.site(bytes)?;
         self.check(&mut site)?;
-        // A first round, not counted: the first operation of each kind starts from the state that others have left.
+        // The first round is not counted. Its operations depend on the state that other operations have left.
         self.round(0, &mut site, &mut Default::default())?;
         let (mut samples, begun) = (Default::default(), Instant::now());
         let mut rounds = 0;

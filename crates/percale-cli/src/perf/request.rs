@@ -9,12 +9,12 @@ use crate::subject::Kind;
 /// The requests of the measuring process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first request if the other side has a key: proves that this side has the key.
+    /// Proves that this side has the key. It is the first request if the other side requires a key.
     Prove { nonce: Nonce, proof: Proof },
     /// Start a subject. `address` is the address of the sender's subject, if it has one.
     Open { kind: Kind, address: Option<String> },
     /// Prepare an open subject for messages of this shape.
     Prepare { kind: Kind, shape: Shape },
-    /// Take part in a round. Answered by `Ready` at its start and `Done` at its end.
+    /// Take part in a round. The answers are `Ready` at its start and `Done` at its end.
     Round { kind: Kind, round: Round },
 }

@@ -1,5 +1,5 @@
-//! The session of the measuring process: starts or connects to the second process, opens subjects in both, and runs
-//! rounds.
+//! The session of the measuring process. It starts the second process or connects to it, opens subjects in both, and
+//! runs rounds.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -25,10 +25,10 @@ use crate::subject::{Bench, Kind};
 /// The hidden subcommand of the second process.
 pub(crate) const SECOND_PROCESS: &str = "second-process";
 
-/// The time that the second process may take to end after its channel is closed.
+/// How long the second process may take to end after its channel is closed.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// The second process. It is ended when this is dropped.
+/// The second process. It is killed if it has not ended when this value is dropped.
 #[derive(Debug)]
 struct Second(Child);
 
@@ -41,14 +41,14 @@ impl Drop for Second {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // The process has no state to lose: it was started here and does not respond.
+        // The process was started here and does not respond. It has no state that could be lost.
         let _killed: std::io::Result<()> = self.0.kill();
         let _status = self.0.wait();
     }
 }
 
 /// The two processes of a measurement.
-// The order of the fields matters: the channel closes first, then the second process ends.
+// The order of the fields matters: the channel must close before the wait for the end of the second process.
 pub(crate) struct Session {
     open: HashMap<Kind, Box<dyn Bench>>,
     place: Place,
@@ -80,8 +80,8 @@ impl Session {
         let theirs_memory = memory.try_clone().map_err(Failure::system(what))?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(theirs_memory));
         let second = command.spawn().map_err(Failure::system(what))?;
-        // The command holds a copy of the second process's end of the channel. Without that copy, the channel closes
-        // when the second process ends.
+        // The command contains a copy of the second process's end of the channel. After it is dropped, the channel
+        // closes when the second process ends.
         drop(command);
         Self::greet(Place::Local(memory), Control::local(ours)?, pair.is_none(), Some(Second(second)))
     }
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Proves that this side has the key that the other requires, and requires the same proof of the other side.
+    /// Proves that this side has the key, and requires the same proof from the other side.
     fn prove(&mut self, theirs: Option<Nonce>) -> Result<()> {
         let key = self.place.key();
         let (key, theirs) = match (key, theirs) {
@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Returns whether both processes are on one machine, so that there are limits to compare with.
+    /// Returns whether both processes are on one machine. There are limits to compare with only in this case.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.place, Place::Local(_))
     }
@@ -169,7 +169,7 @@ impl Session {
         Ok(settings)
     }
 
-    /// Runs a round; assigns its number.
+    /// Assigns a number to a round and runs it.
     pub(crate) fn round(&mut self, kind: Kind, round: Round) -> Result<(Samples, u64)> {
         self.rounds += 1;
         let round = Round { number: self.rounds, ..round };

@@ -1,8 +1,8 @@
-//! A team of processes that run a measurement together: the process that starts them, and the side of a member.
+//! A team of processes that run a measurement together: the process that starts them, and the members.
 //!
 //! Each member opens an endpoint over shared memory and reports its address. Then all members receive all addresses.
-//! After that, each member receives jobs and answers each job. A member that fails answers with the reason and ends.
-//! The others end with the team, or when the process that started them ends.
+//! Afterwards each member receives jobs and answers each of them. A member that fails sends the reason and exits. The
+//! others exit when the team is dropped, or when the process that started them ends.
 
 use std::io::{self, BufRead, Lines, StdinLock};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(crate) const PART: &str = "team-part";
 /// The timeout for a job.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time for which one member is polled before the next.
+/// How long one member is polled before the next.
 const TURN: Duration = Duration::from_millis(5);
 
 /// The work of a team.
@@ -31,7 +31,7 @@ const TURN: Duration = Duration::from_millis(5);
 pub(crate) enum Part {
     /// Passes a token around.
     Chain,
-    /// Posts collectives, one after the other.
+    /// Posts collectives one after another.
     Collectives,
     /// Queues collectives that start when a counter is set.
     Row,
@@ -54,8 +54,8 @@ pub(super) struct Roll {
 }
 
 impl Team {
-    /// Starts `count` members and exchanges their addresses. If there are as many processors, each member is pinned to
-    /// one of its own; otherwise all members run on any processor.
+    /// Starts `count` members and exchanges their addresses. If there are enough processors, each member is pinned to a
+    /// separate one. Otherwise all members run on any processor.
     pub(super) fn start(part: Part, count: usize) -> Result<Self> {
         let here = processors::allowed()?;
         let start = |number: usize| {
@@ -87,8 +87,8 @@ impl Team {
         Ok(())
     }
 
-    /// Returns the answers of all members. Polls all of them, because the answer of one may be missing due to the end
-    /// of another.
+    /// Returns the answers of all members. Polls all of them, because a member may be unable to answer because another
+    /// has ended.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
         let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();
@@ -107,14 +107,14 @@ impl Team {
         Ok(heard.into_iter().flatten().collect())
     }
 
-    /// Sends a job to each member. Returns the answers of all.
+    /// Sends a job to each member. Returns the answers of all members.
     pub(super) fn ask<T: DeserializeOwned, J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<Vec<T>> {
         self.tell(job)?;
         self.hear()
     }
 }
 
-/// The side of a member: reads jobs and writes answers.
+/// The channel of a member: reads jobs and writes answers.
 pub(super) struct Desk {
     lines: Lines<StdinLock<'static>>,
     /// Whether there are more members than processors.
@@ -122,12 +122,12 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// Opens standard input. `crowded`: whether there are more members than processors.
+    /// Opens standard input. `crowded` states whether there are more members than processors.
     pub(super) fn open(crowded: bool) -> Self {
         Self { lines: io::stdin().lock().lines(), crowded }
     }
 
-    /// Reads the next job; `None` at the end of the input.
+    /// Reads the next job. Returns `None` at the end of the input.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let Some(line) = self.lines.next() else { return Ok(None) };
         let line = line.map_err(Failure::system("reading a job"))?;
@@ -154,7 +154,7 @@ impl Desk {
     }
 }
 
-/// Opens a domain that uses shared memory only.
+/// Opens a domain that uses only shared memory.
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
     let info = Info::discover().map_err(percale("looking what is here"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))

@@ -63,11 +63,11 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::Windows(format!("{what}: {error}"))
 }
 
-/// An owner and a user in separate domains, which share memory if possible.
+/// An owner and a user in separate domains. They share memory if possible.
 struct Bench {
     domain: Domain,
     owner: Endpoint,
-    /// The addresses of the owner and of the user in the owner's address vector.
+    /// The owner's address vector, and the addresses of the owner and of the user in it.
     owners: (AddressVector, [PeerAddress; 2]),
     user: Endpoint,
     users: (AddressVector, PeerAddress),
@@ -92,7 +92,7 @@ impl Bench {
         Ok(Self { domain, owner, owners: (owners, them), user, users: (users, peer) })
     }
 
-    /// Reads the bound memory as the user until the user accesses it directly. The first read is a request, which the
+    /// Reads the bound memory as the user, until the user accesses it directly. The first read is a request that the
     /// owner answers.
     fn read(&self, name: RemoteMemory) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -135,7 +135,7 @@ impl Bench {
     }
 }
 
-/// The lines measured so far, and the form of the output.
+/// The lines measured so far, and the output format.
 struct Report<'a> {
     args: &'a PerfArgs,
     bar: ProgressBar,
@@ -143,7 +143,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Adds a line. For JSON output, prints it.
+    /// Adds a line. For JSON output, prints it immediately.
     fn add(&mut self, what: &'static str, keys: usize, (p50_ns, count): (f64, u64)) -> Result<()> {
         let line = Line { what, keys, p50_ns, count };
         self.bar.inc(1);
@@ -213,7 +213,7 @@ fn time_type_two(timer: &Timer, bench: &Bench, window: &Window, region: &Region)
     wrong.map(|()| both)
 }
 
-/// Times binding a window of type 1 that is bound already.
+/// Times binding a window of type 1 that is already bound.
 fn time_type_one(timer: &Timer, bench: &Bench, region: &Region) -> Result<(f64, u64)> {
     let mut window = bench.domain.window(WindowType::One).map_err(failed("a window"))?;
     let rebinds = timer.time(
@@ -281,16 +281,17 @@ fn tracing_error(error: &std::io::Error) {
     eprintln!("no fixed buffers of io_uring: {error}");
 }
 
-/// The results of checking random keys, and the minimum that the machine needs for it.
+/// The results of checking random keys, and the minimum time that the machine needs for it.
 struct Checks {
-    /// The checks that a target makes before it executes an access: it finds the key, then compares the endpoint and
-    /// peer that the access comes from, the rights and the range. The names are consecutive in memory, and no check
-    /// depends on the previous one.
+    /// The checks that a target makes before it executes an access. It finds the key, and compares the rights, the
+    /// range, and the endpoint and peer of the access. The names are consecutive in memory, and no check depends on the
+    /// previous one.
     checked: (f64, u64),
-    /// The same number of reads of a line of 64 bytes, at positions computed from the same names, in an array of the
-    /// minimum size of the table of lines.
+    /// The same number of reads of a 64-byte line, at positions computed from the same names, in an array with the
+    /// minimum size of the key table.
     independent: (f64, u64),
-    /// Like `independent`, but each position depends on the last value read, so each read is a full cache miss.
+    /// Like `independent`, but each position depends on the last value that was read, so that each read is a full cache
+    /// miss.
     dependent: (f64, u64),
 }
 
@@ -304,7 +305,7 @@ fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     let memory = Arc::<[u8]>::from([0; 64]);
     let region = || domain.register(Arc::clone(&memory), Access::REMOTE_READ).map_err(failed("a region"));
     let regions: Vec<Region> = (0..keys).map(|_| region()).collect::<Result<_>>()?;
-    // The keys are random, so the sorted names are in random order of their table positions.
+    // The keys are random, so the sorted names have random positions in the table.
     let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
     names.sort_unstable_by_key(|name| name.key);
     let checked = each(timer, &names, |allowed, name| allowed + u64::from(domain.allows(*name, Access::REMOTE_READ)));

@@ -1,9 +1,9 @@
-//! A client: its requests, and the answers.
+//! A client of the server: its requests and the answers.
 //!
-//! Each client has a thread that receives its requests. Once the client opens a file, two to four more threads work for
+//! Each client has a thread that receives its requests. When the client opens a file, two to four more threads work for
 //! it. These threads wait only for this client and its files, and no other client waits for them. The requests of a
-//! client have one buffer, of the length of the longest request. Answers are sent over the connection that the client
-//! made, or not at all.
+//! client share one buffer, which has the length of the longest request. Answers are sent only over the connection that
+//! the client has established.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,9 +36,9 @@ pub(super) struct Service {
     pub(super) root: Root,
     pub(super) writable: bool,
     pub(super) report: Report,
-    /// The permissions that new files do not get.
+    /// The umask for new files.
     pub(super) umask: u32,
-    /// When the service began: the origin of the times for [`Client::idle`].
+    /// When the service started. The times for [`Client::idle`] are relative to it.
     pub(super) start: Instant,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Client {
     outstanding: AtomicUsize,
     /// The time of the client's last request or answer, in milliseconds since the start of the service.
     active: AtomicU64,
-    /// Set if the client receives no more answers. Its requests are dropped.
+    /// Set if the client receives no more answers. Its requests are then dropped.
     gone: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Client {
 #[derive(Debug, Default)]
 struct Work {
     transfer: Option<Arc<Transfer>>,
-    /// Why the last transfer failed. Requests for it that are answered later report this cause.
+    /// Why the last transfer failed. Later answers to requests for it report this cause.
     failure: Option<String>,
     pool: Option<Pool<Job>>,
 }
@@ -98,7 +98,7 @@ impl Client {
         self.address
     }
 
-    /// Returns whether the client is gone: nothing more is done for it.
+    /// Returns whether the client has disconnected. Its requests are no longer executed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl Client {
         self.active.store(now.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the time for which the client has had no open request.
+    /// Returns how long the client has had no open request.
     pub(super) fn idle(&self) -> Duration {
         if self.outstanding.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -125,13 +125,13 @@ impl Client {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the client as gone: its connection has ended, and nothing more is done for it. The receive of the client's
-    /// thread has ended with the connection. That thread closes the open files, because closing may wait for a disk.
+    /// Marks the client as disconnected. Its requests are no longer executed. The receive of the client's thread has
+    /// ended with the connection. That thread closes the open files, because closing may wait for a disk.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(super) fn cut_off(&self, why: &str) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             self.service.report.failed(self.address, &why);
@@ -149,8 +149,8 @@ impl Client {
             match receiving.and_then(percale::endpoint::safe::Receiving::wait) {
                 Ok(message) => self.take(&message.to_vec()),
                 Err(error) => {
-                    // The message was longer than any request. Otherwise the connection has ended, which is not
-                    // reported.
+                    // The message was longer than any request. Any other error means that the connection has ended,
+                    // which is not reported.
                     if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
                         self.cut_off("it sent a message that is longer than any request");
                     }
@@ -166,15 +166,15 @@ impl Client {
         }
     }
 
-    /// Handles a message: passes its request to a thread.
+    /// Handles a message by passing its request to a thread.
     fn take(self: &Arc<Self>, message: &[u8]) {
         self.touch();
         let asked = serde_json::from_slice(message);
         if matches!(asked, Ok(Asked { request: Request::Hello, .. })) {
-            return; // The connection was already greeted.
+            return; // The connection has already been greeted.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
-            // The client exceeds its limit of open requests, so this request gets no answer.
+            // The client exceeds its limit of open requests, so this request is not answered.
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
             return;
         }
@@ -202,10 +202,10 @@ impl Client {
         }
     }
 
-    /// Opens a file for the client, in place of the file that is open.
+    /// Opens a file for the client. It replaces the previously opened file.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
-        // The previous file must not block the new one. (It is not closed under the lock, because closing may wait for
-        // a disk.)
+        // The previous file must not block the new one. It is not closed under the lock, because closing may wait for a
+        // disk.
         let former = {
             let mut work = self.work();
             work.failure = None;
@@ -265,7 +265,7 @@ impl Client {
         }
     }
 
-    /// Reports a failure, which ends the transfer.
+    /// Reports a failure and ends the transfer.
     fn fail(&self, number: u64, error: &io::Error) {
         self.service.report.failed(self.address, error);
         let failed = {
@@ -283,7 +283,7 @@ impl Client {
 
     /// Sends an answer.
     fn answer(&self, number: u64, reply: &Reply) {
-        // Serializing an answer cannot fail: it is plain data.
+        // Serializing an answer cannot fail, because it is plain data.
         let Ok(bytes) = serde_json::to_vec(&Answered { number, reply: reply.clone() }) else { return };
         let sending = self.service.endpoint.tagged_send(self.peer, TAG, bytes).start();
         let sent = sending.and_then(|sending| sending.wait_for(PATIENCE));
@@ -292,7 +292,7 @@ impl Client {
         match sent {
             Ok(_) => {}
             Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
-            // The client has left. Its thread notices this as well, and no state is kept for the client.
+            // The client has disconnected. Its thread also detects this, and no state is kept for the client.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);
             }
@@ -307,7 +307,7 @@ fn named(path: &ServedPath, error: io::Error) -> io::Error {
 }
 
 impl Job {
-    /// Executes the job, and answers.
+    /// Executes the job and sends the answer.
     fn run(self, scratch: &mut [u8]) {
         let Self { client, asked: Asked { number, request } } = self;
         if client.is_gone() {

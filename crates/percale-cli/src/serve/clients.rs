@@ -1,12 +1,13 @@
-//! The connected clients, by address. The address identifies a connection when it begins and ends.
+//! The connected clients, by address. Events identify a connection by this address when it begins and ends.
 //!
 //! Each client has one number in the address vector. Only the event thread assigns and removes numbers. It removes a
-//! number only after the last answer to the former client has been sent, because the number might belong to another
-//! client by then.
+//! number only after the last answer to the former client has been sent. Otherwise the number might be assigned to
+//! another client, which would then receive the answer.
 //!
-//! The number of clients is bounded. If all places are taken, a new client displaces another one. That is, of the
-//! clients of the host with the most clients, the one without an open file, or else the one that has been idle longest.
-//! So idle clients cannot block new ones, and the clients of one host cannot displace those of others.
+//! The number of clients is bounded. If all places are occupied, a new client displaces another one. The displaced
+//! client belongs to the host with the most clients. Among these it is a client without an open file, or else the
+//! client that has been idle longest. Therefore idle clients cannot block new ones, and the clients of one host cannot
+//! displace those of others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +18,10 @@ use percale::{AddressVector, PeerAddress};
 
 use super::client::{Client, Service};
 
-/// The maximum number of clients at a time. Each may have four slots of a block open.
+/// The maximum number of clients at a time. Each may use four slots of one block.
 pub(super) const CLIENTS: usize = 64;
 
-/// The time for which a client cannot be displaced.
+/// How long a new client cannot be displaced.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -29,7 +30,7 @@ pub(super) struct Clients {
     service: Arc<Service>,
     vector: AddressVector,
     present: HashMap<SocketAddr, Arc<Client>>,
-    /// Clients that left while threads still work for them.
+    /// Disconnected clients for which threads still work.
     left: Vec<(SocketAddr, PeerAddress, Weak<Client>)>,
 }
 
@@ -47,10 +48,10 @@ impl Clients {
         let known = number.is_some();
         let Some(peer) = number.or_else(|| self.vector.insert(address).ok()) else { return };
         let endpoint = &self.service.endpoint;
-        // If the client cannot be reached at the address that it claims, it is not a client of that address, and must
-        // not affect the real one.
+        // If the client cannot be reached at the address that it advertises, it is not a client of that address, and
+        // must not affect the actual one.
         let served = endpoint.is_connected(peer) && {
-            // Another client may have had the address before; the number is kept, so that each address has one.
+            // Another client may have had the address before. The number is kept, so that each address has only one.
             self.leave(address);
             self.admit(peer, address)
         };
@@ -59,7 +60,7 @@ impl Clients {
         }
     }
 
-    /// Gives a connected client a place, or ends its connection.
+    /// Assigns a place to a connected client, or closes its connection.
     fn admit(&mut self, peer: PeerAddress, address: SocketAddr) -> bool {
         let room = self.present.len() < CLIENTS || self.make_room(address.ip());
         let started =
@@ -78,7 +79,8 @@ impl Clients {
         }
     }
 
-    /// Ends a client to make room for a new client at `newcomer`. Returns whether there was one to end.
+    /// Disconnects a client to make room for a new client at `newcomer`. Returns false if there is no client to
+    /// disconnect.
     fn make_room(&mut self, newcomer: IpAddr) -> bool {
         let mut hosts: HashMap<IpAddr, usize> = HashMap::new();
         for address in self.present.keys() {
@@ -86,7 +88,8 @@ impl Clients {
         }
         let own = hosts.get(&newcomer).copied().unwrap_or(0);
         let Some((&host, &most)) = hosts.iter().max_by_key(|(_, count)| **count) else { return false };
-        // If a host has at least two clients more than the new client's host, one of them is ended at once.
+        // If a host has at least two clients more than the new client's host, one of them can be disconnected
+        // immediately.
         let grace = if most > own + 1 { Duration::ZERO } else { GRACE };
         let candidates = self.present.values().filter(|client| client.address().ip() == host && client.idle() >= grace);
         let victim = candidates.max_by_key(|client| (!client.has_transfer(), client.idle())).cloned();
@@ -110,7 +113,7 @@ impl Clients {
         }
     }
 
-    /// Adds clients whose event was lost: the queue of events is bounded.
+    /// Adds clients whose event was lost. Events can be lost because the event queue is bounded.
     pub(super) fn recount(&mut self) {
         for (address, _) in self.service.endpoint.describe_peers() {
             if address != self.service.endpoint.address() && !self.present.contains_key(&address) {

@@ -1,9 +1,13 @@
 //! `percale serve`: lets clients read, and optionally write, the files below a directory.
 //!
-//! One thread handles the events of clients that connect and leave. Each client has its own threads, which read, hash,
-//! write and answer, so no client waits for another's disk, lock or slowness. [`root`]: the files that may be opened;
-//! [`client`]: one client; [`clients`]: all clients; [`transfer`]: one file being transferred; [`report`]: the messages
-//! about transfers.
+//! One thread handles the events of clients that connect and disconnect. Each client has its own threads, which read,
+//! hash, write and answer. Therefore no client waits for a disk, a lock or a slow connection of another client.
+//!
+//! * [`root`]: the files that may be opened
+//! * [`client`]: one client
+//! * [`clients`]: all clients
+//! * [`transfer`]: one file being transferred
+//! * [`report`]: the messages about transfers
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,19 +31,19 @@ mod report;
 mod root;
 mod transfer;
 
-/// The interval at which the server checks for clients that are gone, if nothing else happens.
+/// The interval at which the server checks for disconnected clients if there are no events.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Runs the subcommand. Returns only errors.
+/// Runs the subcommand. Returns only on error.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    // Read before there are other threads, which might create files with the wrong mask meanwhile.
+    // The umask is read before there are other threads, which might create files with the wrong mask meanwhile.
     let umask = crate::transfer::umask();
     let directory = args.directory.display().to_string();
     let root = Root::open(&args.directory).map_err(Failure::system(format!("serving {directory}")))?;
     let key = args.authorization_key.as_deref().map(key::read).transpose()?;
     let has_key = key.is_some();
     let mut domain = Info::discover().map_err(percale("looking what is here"))?.domain().progress(Progress::Manual);
-    // The messages of a client that are not yet received: its requests, up to the limit of unanswered ones.
+    // The cap covers a client's messages that are not received yet: its requests, up to the limit of unanswered ones.
     domain = domain.unexpected_cap(16 * LINE);
     if let Some(key) = key {
         domain = domain.authorization_key(key);
@@ -66,9 +70,9 @@ fn serve(events: &EventQueue, clients: &mut Clients) -> ! {
                 clients.ended(peer, address);
             }
             Ok(Event::Lost { .. }) => clients.recount(),
-            // The event is not about clients, or there is none.
+            // The event does not concern clients, or there is none.
             Ok(_) | Err(WaitError::TimedOut) => {}
-            // If it cannot sleep on the queue, it checks again later.
+            // If the thread cannot sleep on the queue, it checks again later.
             Err(_) => std::thread::sleep(LOOK),
         }
         clients.sweep();

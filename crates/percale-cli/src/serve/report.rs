@@ -1,7 +1,7 @@
 //! The messages of the server: text lines on standard error, or JSON objects on standard output.
 //!
-//! A separate thread writes them, so a slow or missing reader blocks only that thread. The number of waiting lines is
-//! bounded. Lines beyond the limit are counted, and their number is printed when there is room.
+//! A separate thread writes them, so that a slow or missing reader blocks only that thread. The number of waiting lines
+//! is bounded. Lines beyond the limit are counted, and their number is printed when there is room again.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -117,7 +117,7 @@ impl Writer {
 
     fn write(&self, line: &str) {
         if self.json {
-            // A failure to print must not affect the clients.
+            // An error when printing must not affect the clients.
             let _printed: Result<()> = print_line(line);
         } else {
             say(line);

@@ -1,8 +1,9 @@
-//! The served directory. No file outside of it is accessible.
+//! The served directory. Files outside of it are not accessible.
 //!
-//! Access is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file is checked
-//! before it is opened for reading, and a directory or file of incomplete copies is recognized by its attributes,
-//! whichever link leads to it. The path is checked only to give better messages than the kernel's error numbers.
+//! Access checks use descriptors. The kernel resolves a path beneath the directory (openat2). The file is checked
+//! before it is opened for reading. The directory of incomplete copies and its files are recognized by their
+//! attributes, even if a link leads to them. The path itself is checked only to return better messages than the
+//! kernel's error numbers.
 
 use std::ffi::OsString;
 use std::io;
@@ -50,7 +51,7 @@ impl Root {
     pub(super) fn place(&self, path: &ServedPath) -> io::Result<(OwnedFd, OsString)> {
         check(path)?;
         let parts = path.path();
-        // `check` accepts names and dots. A path of only dots has no name.
+        // `check` accepts names and dots. A path with only dots has no name.
         let name = parts.file_name().filter(|_| !path.bytes().ends_with(b"/") && !path.bytes().ends_with(b"/."));
         let name = name.ok_or_else(|| io::Error::other("it is a directory; name the file"))?.to_owned();
         let parent = parts.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -75,7 +76,7 @@ impl Root {
     }
 }
 
-/// Rejects, with a message, paths that the kernel would reject with an error number.
+/// Rejects paths that the kernel would reject with an error number, with an error message.
 fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
     if path.bytes().is_empty() {
@@ -135,13 +136,13 @@ mod tests {
     #[test]
     fn only_regular_files_below_the_root_are_opened() {
         let root = Root::open(Path::new("/proc/self")).unwrap();
-        // A magic link, which leads to a file that the process has open.
+        // A magic link to a file that the process has open.
         assert!(root.read(&path("exe")).is_err());
         assert!(root.read(&path("fd")).unwrap_err().to_string().contains("directory"));
         let place = |text| root.place(&path(text));
         assert!(place("status/").is_err() && place(".").is_err() && place("fd/.").is_err());
         assert_eq!(place("status").unwrap().1, "status");
-        // A file of size 0 that has content.
+        // A file of size 0 with content.
         assert!(root.read(&path("status")).unwrap_err().to_string().contains("more content"));
         let dev = Root::open(Path::new("/dev")).unwrap();
         assert!(dev.read(&path("null")).unwrap_err().to_string().contains("no regular file"));

@@ -24,14 +24,14 @@ enum Way {
     In(Part, u64, u32),
 }
 
-/// A transfer. Dropping it closes the slots. A part file stays.
+/// A transfer. Dropping it closes the slots. A part file is kept.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The path by which the client named the file.
     pub(super) path: ServedPath,
     way: Way,
     slots: Vec<Mutex<Region>>,
-    /// The checksums of the blocks that were transferred, or that both sides have.
+    /// The checksums of blocks that were transferred, or that both sides already have.
     digests: Mutex<BTreeMap<u64, Digest>>,
 }
 
@@ -73,7 +73,7 @@ impl Transfer {
         matches!(self.way, Way::In(..))
     }
 
-    /// Returns the size of the whole file in bytes.
+    /// Returns the size of the complete file in bytes.
     pub(super) fn size(&self) -> u64 {
         match &self.way {
             Way::Out(source) => source.size(),
@@ -132,7 +132,7 @@ impl Transfer {
     pub(super) fn store(&self, block: u64, slot: usize, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
         let Way::In(part, ..) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
         let place = self.place(block)?;
-        // The client may write the slot concurrently, so the bytes that were copied out are both hashed and written.
+        // The client may write the slot at the same time. Therefore the same copied bytes are both hashed and written.
         let region = self.slot(slot)?;
         let digest = blocks::store(part.file(), place, scratch, |at, piece| region.read(at, piece))?;
         if digest != expected {
@@ -142,7 +142,7 @@ impl Transfer {
         Ok(Reply::Stored { block, slot })
     }
 
-    /// Compares the checksum of the whole file, and gives a written file its final name.
+    /// Compares the checksum of the complete file, and renames a written file to its final name.
     pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
         // The lock is not held while waiting for the disk.
         let digests = lock(&self.digests).clone();

@@ -1,5 +1,5 @@
-//! The subjects of measurements: percale itself, and the plain programs that show the machine's limits. All transfer
-//! the same messages, or make the same accesses, in the same [`rounds`].
+//! The subjects of measurements: percale itself, and the plain programs that measure the machine's limits. All of them
+//! transfer the same messages, or make the same accesses, in the same [`rounds`].
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Copy,
     /// Limit of accesses to another process' memory.
     Access(Means),
-    /// Limit of accesses to memory that only its own process can access.
+    /// Limit of accesses to memory that only the process that owns it can access.
     Twice,
     /// Limit of TCP.
     Sockets,
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns whether the subject is percale, and not a limit.
+    /// Returns true for percale's subjects, and false for limits.
     pub(crate) const fn is_percale(self) -> bool {
         matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
     }
@@ -68,7 +68,7 @@ fn unsupported<T>() -> Result<T> {
 }
 
 /// One side of a pair that exchanges messages, or in which one side accesses the memory of the other. Both sides run
-/// the same program. Each owns a buffer to send from and one to receive into, of the length that was last prepared.
+/// the same program. Each has a source buffer and a destination buffer of the length in the last call of `prepare`.
 ///
 /// * Ping-pong: `expect`, `send`, `receive`.
 /// * Stream: `stream_out` and `flush` on one side, `expect_stream` and `stream_in` on the other, which then sends an
@@ -80,21 +80,21 @@ pub(crate) trait Subject {
     /// Prepares for messages of this shape.
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
 
-    /// Returns the names of the possible settings, of which the measurement finds the fastest. [`Subject::choose`]
-    /// takes an index.
+    /// Returns the names of the possible settings. The measurement finds the fastest one. [`Subject::choose`] takes an
+    /// index.
     fn settings(&self) -> Vec<String> {
         vec![String::new()]
     }
 
-    /// Uses one of the settings from this call on.
+    /// Selects the setting that is used from now on.
     fn choose(&mut self, setting: usize) {
         debug_assert_eq!(setting, 0, "there is one setting only");
     }
 
-    /// Writes the message that is sent next, after the previous one has left its buffer.
+    /// Writes the message that is sent next. The previous message must have left its buffer.
     fn write(&mut self, content: Content, watch: &mut Watch) -> Result<()>;
 
-    /// Announces that a message is about to be received (posts the receive).
+    /// Prepares to receive a message (posts the receive).
     fn expect(&mut self, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
@@ -117,7 +117,7 @@ pub(crate) trait Subject {
         Ok(())
     }
 
-    /// Writes and sends message `index` of a stream as soon as the window allows.
+    /// Writes and sends message `index` of a stream as soon as there is room in the window.
     fn stream_out(&mut self, _index: u64, _content: Content, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -127,7 +127,7 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Announces that a stream of `count` messages is about to be received.
+    /// Prepares to receive a stream of `count` messages.
     fn expect_stream(&mut self, _count: u64, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -137,7 +137,7 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Notifies the other side that the whole stream was received.
+    /// Notifies the other side that the whole stream has been received.
     fn answer(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -184,7 +184,7 @@ pub(crate) trait Subject {
     }
 }
 
-/// The rounds of any subject, for dynamic dispatch: one virtual call per round.
+/// The rounds of any subject, for dynamic dispatch with one virtual call per round.
 pub(crate) trait Bench {
     /// See [`Subject::prepare`].
     fn prepare(&mut self, shape: &Shape) -> Result<()>;

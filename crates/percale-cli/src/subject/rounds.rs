@@ -1,5 +1,5 @@
-//! The two sides of a round with any subject. Only the part between posting a message and receiving the answer is
-//! timed. Writing and checking the contents is not timed.
+//! The two sides of a round with any subject. Only the time between posting a message and receiving the answer is
+//! measured. Writing and checking the contents is not part of it.
 
 use super::Subject;
 use crate::channel::watch::Watch;
@@ -56,8 +56,9 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     Ok(samples)
 }
 
-/// Waits a little for the other side, which began to write its answer later than this side began to write its message.
-/// The other side gets an eighth more time, because the timed part includes no writing. Returns the time at the end.
+/// Waits for a short time for the other side, which began to write its answer after this side began to write its
+/// message. The other side gets an eighth more time, because the measured time includes no writing. Returns the time at
+/// the end.
 fn settle(before: u64, clock: &Clock) -> u64 {
     let after = clock.now();
     let spent = after.wrapping_sub(before);
@@ -70,10 +71,10 @@ fn settle(before: u64, clock: &Clock) -> u64 {
 }
 
 fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
-    // Data that the other side writes to this side's memory stays there only until this side answers.
+    // Data that the other side writes to this side's memory remains there only until this side answers.
     let checks_first = shape.op.is_one_sided();
     for index in 0..round.messages() {
-        // Written before the message arrives, so that the writing is not in the time that the other side measures.
+        // Write before the message arrives, so that the time measured by the other side does not include the writing.
         subject.write(round.written(index, Way::Back), watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
@@ -99,7 +100,7 @@ fn access<S: Subject>(
     subject.reach(round, watch)?;
     for index in 0..round.messages() {
         let slot = round.slot(index, shape.slots());
-        // For a read, this is the previous content of the memory.
+        // For a read, this is the content of the memory before the read.
         subject.write(round.written(index, Way::There), watch)?;
         let start = clock.now();
         for _ in 0..round.batch {

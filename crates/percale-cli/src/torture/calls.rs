@@ -1,4 +1,4 @@
-//! The cost of system calls for any process while a monitor is loaded. Some monitors require that the kernel reports
+//! The cost of system calls for all processes while a monitor is loaded. Some monitors require the kernel to report
 //! every call.
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use serde::Serialize;
 const CALLS: u32 = 1000;
 const ROUNDS: usize = 31;
 
-/// The time of a system call that does almost nothing (getppid), in ns, in a process without a cache.
+/// The time in nanoseconds of a system call that does almost no work (getppid), in a process without a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Calls {
     pub(super) without_ns: f64,

@@ -1,4 +1,4 @@
-//! One pair of memory and operation.
+//! One pair of a kind of memory and an operation.
 
 use std::io;
 
@@ -39,8 +39,8 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Verdict {
     pub(super) outcome: Outcome,
-    /// Whether the operation left an earlier registration with pages that no longer belong to the memory, regardless of
-    /// the cache. Absent if that could not be observed.
+    /// Whether an earlier registration, independent of the cache, contains pages that no longer belong to the memory
+    /// after the operation. Absent if this could not be observed.
     pub(super) changed: Option<bool>,
     /// The reason.
     pub(super) detail: Option<String>,
@@ -95,13 +95,13 @@ impl Case<'_> {
             return Ok(Verdict::because(Outcome::Stale, "already the first registration was of other pages"));
         }
         let refusal = refusal(&before, &self.subject.cache);
-        // The witness shows the effect of the operation on a registration that is not invalidated.
+        // The witness shows the effect of the operation on a registration that is never invalidated.
         let witness = Witness::new(self.oracle, range)?;
         self.subject.about_to_change(range);
         let done = (self.operation.apply)(self.memory, tools);
         self.memory.fill_holes(&tools.mappings)?;
         let lost = self.memory.lost_rights;
-        // Looked up before anything else accesses the memory.
+        // Look up the memory before anything else accesses it.
         let second = look_up(&lane, &mut eye, self.memory);
         self.memory.give_rights_back()?;
         let changed = !eye.is_current(witness.slot, range)?;
@@ -143,13 +143,13 @@ struct Look {
 fn look_up(lane: &Lane<Oracle>, eye: &mut Eye, memory: &mut Memory) -> Result<Look, LookupError> {
     let used = lane.get(memory.registered, ACCESS)?;
     let Seen { number, slot } = Seen::of(&used);
-    // Without rights the processor could not access the memory.
+    // Without access rights the CPU could not access the memory.
     let current = memory.give_rights_back().and_then(|()| eye.is_current(slot, memory.registered));
     lane.end(used);
     Ok(Look { number, current })
 }
 
-/// Returns why the cache has kept no registration since `before`.
+/// Returns the reason why the cache has kept no registration since `before`, if it has not.
 fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
     let after = cache.stats();
     let all = [Refusal::NotCaching, Refusal::TooLarge, Refusal::NotWatchable, Refusal::InUse, Refusal::Changed];

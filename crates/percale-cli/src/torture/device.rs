@@ -26,15 +26,15 @@ pub(crate) enum Choice {
     Verbs,
 }
 
-/// A device. Clones share it. The local key of a registration is its identifier for [`Sight`], and the remote key is
-/// its number, because devices reuse keys.
+/// A device. Clones share it. The local key of a registration is its identifier for [`Sight`]. The remote key is the
+/// number of the registration, because devices reuse keys.
 #[derive(Clone)]
 pub(super) enum Device {
     IoUring(FixedBuffers),
     Verbs(Arc<Verbs>),
 }
 
-/// An RDMA device, and the number of registrations made.
+/// An RDMA device, and the number of its registrations so far.
 pub(super) struct Verbs {
     adapter: Arc<Adapter>,
     registrar: VerbsRegistrar,
@@ -54,15 +54,15 @@ impl Device {
             Choice::Verbs => {
                 let adapter = Adapter::open().map_err(|error| format!("verbs: {error}"))?;
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-                // SAFETY: all memory that is registered here belongs to `crate::lot`, and holds no Rust value of this
-                // program.
+                // SAFETY: all memory that is registered here belongs to `crate::lot`, and contains no Rust value of
+                // this program.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), rights) };
                 Ok(Self::Verbs(Arc::new(Verbs { adapter, registrar, made: AtomicU64::new(0) })))
             }
         }
     }
 
-    /// Makes access to the pinned memory, for one thread.
+    /// Makes an object that accesses the pinned memory, for one thread.
     pub(super) fn sight(&self) -> io::Result<Sight> {
         Ok(match self {
             Self::IoUring(buffers) => {
@@ -104,10 +104,10 @@ impl Registrar for Device {
     }
 }
 
-/// Access to the memory that a device has pinned, for one thread. The pages pinned in `slot` were mapped at `range`
-/// when they were pinned.
+/// Accesses the memory that a device has pinned, for one thread. The pages pinned in `slot` were mapped at `range` when
+/// they were pinned.
 pub(super) enum Sight {
-    /// With transfers to and from this file.
+    /// By transfers to and from this file.
     File(FixedBuffers, OwnedFd),
     /// As a peer, in pieces of at most `most` bytes.
     Peer { reach: Reach, most: usize, adapter: Arc<Adapter> },
@@ -140,8 +140,8 @@ impl Sight {
         }
     }
 
-    /// Returns the peer, with a buffer for `len` bytes. Threads access only single words, so the buffer does not grow,
-    /// and no memory is mapped, while there are holes.
+    /// Returns the peer, with a buffer for `len` bytes. Threads access only single words. Therefore, while there are
+    /// holes, the buffer does not grow and no memory is mapped.
     fn peer(&mut self, len: usize) -> io::Result<&mut Reach> {
         let Self::Peer { reach, most, adapter } = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         if len > *most {

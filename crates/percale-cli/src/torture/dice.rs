@@ -1,4 +1,4 @@
-//! Pseudorandom numbers that are reproducible from a seed (SplitMix64).
+//! Pseudorandom numbers from a seed (SplitMix64).
 
 /// A random number generator.
 pub(super) struct Dice(u64);

@@ -10,25 +10,25 @@ use pindown::Range;
 pub(super) struct Fork(libc::pid_t);
 
 impl Fork {
-    /// Forks. With a range in a lot and a page size, the child writes to each page of the range and ends. Otherwise the
-    /// child waits.
+    /// Forks. If a range in a lot and a page size are given, the child writes to each page of the range and exits.
+    /// Otherwise the child waits.
     pub(super) fn of(written: Option<(Range, u64)>) -> io::Result<Self> {
-        // SAFETY: the call returns a number and touches no memory.
+        // SAFETY: the call returns a number and accesses no memory.
         let parent = unsafe { libc::getpid() };
-        // SAFETY: the child makes system calls and writes to memory that holds no Rust value. It does not allocate, and
-        // takes no lock that a thread of its parent may have held.
+        // SAFETY: the child makes system calls and writes to memory that contains no Rust value. It does not allocate,
+        // and takes no lock that a thread of its parent may have held.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // A waiting child ends when its parent ends, for any reason.
-                // SAFETY: the call requests a signal and touches no memory.
+                // A waiting child is killed when its parent ends, for any reason. SAFETY: the call requests a signal
+                // and accesses no memory.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                // SAFETY: the call returns a number and touches no memory.
+                // SAFETY: the call returns a number and accesses no memory.
                 let orphaned = unsafe { libc::getppid() } != parent;
                 if let Some((range, unit)) = written {
                     for page in (range.start()..range.end()).step_by(unit as usize) {
                         let word = std::ptr::without_provenance_mut::<u64>(page as usize);
-                        // SAFETY: the word is in a lot: it is mapped, writable, and holds no Rust value.
+                        // SAFETY: the word is in a lot. It is mapped, writable, and contains no Rust value.
                         unsafe { word.write_volatile(!0) };
                     }
                 } else if !orphaned {
@@ -47,7 +47,7 @@ impl Fork {
         Self::of(None)
     }
 
-    /// Waits for the child to end. Fails if its exit status is not 0.
+    /// Waits until the child has ended. Fails if its exit status is not 0.
     pub(super) fn wait(self) -> io::Result<()> {
         let mut status = 0;
         // SAFETY: the kernel may write the status to the given variable.

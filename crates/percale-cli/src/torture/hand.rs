@@ -1,4 +1,4 @@
-//! Another process, which changes files and memory of this process as other processes may do.
+//! Another process that changes files and memory of this process, as other processes can.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,5 +1,4 @@
-//! Records, for each key, the registration that it belongs to. The registrar adds the records, and every lookup is
-//! checked against them.
+//! Maps each key to its registration. The registrar adds the records, and every lookup is checked against them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +32,8 @@ impl Ledger {
         self.entries().remove(&local_key);
     }
 
-    /// Checks that the keys of this use belong to a registration that covers the range and has the rights. Returns the
-    /// reason if not, otherwise `None`.
+    /// Checks that the keys of this use belong to a registration that covers the range and has the rights. Returns
+    /// `None` if they do, otherwise the reason.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let (local, number) = (used.local_key(), used.remote_key());
         let asked = format!("asked for {range} with {access:?}, given keys {local} and {number}");

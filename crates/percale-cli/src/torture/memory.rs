@@ -18,7 +18,7 @@ pub(super) struct Memory {
     pub(super) lot: Lot,
     /// The mapped range.
     pub(super) whole: Range,
-    /// The registered part of the mapped range, with some mapped pages before and after it.
+    /// The registered part of the mapped range. Some mapped pages precede and follow it.
     pub(super) registered: Range,
     /// The size of a page in bytes.
     pub(super) unit: u64,
@@ -30,13 +30,13 @@ pub(super) struct Memory {
     pub(super) file: Option<OwnedFd>,
     /// The origin of memory that was not made by mmap(2) alone.
     pub(super) origin: Origin,
-    /// Whether an operation took rights away, which must be given back before the memory is checked.
+    /// Whether an operation removed access rights. They must be restored before the memory is checked.
     pub(super) lost_rights: bool,
-    /// Processes that an operation started, which live as long as this.
+    /// Processes that an operation started. They live as long as this value.
     pub(super) children: Vec<Fork>,
 }
 
-/// The origin of memory, apart from mmap(2).
+/// The origin of memory.
 pub(super) enum Origin {
     Mapped,
     Segment(Segment),
@@ -93,7 +93,7 @@ impl Shape {
 }
 
 impl Memory {
-    /// Makes a new mapping with these flags: anonymous, or of this file from its beginning on.
+    /// Makes a new mapping with these flags: an anonymous one, or a mapping of this file from its beginning.
     pub(super) fn mapped(shape: Shape, flags: c_int, file: Option<OwnedFd>) -> io::Result<Self> {
         let mut memory = Self::reserved(shape, flags)?;
         memory.file = file;
@@ -121,7 +121,7 @@ impl Memory {
         })
     }
 
-    /// Takes over existing memory at the addresses `whole`, which only the torture program uses.
+    /// Takes over existing memory at the addresses `whole`, which only this program uses.
     pub(super) fn adopted(whole: Range, registered: Range, origin: Origin) -> Self {
         Self {
             lot: Lot::adopt(whole),
@@ -137,8 +137,7 @@ impl Memory {
         }
     }
 
-    /// Maps the whole memory at its addresses, over existing mappings, or with MAP_FIXED_NOREPLACE only if there are
-    /// none.
+    /// Maps the whole memory at its addresses. Existing mappings are replaced, unless `flags` has MAP_FIXED_NOREPLACE.
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
             // SHM_REMAP is tested as a separate operation.
@@ -193,9 +192,9 @@ impl Memory {
         self.file.as_ref().ok_or_else(|| io::Error::other("its file cannot be opened here"))
     }
 
-    /// Returns a path by which every process of this user can open the mapped file.
+    /// Returns a path at which every process of this user can open the mapped file.
     pub(super) fn path(&self) -> io::Result<String> {
-        // The link contains the process ID in the PID namespace in which /proc was mounted, which may be another one.
+        // The link contains the process ID in the PID namespace of the /proc mount, which may be a different one.
         let process = std::fs::read_link("/proc/self")?;
         Ok(format!("/proc/{}/fd/{}", process.display(), self.file()?.as_raw_fd()))
     }
@@ -205,7 +204,7 @@ impl Memory {
         self.registered.start() - self.whole.start()
     }
 
-    /// Opens the mapped file, of which no descriptor exists, if the kernel permits that.
+    /// Opens the mapped file if the kernel permits it. There is no other descriptor of this file.
     pub(super) fn open_file(&mut self) {
         let path = format!("/proc/self/map_files/{:x}-{:x}", self.whole.start(), self.whole.end());
         self.file = std::fs::File::options().read(true).write(true).open(path).ok().map(OwnedFd::from);
@@ -226,7 +225,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Releases the memory, but keeps its addresses reserved.
+    /// Releases the memory and keeps its addresses reserved.
     pub(super) fn retire(self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.lot.map(self.lot.range(), libc::PROT_NONE, flags, None)?;
@@ -235,7 +234,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Restores the rights that an operation took away.
+    /// Restores access rights that an operation has removed.
     pub(super) fn give_rights_back(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.lost_rights) {
             self.lot.protect(self.registered, READ_WRITE)?;

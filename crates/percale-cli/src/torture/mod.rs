@@ -1,10 +1,10 @@
 //! `percale torture`: checks that the registration cache stays correct when its memory changes.
 //!
-//! Each kind of memory in [`kinds`] is combined with each of the [`operations`] on it, for each of the [`monitors`]: a
-//! [`case`]. The [`oracle`] pins memory as a device does, and checks whether the pinned pages are still the ones that
-//! the processor sees. [`race`] does the same with threads, and [`search`] for hours, with changes to the whole process
-//! (such as fork). All of that runs in separate processes ([`part`], started by [`workers`]), because operations may
-//! end them. [`report`] prints the results.
+//! Each kind of memory in [`kinds`] is combined with each of the [`operations`] on it, for each of the [`monitors`].
+//! One combination is a [`case`]. The [`oracle`] pins memory as a device does, and checks whether the pinned pages are
+//! still the pages that the CPU accesses. [`race`] does the same with several threads, and [`search`] for hours, with
+//! changes to the whole process (such as fork). All of these run in separate processes ([`part`], started by
+//! [`workers`]), because operations may kill the process. [`report`] prints the results.
 
 mod args;
 mod calls;

@@ -13,12 +13,12 @@ pub(super) struct Monitor {
     pub(super) name: &'static str,
     /// Returns the choice of monitor for the cache.
     choice: fn() -> std::io::Result<Watching>,
-    /// Whether each pair of memory and operation needs a separate process, because the monitor may never again trust an
-    /// address whose memory changed once.
+    /// Whether each pair of memory and operation needs a separate process. This is the case if the monitor may
+    /// permanently distrust an address whose memory changed once.
     pub(super) alone: bool,
     /// The documented limits of the monitor, by names of operations.
     exceptions: &'static [(&'static str, &'static str)],
-    /// Whether the monitor is broken on purpose, to test that the torture program notices.
+    /// Whether the monitor is broken intentionally, to test that its errors are detected.
     pub(super) broken: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) const ALL: &[Monitor] = &[
         true,
         &[GUARDS, SEGMENTS],
     ),
-    // The behaviour before Linux 6.7.
+    // The behavior before Linux 6.7.
     sound(
         "userfaultfd-plain",
         || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()).into()),
@@ -101,7 +101,8 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Must be called before a change at these addresses. Only a broken monitor reports the change then.
+    /// Must be called before a change at these addresses. Only one of the broken monitors reports the change at this
+    /// time.
     pub(super) fn about_to_change(&self, range: Range) {
         if let Some(notifier) = &self.early {
             notifier.changed(range);
@@ -136,7 +137,7 @@ impl Monitor {
         Ok(Subject { cache, early })
     }
 
-    /// Returns the documented reason for a failure of this operation.
+    /// Returns the documented reason why this operation may fail.
     pub(super) fn exception(&self, operation: &str) -> Option<&'static str> {
         let applies = |(part, _): &&(&str, &str)| operation.contains(part);
         self.exceptions.iter().find(applies).map(|(_, why)| *why)

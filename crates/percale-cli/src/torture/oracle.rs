@@ -1,8 +1,8 @@
-//! The oracle: pins memory for a device, and checks whether the device still sees the same memory as the processor.
+//! The oracle. It pins memory for a device, and checks whether the device still accesses the same memory as the CPU.
 //!
-//! The device's side is a [`Device`]. The processor's side uses process_vm_readv(2) and process_vm_writev(2), which
-//! walk the page tables as a load or store does, but fail with EFAULT in cases where a load or store would end the
-//! process.
+//! The device's accesses are made through a [`Device`]. The CPU's accesses are made by process_vm_readv(2) and
+//! process_vm_writev(2). These walk the page tables like a load or a store, but fail with EFAULT where a load or a
+//! store would end the process.
 
 use std::io;
 
@@ -50,13 +50,13 @@ impl Oracle {
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// Makes an eye for one thread.
+    /// Makes an [`Eye`] for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
         Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
 
-    /// Checks the keys that a lookup returned for this range and these rights. Returns the reason if they are
-    /// incorrect, otherwise `None`.
+    /// Checks the keys that a lookup returned for this range and these rights. Returns `None` if they are correct,
+    /// otherwise the reason.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         self.ledger.fault(used, range, access)
     }
@@ -78,8 +78,8 @@ impl Registrar for Oracle {
     }
 }
 
-/// Compares the memory that the device and the processor see, for one thread. Several threads may check the same memory
-/// at once if each checks other bytes.
+/// Compares the memory that the device accesses with the memory that the CPU accesses, for one thread. Several threads
+/// may check the same memory at the same time if each checks different bytes.
 pub(super) struct Eye {
     process: i32,
     sight: Sight,
@@ -87,11 +87,11 @@ pub(super) struct Eye {
 }
 
 impl Eye {
-    /// Returns whether the pages pinned in `slot` are the ones that the processor sees at `range`, in both directions.
-    /// Restores the previous contents.
+    /// Returns whether the pages pinned in `slot` are the pages that the CPU accesses at `range`. Checks reads and
+    /// writes, and restores the previous contents.
     ///
     /// # Errors
-    /// Fails if the processor cannot read or write the memory now, or if the device fails.
+    /// Fails if the CPU cannot currently read or write the memory, or if the device fails.
     pub(super) fn is_current(&mut self, slot: u32, range: Range) -> io::Result<bool> {
         let processor = Foreign { process: self.process, address: range.start() };
         let mut before = vec![0; range.len() as usize];
@@ -101,7 +101,7 @@ impl Eye {
         current
     }
 
-    /// Like [`Self::is_current`], for 8 bytes that are not used otherwise, and without restoring the previous contents.
+    /// Like [`Self::is_current`], for 8 bytes that are not used otherwise. Does not restore the previous contents.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
         let word = lot::range(address, 8)?;
         self.compare(slot, word, Foreign { process: self.process, address })
@@ -121,7 +121,7 @@ impl Eye {
         Ok(seen == written)
     }
 
-    /// Returns bytes that no previous check used. All words differ.
+    /// Returns bytes that no previous check has used. All words differ.
     fn pattern(&mut self, len: u64) -> Vec<u8> {
         self.looks += 1;
         let start = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15);

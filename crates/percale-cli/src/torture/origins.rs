@@ -1,4 +1,4 @@
-//! Makes and frees memory by other means than mmap(2) alone.
+//! Makes and frees memory that is not made by mmap(2) alone.
 
 #![expect(unsafe_code, reason = "asks malloc, brk, shmget and dlopen for memory; each block states why it is sound")]
 
@@ -12,13 +12,13 @@ use pindown::Range;
 
 use crate::lot::range;
 
-/// A System V segment, which is destroyed when no process has it attached.
+/// A System V segment, which is destroyed when no process has attached it.
 pub(super) struct Segment(c_int);
 
 impl Segment {
     /// Makes a segment of `bytes` bytes.
     pub(super) fn new(bytes: u64) -> io::Result<Self> {
-        // SAFETY: the call makes a segment and touches no memory of the process.
+        // SAFETY: the call makes a segment and accesses no memory of the process.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, bytes as usize, libc::IPC_CREAT | 0o600) };
         if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(id)) }
     }
@@ -31,14 +31,14 @@ impl Segment {
     /// Detaches a segment that is attached at `at`, in a lot, with shmdt(2).
     pub(super) fn detach(at: Range) -> io::Result<()> {
         let address = std::ptr::without_provenance::<c_void>(at.start() as usize);
-        // SAFETY: the segment is attached in a lot, which holds no Rust value.
+        // SAFETY: the segment is attached in a lot, which contains no Rust value.
         if unsafe { libc::shmdt(address) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the call marks the segment to be destroyed after its last mapping is removed, and touches no memory.
+        // SAFETY: the call marks the segment to be destroyed after its last mapping is removed. It accesses no memory.
         unsafe { libc::shmctl(self.0, libc::IPC_RMID, std::ptr::null_mut()) };
     }
 }
@@ -50,8 +50,8 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// Raises the program break by at least `bytes` bytes, from the next multiple of `unit` on. Also returns the
-    /// previous break.
+    /// Raises the program break by at least `bytes` bytes. The memory begins at the next multiple of `unit`. Also
+    /// returns the previous break.
     pub(super) fn new(unit: u64, bytes: u64) -> io::Result<(Self, u64)> {
         calm_malloc();
         let base = program_break();
@@ -61,7 +61,7 @@ impl Heap {
         Ok((heap, base))
     }
 
-    /// Moves the program break to `to`, and restores it.
+    /// Moves the program break to `to` and then restores it.
     pub(super) fn swing(&self, to: u64) -> io::Result<()> {
         if program_break() != self.range.end() {
             return Err(io::Error::other("malloc has moved the program break meanwhile"));
@@ -87,7 +87,7 @@ fn program_break() -> u64 {
 
 /// Calls brk(2) through the C library, which must have the current break.
 fn set_break(to: u64) -> io::Result<()> {
-    // SAFETY: the break moves only within the memory that the caller has added to it, which holds no Rust value.
+    // SAFETY: the break moves only within the memory that the caller has added to it, which contains no Rust value.
     if unsafe { libc::brk(std::ptr::without_provenance_mut(to as usize)) } == 0 {
         Ok(())
     } else {
@@ -95,10 +95,10 @@ fn set_break(to: u64) -> io::Result<()> {
     }
 }
 
-/// Gives malloc free memory below the break, so that it does not move the break for a while.
+/// Provides malloc with free memory below the break, so that it does not move the break for a while.
 fn calm_malloc() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call changes only how malloc treats free memory.
+    // SAFETY: the call changes only how malloc handles free memory.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30)
     };
@@ -111,8 +111,8 @@ fn calm_malloc() {
     map_from(128 << 10);
 }
 
-/// Sets the size from which malloc maps a chunk separately. By default malloc raises that limit whenever such a chunk
-/// is freed.
+/// Sets the minimum size of a chunk that malloc maps separately. By default malloc raises this limit whenever such a
+/// chunk is freed.
 fn map_from(bytes: c_int) {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call changes only later calls of malloc.
@@ -126,7 +126,7 @@ fn map_from(bytes: c_int) {
 /// A waiting thread. The lower part of its stack is unused.
 pub(super) struct Stack(Option<(Sender<()>, JoinHandle<()>)>);
 
-/// More than a C library caches of the stacks of threads that have ended.
+/// The size of the stack. It exceeds the C library's cache of the stacks of ended threads.
 const STACK: usize = 64 << 20;
 
 impl Stack {
@@ -162,13 +162,13 @@ impl Drop for Stack {
 
 /// Chunks returned by malloc.
 pub(super) struct Chunks {
-    /// The addresses as numbers, so that any thread may have them.
+    /// The addresses as integers, so that the value can be sent to any thread.
     chunks: Vec<usize>,
     bytes: usize,
 }
 
-/// The size of a chunk for which malloc must ask the kernel, because it has less free memory, and the size and number
-/// of small chunks that malloc keeps together.
+/// The size of a chunk for which malloc must request memory from the kernel, because it does not have as much free
+/// memory. The size and the number of small chunks that malloc keeps together.
 const BIG: usize = 64 << 20;
 const SMALL: (usize, usize) = (100 << 10, 64);
 
@@ -179,7 +179,7 @@ impl Chunks {
         Self { chunks: Vec::new(), bytes: BIG }.lent(1)
     }
 
-    /// Allocates several chunks among others. Also returns the address of one in the middle.
+    /// Allocates several chunks that malloc keeps among others. Also returns the address of one in the middle.
     pub(super) fn small() -> (Self, u64) {
         Self { chunks: Vec::new(), bytes: SMALL.0 }.lent(SMALL.1)
     }
@@ -206,7 +206,7 @@ impl Chunks {
         }
     }
 
-    /// Frees all chunks, calls malloc_trim(3), and allocates the same chunks again.
+    /// Frees all chunks, calls malloc_trim(3), and allocates equal chunks again.
     ///
     /// # Errors
     /// Fails if malloc now uses the addresses `whole` for something else.
@@ -223,7 +223,7 @@ impl Chunks {
         if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc gave other addresses")) }
     }
 
-    /// Resizes the one chunk to twice its size with realloc(3).
+    /// Resizes the single chunk to twice its size with realloc(3).
     pub(super) fn grow(&mut self) {
         for chunk in &mut self.chunks {
             // SAFETY: the pointer was returned by malloc, and has no other user.
@@ -244,7 +244,7 @@ impl Drop for Chunks {
 /// A library that was loaded for a test: its handle, or 0 after it is closed.
 pub(super) struct Library(usize);
 
-/// Small libraries that belong to the C library and are not loaded.
+/// Small libraries that belong to the C library and are not loaded yet.
 const LIBRARIES: [&std::ffi::CStr; 4] =
     [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libanl.so.1", c"libutil.so.1"];
 

@@ -18,29 +18,28 @@ use crate::worker::answer;
 /// The roles of such a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// Has a cache, and memory that changes.
+    /// Has a cache, and memory that is changed.
     Worker,
-    /// Changes files and memory of the worker, as other processes may do.
+    /// Changes files and memory of the worker, as other processes can.
     Hand,
 }
 
 /// The jobs of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// Opens a cache with this monitor for this device. Must be the first job. The answer is a `String`, empty on
-    /// success, otherwise the reason for the failure.
+    /// Opens a cache with this monitor for this device. Must be the first job. The answer is a `String`: empty on
+    /// success, otherwise the reason of the failure.
     Open { monitor: String, device: Choice },
     /// Runs one pair. The answer is a [`Verdict`].
     Pair { mapping: String, operation: String },
     /// Runs threads. The answer is a [`race::Tally`], or a `String` with the reason for a failure.
     Race(race::Plan),
-    /// Runs threads, with changes to the whole process, without opening a cache first. The answer is the same as for
-    /// `Race`.
+    /// Opens its own caches, and runs threads with changes to the whole process. The answer is the same as for `Race`.
     Search { monitor: String, device: Choice, plan: race::Plan },
 }
 
-/// Runs a part until standard input ends. The process is killed if the process that started it ends, because it may be
-/// in the middle of a long job then.
+/// Runs a part until standard input ends. The process is killed when its parent ends, because it may be in the middle
+/// of a long job then.
 pub(crate) fn run(part: Part) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {

@@ -4,7 +4,7 @@ use super::kinds::{self, Kind};
 use super::monitors::{self, Monitor};
 use super::operations::{self, Operation};
 
-/// A kind of memory, and an operation on it.
+/// A kind of memory and an operation on it.
 pub(super) struct Pair {
     pub(super) kind: &'static Kind,
     pub(super) operation: &'static Operation,
@@ -20,7 +20,7 @@ pub(super) fn pairs(filter: Option<&str>) -> Vec<Pair> {
     all.filter(wanted).collect()
 }
 
-/// Returns the monitors of these names, or all that are not broken on purpose.
+/// Returns the monitors with these names. Without names, returns all that are not intentionally broken.
 pub(super) fn monitors(names: &[String]) -> impl Iterator<Item = &'static Monitor> + '_ {
     monitors::ALL.iter().filter(move |monitor| match names {
         [] => !monitor.broken,

@@ -1,4 +1,4 @@
-//! The results, as lines of JSON or as tables.
+//! The results, formatted as JSON lines or as tables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A line of the result, and the object of a line of `--json`.
+/// A line of the result. It is also the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum Line {
     Monitor {
         monitor: &'static str,
         available: bool,
-        /// The reason if the monitor is not available.
+        /// The reason why the monitor is not available, if it is not.
         reason: String,
         /// The cost of system calls for other processes while the monitor is loaded, if it is available.
         calls: Option<Calls>,
@@ -48,7 +48,7 @@ pub(super) enum Line {
         seed: u64,
         #[serde(flatten)]
         tally: race::Tally,
-        /// The reason if there are no results.
+        /// The reason why there are no results, if there are none.
         failure: Option<String>,
     },
     /// A run of the search that found an error.
@@ -69,7 +69,7 @@ pub(super) enum Line {
     },
 }
 
-/// The work and the findings of the runs of a search.
+/// The amount of work and the errors found in the runs of a search.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Searched {
     runs: u64,
@@ -144,12 +144,12 @@ impl Line {
 pub(super) struct Report {
     json: bool,
     pairs: bool,
-    /// Whether the user named the monitors, so that each must be available.
+    /// Whether the user named the monitors. Each of them must be available in this case.
     named: bool,
     lines: Vec<Line>,
 }
 
-/// The results in the order shown, with their names in tables.
+/// The results in the order of the output, with their names in tables.
 const OUTCOMES: [(Outcome, &str); 8] = [
     (Outcome::Stale, "stale"),
     (Outcome::Rights, "rights"),
@@ -170,7 +170,7 @@ impl Report {
         Self { json: args.json, pairs: args.pairs, named: !args.monitor.is_empty(), lines: Vec::new() }
     }
 
-    /// Adds a line. For JSON output, prints it at once.
+    /// Adds a line. For JSON output, prints it immediately.
     pub(super) fn add(&mut self, line: Line) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
@@ -209,7 +209,7 @@ impl Report {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// Prints the tables, unless the lines were printed as JSON.
+    /// Prints the tables, unless the lines were already printed as JSON.
     ///
     /// # Errors
     /// Fails if an error was [found](Self::wrong).
@@ -257,7 +257,7 @@ impl Report {
                 let counts = counts.get(&(operation, *monitor));
                 let one =
                     |(outcome, name): &(Outcome, &str)| counts?.get(outcome).map(|count| format!("{count} {name}"));
-                // "Not applicable" is left out if there are other results.
+                // "Not applicable" is omitted if there are other results.
                 let some: Vec<_> = OUTCOMES.iter().filter(|(which, _)| *which != Outcome::NotApplicable).collect();
                 let shown: Vec<_> = some.into_iter().filter_map(one).collect();
                 if shown.is_empty() { name(Outcome::NotApplicable).into() } else { shown.join(", ") }
@@ -346,7 +346,8 @@ impl Report {
         if any { format!("{table}\n{notes}") } else { String::new() }
     }
 
-    /// Lists the results that must not be overlooked. Equal results of several kinds of memory are one line.
+    /// Lists the results that must not be overlooked. Equal results for several kinds of memory are combined in one
+    /// line.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
         let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -387,7 +388,7 @@ impl Report {
     }
 }
 
-/// Returns whether the pair could be tried.
+/// Returns whether the pair could be tested.
 fn applies(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::NotApplicable | Outcome::Failed)
 }

@@ -1,4 +1,4 @@
-//! Changes that io_uring makes with kernel threads, one at a time.
+//! Changes that kernel threads make on behalf of io_uring, one at a time.
 
 #![expect(unsafe_code, reason = "submits operations to io_uring; each block states why it is sound")]
 
@@ -27,13 +27,13 @@ impl Ring {
         self.submit(&advice_on(at, advice)).map(drop)
     }
 
-    /// Like [`Self::advise`], but starts once `event` is readable, and does not wait for the completion. The kernel
-    /// worker thread starts then.
+    /// Like [`Self::advise`], but starts when `event` becomes readable, and does not wait for the completion. The
+    /// kernel worker thread starts at that time.
     pub(super) fn advise_after(&mut self, event: &OwnedFd, at: Range, advice: i32) -> io::Result<()> {
         self.submit_after(event, &advice_on(at, advice))
     }
 
-    /// Like [`Self::truncate`], but starts once `event` is readable, and does not wait for the completion.
+    /// Like [`Self::truncate`], but starts when `event` becomes readable, and does not wait for the completion.
     pub(super) fn truncate_after(&mut self, event: &OwnedFd, file: &OwnedFd, len: u64) -> io::Result<()> {
         self.submit_after(event, &opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), len).build())
     }
@@ -41,8 +41,8 @@ impl Ring {
     fn submit_after(&mut self, event: &OwnedFd, entry: &squeue::Entry) -> io::Result<()> {
         let wait = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32).build();
         let entries = [wait.flags(Flags::IO_HARDLINK), entry.clone()];
-        // SAFETY: the request accesses only memory that holds no Rust value: the callers pass ranges of lots, which
-        // stay lots until it has completed.
+        // SAFETY: the request accesses only memory that contains no Rust value: the callers pass ranges of lots, which
+        // remain lots until it has completed.
         unsafe { self.0.submission().push_multiple(&entries) }.map_err(io::Error::other)?;
         self.0.submit().map(drop)
     }
@@ -72,8 +72,8 @@ impl Ring {
 
     /// Submits one operation and waits for its completion.
     fn submit(&mut self, entry: &squeue::Entry) -> io::Result<u32> {
-        // SAFETY: the operation completes before this returns, and accesses only memory that holds no Rust value: the
-        // callers above pass ranges of lots.
+        // SAFETY: the operation completes before this returns, and accesses only memory that contains no Rust value:
+        // the callers above pass ranges of lots.
         unsafe { self.0.submission().push(entry) }.map_err(io::Error::other)?;
         loop {
             match self.0.submit_and_wait(1) {

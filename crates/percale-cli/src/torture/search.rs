@@ -1,5 +1,5 @@
-//! `percale torture --search`: runs of threads one after the other, each in a separate process, with more kinds of
-//! events than `--seconds`, drawn from a seed.
+//! `percale torture --search`: runs of threads, one after another, each in a separate process. They have more kinds of
+//! events than `--seconds`, and are drawn from a seed.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{plan, random};
 use crate::failure::Result;
 use crate::output::progress_bar;
 
-/// The length of a run.
+/// The duration of a run.
 const RUN: Duration = Duration::from_millis(1500);
 
 /// A monitor and the results of its search.
@@ -23,7 +23,8 @@ struct Subject {
     found: Searched,
 }
 
-/// Searches each monitor for the time `each`. The monitors take turns, so that an error of any of them is found early.
+/// Searches with each monitor for the time `each`. The monitors take turns, so that an error of any of them is found
+/// early.
 pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Result<()> {
     let first = args.seed.map_or_else(random, Ok)?;
     let mut subjects = Vec::new();

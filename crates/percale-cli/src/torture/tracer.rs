@@ -26,8 +26,8 @@ pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Resu
     // This prevents the kernel from restarting the interrupted call before the original registers are restored.
     registers.orig_rax = u64::MAX;
     stopped.set(&registers)?;
-    // A signal also stops the thread before the call. It is suppressed, because the process needs none of the signals
-    // that may arrive here.
+    // A signal also stops the thread before the call. The signal is suppressed, because the process does not need the
+    // signals that may arrive here.
     while {
         request(libc::PTRACE_SINGLESTEP, process, std::ptr::null_mut())?;
         wait(process)? != Stop::Signal(libc::SIGTRAP)
@@ -89,8 +89,8 @@ fn registers_of(thread: pid_t) -> io::Result<user_regs_struct> {
 }
 
 fn request(what: c_uint, thread: pid_t, data: *mut c_void) -> io::Result<()> {
-    // SAFETY: each request here takes no data, or registers, which live until the call returns. The caller is
-    // responsible for what the other process does then.
+    // SAFETY: each request here takes no data, or registers that live until the call returns. The caller is responsible
+    // for the effect on the other process.
     let answer = unsafe { libc::ptrace(what, thread, std::ptr::null_mut::<c_void>(), data) };
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -100,7 +100,7 @@ fn request(what: c_uint, thread: pid_t, data: *mut c_void) -> io::Result<()> {
 enum Stop {
     /// PTRACE_INTERRUPT.
     Interrupted,
-    /// The delivery of this signal; SIGTRAP after a single step.
+    /// The delivery of this signal. It is SIGTRAP after a single step.
     Signal(c_int),
 }
 

@@ -1,4 +1,4 @@
-//! The worker processes of the torture program: starts them, sends them jobs, waits for answers, and ends them.
+//! The worker processes of `percale torture`. Starts them, sends them jobs, waits for answers, and ends them.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::worker::Worker;
 
 /// The timeout for one pair.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time that a run of the search may take in addition to its length. It calls fsync(2) at random, which is slow on
-/// a busy disk.
+/// How long a run of the search may take in addition to its own duration. It calls fsync(2) at random times, which is
+/// slow on a busy disk.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Starts a worker with a cache.
@@ -27,7 +27,7 @@ fn start(monitor: &Monitor, device: Choice) -> Result<Worker, String> {
     if why.is_empty() { Ok(worker) } else { Err(why) }
 }
 
-/// The workers of one monitor. There is one at a time, for as many pairs as the monitor permits.
+/// The workers of one monitor, one at a time. A worker runs as many pairs as the monitor permits.
 pub(super) struct Workers {
     monitor: &'static Monitor,
     device: Choice,
@@ -39,7 +39,7 @@ impl Workers {
         Self { monitor, device, worker: None }
     }
 
-    /// Returns the reason if the monitor is not available here.
+    /// Returns the reason why the monitor is not available here, if it is not.
     pub(super) fn probe(&mut self) -> Result<(), String> {
         self.worker().map(drop)
     }

@@ -1,9 +1,9 @@
 //! Blocks of files and their checksums.
 //!
 //! The checksum of a file is its BLAKE3 hash, which is computed from the hashes of its parts in a tree. A block is such
-//! a part, and its checksum is the chaining value of its subtree (if the file has only one block, the checksum of the
-//! file). Therefore several processors can copy and check blocks at once, in any order; the beginning of a file can be
-//! verified without the rest; and `b3sum` prints the same checksum of the whole file.
+//! a part, and its checksum is the chaining value of its subtree. (If the file has only one block, it is the checksum
+//! of the file.) Therefore several processors can copy and check blocks at the same time and in any order, the
+//! beginning of a file can be verified without the rest, and `b3sum` prints the same checksum for the whole file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 /// The length of a block, a power of two. The last block of a file may be shorter.
 pub(crate) const BLOCK: u64 = 4 << 20;
 
-/// The length of the pieces in which blocks are read, hashed and copied. A piece stays in a processor's cache.
+/// The length of the pieces in which blocks are read, hashed and copied. A piece fits in a processor's cache.
 pub(crate) const PIECE: usize = 128 << 10;
 
 /// A checksum.
@@ -33,11 +33,11 @@ pub(crate) struct Place {
     offset: u64,
     /// The length in bytes.
     pub(crate) len: usize,
-    /// Whether it is the only block of the file.
+    /// Whether the block is the only one of the file.
     only: bool,
 }
 
-/// Returns the position of a block in a file of `size` bytes, or `None` past the end.
+/// Returns the position of a block in a file of `size` bytes. Returns `None` after the end of the file.
 pub(crate) fn place(size: u64, block: u64) -> Option<Place> {
     let offset = block.checked_mul(BLOCK).filter(|&offset| offset < size)?;
     Some(Place { offset, len: BLOCK.min(size - offset) as usize, only: size <= BLOCK })
@@ -132,7 +132,7 @@ pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result
     Ok(place.digest(&hasher))
 }
 
-/// Makes the error for a file that changed.
+/// Returns the error for a file that changed.
 pub(crate) fn changed() -> io::Error {
     io::Error::other("the file was changed while it was copied; copy it again")
 }
@@ -140,10 +140,10 @@ pub(crate) fn changed() -> io::Error {
 /// Returns the checksum of a file of `size` bytes, if `digests` has the checksums of all its blocks.
 ///
 /// # Errors
-/// Fails if blocks are missing, returns the number of blocks that are present.
+/// Fails with the number of available blocks if blocks are missing.
 pub(crate) fn complete(size: u64, digests: &BTreeMap<u64, Digest>) -> Result<Digest, u64> {
     let (have, all) = (digests.len() as u64, count(size));
-    // Keys are distinct, so these are all numbers from 0 on.
+    // The keys are distinct, so these are the numbers from 0 to `all` - 1.
     if have == all && digests.last_key_value().is_none_or(|(&last, _)| last == all - 1) {
         Ok(whole(digests.values()))
     } else {
@@ -151,7 +151,7 @@ pub(crate) fn complete(size: u64, digests: &BTreeMap<u64, Digest>) -> Result<Dig
     }
 }
 
-/// Computes the checksum of a file from those of its blocks, in order.
+/// Computes the checksum of a file from the checksums of its blocks, in order.
 pub(crate) fn whole<'a>(blocks: impl IntoIterator<Item = &'a Digest>) -> Digest {
     let blocks: Vec<Digest> = blocks.into_iter().copied().collect();
     match *blocks.as_slice() {

@@ -1,4 +1,4 @@
-//! Reads the authorization key that an argument names.
+//! Reads the authorization key from the file named by an argument.
 
 use std::path::Path;
 

@@ -1,18 +1,19 @@
 //! An incomplete file.
 //!
-//! It is in a [`private`] directory under its final name, so it cannot be mistaken for the complete file, and the copy
-//! can be continued. Invariants:
+//! It is in a [`private`] directory, under its final name. Therefore it cannot be mistaken for the complete file, and
+//! the copy can be resumed. Invariants:
 //!
 //! 1. One copy at a time uses it. A lock on the file ensures this.
-//! 2. It is a file of this user, made here, with one name. Anything else of that name is removed and not written to.
-//! 3. While it is a part, its mode has [`MARK`], which a server checks on the descriptor of a requested file.
-//! 4. Continued data was read from the disk: when a part is opened, its pages are written and dropped from the page
-//!    cache. After a failed fsync, the kernel considers pages clean that are not on the disk, so such a part is
-//!    removed. If the process was killed between the failure and the removal, the content of the part is the content on
-//!    the disk.
-//! 5. The file that gets the final name is the one that was written, even if its name refers to another file by then:
-//!    the name is given to the inode of the descriptor.
-//! 6. The file is permanent before it gets its name, and its name is permanent when [`Part::commit`] returns.
+//! 2. It is a file of this user, created here, with one name. Any other file of that name is removed and not written
+//!    to.
+//! 3. While it is a part, its mode has [`MARK`]. A server checks this bit on the descriptor of a requested file.
+//! 4. A copy is resumed only with data that was read from the disk: when a part is opened, its pages are written and
+//!    dropped from the page cache. After a failed fsync, the kernel may consider pages clean that are not on the disk,
+//!    so such a part is removed. If the process was killed between the failure and the removal, the content of the part
+//!    is the content on the disk.
+//! 5. The file that gets the final name is the file that was written, even if its name refers to another file by then.
+//!    The name is given to the inode of the descriptor.
+//! 6. The file is durable before it gets its name, and its name is durable when [`Part::commit`] returns.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,13 +26,13 @@ use rustix::io::Errno;
 
 use super::private::{self, is_at, kind};
 
-/// The mode of a part: access for the owner only, with a bit that has no meaning for files.
+/// The mode of a part: access only for the owner, with a bit that has no meaning for files.
 const MARK: u32 = 0o1600;
 
 /// The prefix of the temporary names of a file that is about to get its final name.
 const COMMIT: &str = "commit.";
 
-/// The maximum number of tries to give a file another name.
+/// The maximum number of attempts to give a file another name.
 const TRIES: u32 = 64;
 
 /// An incomplete file, locked against other copies.
@@ -44,8 +45,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Opens the part of `name` in a directory, or creates it. `size` is the size of the complete file. A longer part
-    /// is truncated.
+    /// Opens or creates the part of `name` in a directory. `size` is the size of the complete file. A longer part is
+    /// truncated.
     ///
     /// # Errors
     /// Returns `WouldBlock` if another copy to this file is in progress. Returns other errors if the part cannot be
@@ -62,7 +63,7 @@ impl Part {
                 }
                 Err(error) => return Err(error.into()),
             }
-            // The former owner may have given the file its final name between the two calls.
+            // The previous owner may have renamed the file to its final name between the two calls.
             if !is_at(&parts, name, &file)? {
                 continue;
             }
@@ -88,11 +89,11 @@ impl Part {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Completes the file: makes it permanent, gives it its name and permissions, replacing an existing file of that
-    /// name, and makes the name permanent.
+    /// Completes the file: makes it durable, gives it its name and permissions, and makes the name durable. An existing
+    /// file of that name is replaced.
     ///
     /// # Errors
-    /// Fails if a system call fails. The part stays, unless it could not be made permanent: then its content is
+    /// Fails if a system call fails. The part is kept, unless it could not be made durable. In that case its content is
     /// unreliable, and it is removed.
     pub(crate) fn commit(&self, size: u64, mode: u32) -> io::Result<()> {
         check_target(&self.directory, &self.name)?;
@@ -119,7 +120,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives this file, and no other, its final name.
+    /// Gives the final name to this file and to no other.
     fn give_name(&self) -> io::Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (process, descriptor) = (std::process::id(), format!("/proc/self/fd/{}", self.file.as_raw_fd()));
@@ -128,7 +129,7 @@ impl Part {
             match rustix::fs::linkat(CWD, &descriptor, &self.parts, &name, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
-                // On a file system without hard links, no other name for this file can exist, and only this user can
+                // On a file system without hard links, there can be no other name for this file, and only this user can
                 // change this directory.
                 Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::NOENT) => {
                     return Ok(rustix::fs::renameat(&self.parts, &self.name, &self.directory, &self.name)?);
@@ -137,7 +138,7 @@ impl Part {
             }
             match rustix::fs::renameat(&self.parts, &name, &self.directory, &self.name) {
                 Ok(()) => return Ok(()),
-                // Another copy removed the temporary name, because it considered it stale.
+                // Another copy removed the temporary name, because it considered the name stale.
                 Err(Errno::NOENT) => {}
                 Err(error) => {
                     unlink(&self.parts, OsStr::new(&name))?;
@@ -152,13 +153,13 @@ impl Part {
     fn discard(&self) {
         let removed = is_at(&self.parts, &self.name, &self.file)
             .and_then(|is_ours| if is_ours { unlink(&self.parts, &self.name) } else { Ok(()) });
-        // If the part cannot be removed, it is truncated. It is read from the disk before it is continued, so an empty
+        // If the part cannot be removed, it is truncated. A copy is resumed only with data from the disk, so an empty
         // part is harmless.
         let _emptied: io::Result<()> = removed.and_then(|()| self.file.set_len(0));
     }
 }
 
-/// Opens the file of this name for reading and writing, or creates it. Returns `None` if the caller must try again.
+/// Opens or creates the file of this name for reading and writing. Returns `None` if the caller must try again.
 fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let made = rustix::fs::openat(parts, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
@@ -168,7 +169,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
             return Ok(Some(File::from(file)));
         }
         Err(Errno::EXIST) => {}
-        // The directory was removed meanwhile, because it was empty.
+        // The directory was removed in the meantime, because it was empty.
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
@@ -189,7 +190,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     match rustix::fs::openat(parts, name, flags, Mode::empty()) {
         Ok(file) => Ok(Some(File::from(file))),
         Err(Errno::NOENT) => Ok(None),
-        // Its process ended after setting the final permissions, and these do not allow its owner to open it.
+        // The process that wrote it ended after setting the final permissions, which do not allow the owner to open it.
         Err(Errno::ACCESS | Errno::LOOP | Errno::NXIO) => {
             unlink(parts, name)?;
             Ok(None)
@@ -198,8 +199,8 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     }
 }
 
-/// Returns whether a part belongs to this user and has one name. Removes names left behind by a process that ended in
-/// [`Part::commit`].
+/// Returns whether a part belongs to this user and has one name. Removes names that were left by a process that ended
+/// in [`Part::commit`].
 fn is_sound(parts: &OwnedFd, file: &File) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     if kind(stat.st_mode) != FileType::RegularFile || stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -224,7 +225,7 @@ fn can_be_continued(file: &File) -> bool {
         return true;
     }
     let written = file.sync_data().is_ok();
-    // A file system without a disk drops nothing, and loses nothing.
+    // On a file system without a disk, no pages are dropped and no data is lost.
     let _dropped: Result<(), Errno> = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
     written
 }

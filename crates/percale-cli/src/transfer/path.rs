@@ -1,6 +1,6 @@
-//! The path of a file below the served directory, as bytes.
+//! The path of a file in the served directory, as bytes.
 //!
-//! In JSON it is a string if it is valid UTF-8, and otherwise an array of numbers.
+//! In JSON it is a string if it is valid UTF-8, otherwise an array of numbers.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The maximum length of a path in bytes. The kernel accepts no longer path.
+/// The maximum length of a path in bytes. The kernel does not accept longer paths.
 pub(crate) const LONGEST: usize = 4096;
 
 /// The maximum number of bytes of a path in messages.

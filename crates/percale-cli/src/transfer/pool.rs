@@ -1,4 +1,4 @@
-//! Threads that read, write and hash, so that the transferring thread does nothing else.
+//! Threads that read, write and hash, so that the transferring thread only transfers.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ pub(crate) struct Pool<J> {
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// Starts one thread per processor, at least 2 and at most `most`. Each job receives scratch memory.
+    /// Starts one thread per processor, but at least 2 and at most `most`. Each job gets scratch memory.
     ///
     /// # Errors
     /// Fails if the system does not create a thread.
@@ -39,7 +39,7 @@ impl<J: Send + 'static> Pool<J> {
 fn run<J>(queue: &Mutex<Receiver<J>>, work: &impl Fn(J, &mut [u8])) {
     let mut scratch = vec![0; PIECE];
     loop {
-        // A separate statement, so that the lock is released before the job is executed.
+        // This is a separate statement, so that the lock is released before the job is executed.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         work(job, &mut scratch);

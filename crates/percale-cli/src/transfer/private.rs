@@ -1,8 +1,8 @@
-//! The directory of incomplete files: `.percale-parts` next to the final files.
+//! The directory of incomplete files: `.percale-parts`, in the directory of the final files.
 //!
-//! It belongs to the user of this process alone (owner and mode are checked on its descriptor), so other users cannot
-//! create files in it. The clients of a server cannot name a file in it: a file with the name of a part is in another
-//! directory. So every name in it was created by a process of this user.
+//! Only the user of this process can access it (its owner and mode are checked on its descriptor), so other users
+//! cannot create files in it. The clients of a server cannot name a file in it: a file with the name of a part is in
+//! another directory. Therefore every name in it was created by a process of this user.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// The name of the directory. A path of a client that contains this name is rejected.
 pub(crate) const NAME: &str = ".percale-parts";
 
-/// Opens the directory of parts below `directory`, or creates it.
+/// Opens or creates the directory of parts below `directory`.
 ///
 /// # Errors
 /// Fails if it cannot be created, is not a directory, or belongs to another user.
@@ -27,7 +27,7 @@ pub(super) fn open(directory: impl AsFd) -> io::Result<OwnedFd> {
         }
         let parts = match rustix::fs::openat(&directory, NAME, flags, Mode::empty()) {
             Ok(parts) => parts,
-            // Another copy has removed the directory meanwhile, because it was empty.
+            // Another copy has removed the directory in the meantime, because it was empty.
             Err(Errno::NOENT) => continue,
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is no directory")),
             Err(error) => return Err(error.into()),
@@ -51,7 +51,7 @@ fn refused(why: &str) -> io::Error {
 
 /// Removes the directory if it is empty.
 pub(super) fn tidy(directory: impl AsFd) {
-    // This fails if another copy is in progress or was interrupted, because the directory is not empty then.
+    // This fails if another copy is in progress or was interrupted. The directory is not empty in this case.
     let _removed: Result<(), Errno> = rustix::fs::unlinkat(directory, NAME, AtFlags::REMOVEDIR);
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn is(directory: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Returns whether two descriptions are of the same file.
+/// Returns whether two results of stat(2) describe the same file.
 pub(super) const fn same(one: &Stat, other: &Stat) -> bool {
     one.st_dev == other.st_dev && one.st_ino == other.st_ino
 }

@@ -1,15 +1,15 @@
-//! The messages between client and server: tagged messages with one JSON object each. The data of files is not in
-//! messages.
+//! The messages between client and server: tagged messages with one JSON object each. The messages do not contain data
+//! of files.
 //!
-//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can
-//! identify the connection, and accepts requests only after that, so it never trusts the address that a client claims.
-//! Then the client opens a file. It may compare blocks that both sides have ([`Request::Hash`]). It requests blocks in
-//! slots and reads them, or writes them into slots and requests that they are stored. Finally it ends the copy. A slot
-//! is a region of one block, accessible only to this client.
+//! The server welcomes each client that connects ([`Reply::Welcome`], with the number [`GREETING`]) once it can
+//! identify the connection. It accepts requests only after that, so it never trusts the address that a client
+//! advertises. Then the client opens a file. It may compare blocks that both sides have ([`Request::Hash`]). To
+//! download, it requests blocks in slots and reads them. To upload, it writes blocks to slots and requests that they be
+//! stored. Finally it finishes the copy. A slot is a region with the size of a block, and is accessible only to this
+//! client.
 //!
-//! Each request has a number that the client chooses and uses once. It has one reply, which has the same number.
-//! Requests are not ordered among themselves. A reply of a kind that does not answer its request is a protocol
-//! violation.
+//! Each request has a number, which the client chooses and uses once. It has one reply, with the same number. Requests
+//! have no order. A reply of a kind that does not answer its request is a protocol violation.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ pub(crate) const PROTOCOL: u32 = 3;
 /// The tag of all messages.
 pub(crate) const TAG: u64 = 0x7065_7263_6669_6c65;
 
-/// The maximum length of a message in bytes: a path of 4096 bytes, each encoded in six. A server has one buffer of this
-/// length for each client.
+/// The maximum length of a message in bytes. A path of 4096 bytes fits in it, even if each byte is encoded in six. A
+/// server has one buffer of this length for each client.
 pub(crate) const LINE: usize = 32 << 10;
 
 /// The number of slots of a client.
@@ -61,13 +61,13 @@ pub(crate) enum Request {
     Get { path: ServedPath },
     /// Opens this file for writing, with this size and these permissions.
     Put { path: ServedPath, size: u64, mode: u32 },
-    /// Returns the checksum of this block on the server.
+    /// Requests the checksum of this block on the server.
     Hash { block: u64 },
-    /// Puts this block into this slot.
+    /// Copies this block into this slot.
     Fill { block: u64, slot: usize },
-    /// Stores this block from this slot.
+    /// Stores the block that is in this slot.
     Store { block: u64, slot: usize, digest: Digest },
-    /// Ends the copy. `digest` is the checksum of the whole file.
+    /// Finishes the copy. `digest` is the checksum of the complete file.
     Finish { digest: Digest },
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum Reply {
     Stored { block: u64, slot: usize },
     /// The checksums are equal. A written file has its final name.
     Finished,
-    /// The request failed or was rejected. Ends the transfer. `again`: a retry may succeed soon.
+    /// The request failed or was rejected, which ends the transfer. `again` means that a retry may soon succeed.
     Failed { why: String, again: bool },
 }
 
@@ -111,7 +111,7 @@ impl Reply {
     }
 }
 
-/// Formats the request for messages. Of the other side's data, the text contains only numbers.
+/// Formats the request for messages. The text contains only numbers of the other side's data.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// Formats the reply for messages. Of the other side's data, the text contains only numbers.
+/// Formats the reply for messages. The text contains only numbers of the other side's data.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,7 +141,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// The name of a region.
+/// The description of a slot's region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Slot([u8; RemoteMemory::BYTES]);
 

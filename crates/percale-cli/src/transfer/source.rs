@@ -2,17 +2,17 @@
 //!
 //! A copy of a file that changes while it is read is torn: one part is old and another is new. Every write(2) and every
 //! change of the metadata, including one that sets the modification time back, updates the change time of the file. A
-//! store through a shared mapping does so only on file systems that notice it, and only if the page was clean. On file
-//! systems that are known to notice stores ([`SEES_STORES`]), the pages of the file are therefore written first, which
-//! makes them clean. On others, such as tmpfs, all blocks are read a second time after the last was read, and their
-//! checksums are compared. If no block changed between its two readings, the copy equals the file at the moment between
-//! the two passes.
+//! store through a shared mapping does so only on file systems that detect it, and only if the page was clean.
+//! Therefore, on file systems that are known to detect stores ([`SEES_STORES`]), the pages of the file are written
+//! first, which makes them clean. On others, such as tmpfs, all blocks are read a second time after the last was read,
+//! and their checksums are compared. If no block changed between its two readings, the copy equals the file at a time
+//! between the two passes.
 //!
-//! A change time in the recent past might stand for two changes. So if a file was changed a moment ago, opening it
-//! waits until that time is long enough in the past.
+//! A recent change time might represent two changes. Therefore, if a file was changed very recently, opening it waits
+//! until the change time is old enough.
 //!
-//! Not detected: content that changed and changed back between two checks, changes by other hosts to a file on a
-//! network file system, and writes to the disk below the file system.
+//! The following are not detected: content that changed and changed back between two checks, changes by other hosts to
+//! a file on a network file system, and writes to the disk below the file system.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use super::blocks::changed;
 use super::private;
 
-/// The maximum step in which the kernel's file times advance.
+/// The maximum granularity of the kernel's file times.
 const STEP: Duration = Duration::from_millis(20);
 
 /// ext4, XFS, Btrfs, F2FS: a store to a clean page through a mapping updates the file's times.
@@ -86,7 +86,7 @@ impl Source {
         self.before.mode() & 0o777
     }
 
-    /// Returns whether all blocks must be read again before [`unchanged`](Self::unchanged) is conclusive.
+    /// Returns whether all blocks must be read again for [`unchanged`](Self::unchanged) to be reliable.
     pub(crate) const fn needs_second_look(&self) -> bool {
         self.twice
     }
@@ -104,7 +104,7 @@ impl Source {
         self.ends_where_it_says()
     }
 
-    /// Fails if the file has more content than its size, as files of /proc do.
+    /// Fails if the file has more content than its size states, as files of /proc do.
     fn ends_where_it_says(&self) -> io::Result<()> {
         match self.file.read_at(&mut [0], self.size())? {
             0 => Ok(()),
@@ -116,7 +116,7 @@ impl Source {
 }
 
 /// Writes the pages of the file, so that the next store through a mapping updates the change time. Returns the
-/// metadata, and whether the blocks must be read twice. That is the case if the file system is not known to notice
+/// metadata, and whether the blocks must be read twice. This is necessary if the file system is not known to detect
 /// stores, or if the file keeps changing.
 fn settle(file: &File) -> io::Result<(Metadata, bool)> {
     let sees_stores = rustix::fs::fstatfs(file).is_ok_and(|of| SEES_STORES.contains(&(of.f_type as u64)));
@@ -131,8 +131,8 @@ fn settle(file: &File) -> io::Result<(Metadata, bool)> {
         if !sees_stores || file.sync_data().is_err() {
             break;
         }
-        // A store since its page was written has made the page dirty again, and further stores to it would not be
-        // noticed.
+        // A store after its page was written has made the page dirty again. Further stores to the page would not be
+        // detected.
         let now = file.metadata()?;
         if changed_at(&now) == changed_at(&before) {
             return Ok((now, false));

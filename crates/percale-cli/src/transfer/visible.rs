@@ -1,14 +1,14 @@
-//! Makes text of the other side safe to show: it cannot move the cursor, change colours, or hide or reorder other text.
+//! Makes text of the other side safe to print: it cannot move the cursor, change colors, or hide or reorder other text.
 
-/// The maximum number of characters that are shown.
+/// The maximum number of characters in the result.
 const LONGEST: usize = 2048;
 
-/// Returns the text with everything but printable characters and spaces escaped, truncated after 2048 characters.
+/// Returns the text, truncated after 2048 characters. All characters except printable ones and spaces are escaped.
 pub(crate) fn line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// Like [`line`], but keeps line ends.
+/// Like [`line`], but keeps line breaks.
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |character| character == '\n')
 }
@@ -29,8 +29,8 @@ fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Returns whether a character is a control character, or is interpreted by a terminal without being shown: direction,
-/// joining, tags.
+/// Returns whether a character is a control character, or has an effect on a terminal without being displayed:
+/// direction, joining, tags.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character,

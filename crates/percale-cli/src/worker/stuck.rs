@@ -6,8 +6,8 @@ use std::path::Path;
 /// The maximum number of threads described.
 const MOST: usize = 64;
 
-/// Describes the threads of a process and of its descendants: state, system call, and the kernel function in which each
-/// waits.
+/// Describes the threads of a process and of its descendants: the state, the system call, and the kernel function in
+/// which each waits.
 pub(super) fn threads_of(process: u32) -> String {
     let (mut processes, mut threads) = (vec![process], Vec::new());
     while let Some(process) = processes.pop() {
@@ -30,7 +30,7 @@ fn describe(process: u32, task: &Path) -> String {
     format!("{} of {process}, state {state}, call {call}, in {}", word(task, "comm"), word(task, "wchan"))
 }
 
-/// Returns the content of one of the thread's files in /proc, or nothing if it cannot be read.
+/// Returns the content of one of the thread's files in /proc, or an empty string if it cannot be read.
 fn word(task: &Path, name: &str) -> String {
     fs::read_to_string(task.join(name)).unwrap_or_default().trim().to_owned()
 }

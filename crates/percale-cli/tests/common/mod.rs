@@ -1,9 +1,9 @@
-//! Functions that the tests of the command share.
+//! Functions shared by the tests of the command.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Runs the command to its end.
+/// Runs the command until it exits.
 pub(crate) fn percale(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_percale")).args(arguments).output().unwrap()
 }
@@ -13,7 +13,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Waits until a condition holds. Fails the test if it does not hold in time.
+/// Waits until a condition holds. Fails the test if it does not hold before a timeout.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -28,9 +28,9 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Returns whether a process has not ended.
+/// Returns whether a process is still running.
 pub(crate) fn is_running(pid: u32) -> bool {
-    // A zombie has ended; its parent has not yet waited for it.
+    // A zombie has ended, but its parent has not yet waited for it.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
 }

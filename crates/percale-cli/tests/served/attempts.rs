@@ -1,6 +1,6 @@
-//! Attempts of hostile clients, and the service for a well-behaved client in the meantime.
+//! Attempts of hostile clients, and the service for a well-behaved client meanwhile.
 //!
-//! Attempts of each kind are counted, and so are their successes. An attempt succeeds if a file is read or written
+//! The attempts of each kind and the successes among them are counted. An attempt succeeds if a file is read or written
 //! without permission, or if a well-behaved client is not served meanwhile. The results are printed as a table.
 //! PERCALE_LONG=1 makes ten times as many attempts.
 
@@ -16,7 +16,7 @@ pub(crate) const KINDS: [TransportKind; 2] = [TransportKind::Shm, TransportKind:
 /// The time limit for a copy of a small file by a well-behaved client during an attack.
 const HONEST: Duration = Duration::from_secs(20);
 
-/// Counts attempts, and those that succeeded.
+/// Counts attempts and successful attempts.
 #[derive(Default)]
 pub(crate) struct Attempts(Vec<(&'static str, u64, u64)>);
 
@@ -34,7 +34,7 @@ impl Attempts {
         self.0[at].2 += u64::from(succeeded);
     }
 
-    /// Prints the table, and fails the test if there were successes.
+    /// Prints the table, and fails the test if there were successful attempts.
     pub(crate) fn report(&self) {
         for (kind, attempts, successes) in &self.0 {
             println!("hostile client: {attempts:5} x {kind}: {successes} successes");
@@ -43,7 +43,7 @@ impl Attempts {
     }
 }
 
-/// Returns whether a well-behaved client gets a file in time.
+/// Returns whether a well-behaved client gets a file before a timeout.
 pub(crate) fn serves(serving: &Serving, place: &Place, name: &str) -> bool {
     let target = place.path("local/honest");
     let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))

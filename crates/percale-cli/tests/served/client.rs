@@ -44,7 +44,7 @@ impl Client {
         let domain = domain.open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let peer = vector.insert(server).unwrap();
-        // The address of a client that has just closed may become free only after some time.
+        // The address of a client that has just been closed may become free only after some time.
         let until = Instant::now() + PATIENCE;
         let endpoint = loop {
             match domain.endpoint().vector(&vector).bind(address) {
@@ -59,7 +59,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends any bytes.
+    /// Sends arbitrary bytes.
     pub(crate) fn try_say(&self, bytes: &[u8]) -> Result<(), OperationError> {
         let sending = self.endpoint.tagged_send(self.server, TAG, bytes.to_vec()).start()?;
         sending.wait_for(PATIENCE).map(drop)
@@ -87,7 +87,7 @@ impl Client {
         number
     }
 
-    /// Sends a request, and returns the reply, which must have the number of the request.
+    /// Sends a request and returns the reply, which must have the number of the request.
     pub(crate) fn ask(&self, request: &Value) -> Value {
         let number = self.request(request);
         let answered = self.hear();
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-/// Returns the checksum of a block. `only`: the file has no other block.
+/// Returns the checksum of a block. `only` states that the file has no other block.
 pub(crate) fn digest(block: u64, bytes: &[u8], only: bool) -> Vec<u8> {
     use blake3::hazmat::HasherExt;
     let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,4 @@
-//! `percale serve` and `percale cp` as used from the command line.
+//! Tests of `percale serve` and `percale cp` on the command line.
 
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -39,7 +39,7 @@ fn files_of_every_size_are_copied_both_ways_on_both_transports() {
             assert_eq!(there["blake3"], back["blake3"]);
             sums.push(there["blake3"].as_str().unwrap().to_owned());
         }
-        // The published checksum of empty input, and no two checksums are equal.
+        // The first is the published checksum of empty input, and no two checksums are equal.
         assert!(sums[0].starts_with("af1349b9f5f9a1a6") && sums.iter().all(|sum| sum.len() == 64), "{sums:?}");
         sums.sort();
         sums.dedup();
@@ -74,7 +74,7 @@ fn nothing_outside_of_the_directory_is_read_or_written() {
     symlink("../secret", place.path("served/relative")).unwrap();
     symlink("..", place.path("served/up")).unwrap();
     symlink("inside", place.path("served/within")).unwrap();
-    // A prepared part: a link to a file that must not be written.
+    // A prepared part, which is a link to a file that must not be written.
     std::fs::create_dir(place.path("served/.percale-parts")).unwrap();
     place.mode("served/.percale-parts", 0o700);
     symlink(place.path("secret"), place.path("served/.percale-parts/trap")).unwrap();
@@ -101,7 +101,7 @@ fn nothing_outside_of_the_directory_is_read_or_written() {
     }
     for link in ["absolute", "relative"] {
         assert!(refused(&copy(&serving.at(link), &got, &[])).contains("leads out"));
-        // The link itself is replaced, not its target.
+        // The link itself is replaced, and not its target.
         copied(&copy(&source, &serving.at(link), &[]));
         assert!(!place.path(&format!("served/{link}")).is_symlink());
     }
@@ -193,7 +193,7 @@ fn file_changed_since_interruption_is_copied_from_the_start() {
     let mut client = half_way(&serving.at("a"), &place.text("local/b"), "tcp", &part);
     client.kill().unwrap();
     client.wait().unwrap();
-    // Shorter than the existing part.
+    // Now the source is shorter than the existing part.
     place.write("served/a", &content(7, 40 << 20));
     let result = copied(&copy(&serving.at("a"), &place.text("local/b"), &[]));
     assert_eq!(result["resumed_from"], 0);
@@ -235,7 +235,7 @@ fn server_death_is_an_error_not_a_hang() {
         let mut error = String::new();
         client.stderr.take().unwrap().read_to_string(&mut error).unwrap();
         assert_eq!(status.unwrap().code(), Some(1), "{error}");
-        // The loss is detected when it happens, or by the next request.
+        // The end of the server is detected when it occurs, or by the next request.
         assert!(error.contains("the peer is gone") || error.contains("nobody listens"), "{error}");
         assert_eq!((place.names("local"), part.exists()), (vec![".percale-parts".into()], true));
     }

@@ -1,5 +1,5 @@
-//! The state of a copy after a crash, and after a disk error. The disk is a file behind a loop device, which requires a
-//! privileged user. The state of the disk at a given time is a copy of that file.
+//! The state of a copy after a crash and after a disk error. The disk is a file behind a loop device, which requires
+//! privileges. A copy of that file has the state of the disk at the time of copying.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of 64 MiB and mounts it. Returns `None` if that is not permitted here.
+    /// Makes a file system of 64 MiB and mounts it. Returns `None` if this is not permitted.
     fn new(image: &Path, mount: &Path, options: &[&str], how: &str) -> Option<Self> {
         File::create(image).unwrap().set_len(64 << 20).unwrap();
         let made = run("mkfs.ext4", &[&["-q", "-F"], options, &[image.to_str().unwrap()]].concat());
@@ -51,13 +51,13 @@ const NOT_ALLOWED: &str =
 fn completed_copy_survives_a_crash() {
     let place = Place::new("crash");
     let (image, crashed) = (place.path("disk"), place.path("crashed"));
-    // Data that is not synced stays in memory for a minute.
+    // Data that is not synced remains in memory for a minute.
     let Some(disk) = Disk::new(&image, &place.path("served"), &[], "loop,commit=60") else {
         return println!("{NOT_ALLOWED}");
     };
     let server = Serving::start(&place, &["--writable"]);
     for (number, name) in ["local", "served"].iter().enumerate() {
-        // To a server, and from a server to a local file on that disk.
+        // Copy to a server, and from a server to a local file on that disk.
         place.write("local/a", &content(number as u64 + 1, 1_000_000));
         place.write("served/b", b"the old content");
         rustix::fs::sync();
@@ -69,7 +69,7 @@ fn completed_copy_survives_a_crash() {
             copy(&server.at("source"), &place.text("served/b"), &[])
         };
         copied(&output);
-        // The contents of the disk when cp had returned.
+        // The contents of the disk when cp has returned.
         assert!(run("cp", &["--sparse=always", image.to_str().unwrap(), crashed.to_str().unwrap()]));
         let after = Disk::mounted(&crashed, &place.path("after"), "loop").expect("it was mounted before");
         let there = std::fs::read(place.path("after/b")).unwrap_or_default();
@@ -98,7 +98,7 @@ fn failed_fsync_discards_the_whole_part() {
     place.write("local/a", &content(1, 20_000_000));
     place.write("served/first", b"so that directories and tables are there");
     rustix::fs::sync();
-    // The disk below the file system is full: writes of pages fail after write(2) has returned.
+    // The disk below the file system is full. Therefore, writing pages fails after write(2) has returned.
     let (mut fill, chunk) = (File::create(place.path("small/fill")).unwrap(), vec![1; 4096]);
     while std::io::Write::write_all(&mut fill, &chunk).is_ok() {}
     let error = refused(&copy(&place.text("local/a"), &server.at("b"), &["--transport", "tcp"]));

@@ -54,7 +54,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
         let slot = client.open(&put("b", 9))[0];
         let read = client.endpoint.read(client.server, slot.slice(0..64), vec![0; 64]).wait().unwrap_err();
         assert!(matches!(read.cause, Cause::Completion(error) if error.error == ErrorCode::Denied));
-        // More requests than the server has to answer.
+        // Send more requests than the server must answer.
         client.open(&a);
         for _ in 0..500 {
             client.request(&json!({"Hash": {"block": 0}}));
@@ -104,7 +104,7 @@ fn client_may_reconnect_from_its_former_address() {
     }
 }
 
-/// Returns paths that lead out of the directory, to incomplete copies, or to objects that are not files.
+/// Returns paths that lead outside of the directory, to incomplete copies, or to objects that are not files.
 fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
     place.write("secret", b"secret");
     place.write("served/inside", b"inside");
@@ -172,7 +172,7 @@ fn hostile_paths_access_nothing_outside_the_root() {
                 attempts.count("reading outside, or incomplete copies", !got["Failed"].is_object());
                 let request = json!({"Put": {"path": path, "size": 3, "mode": 0o4777}});
                 let opened = client.ask(&request);
-                // A link is replaced, not followed, so only a changed target is a success.
+                // A link is replaced and not followed, so the attempt succeeds only if the target changed.
                 if opened["Opened"].is_object() {
                     panic!("{name} was opened to be written");
                 }
@@ -209,7 +209,7 @@ fn upload_is_not_replaced_by_another_file() {
                     other.ask(&json!({"Finish": {"digest": digest(0, b"OTHER", true)}}));
                 }
             }
-            // A local user interferes as well: another file has the part's name when the upload ends.
+            // A local user also interferes: another file has the part's name when the upload ends.
             let swapped = round % 3 == 2;
             if swapped {
                 std::fs::remove_file(place.path("served/.percale-parts/b")).unwrap();
@@ -269,7 +269,7 @@ fn server_does_not_connect_to_addresses_named_by_clients() {
                 }
             }
             drop(client);
-            // Another process has the address now: the server must not connect to it.
+            // Another process now has the address. The server must not connect to it.
             let mut bound = None;
             eventually("the address is not free", || {
                 bound = std::net::TcpListener::bind(address).ok();

@@ -1,8 +1,7 @@
-//! Servers that violate the protocol, and `percale cp` as their client.
+//! Servers that violate the protocol, with `percale cp` as their client.
 //!
-//! An attempt succeeds if `cp` reports a copy that is not on the disk as reported, leaves a file under the final name
-//! although it failed, sets permissions that the user's mask forbids, prints characters that a terminal interprets, or
-//! does not end.
+//! An attempt succeeds if `cp` reports a copy that is not on the disk as reported, fails but leaves a file with the
+//! final name, sets permissions that the umask forbids, prints characters that a terminal interprets, or does not exit.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -21,16 +20,16 @@ use crate::place::{Place, content, repeats};
 /// The time limit for a copy from a hostile server. The client may wait a minute for an answer.
 const BOUND: Duration = Duration::from_secs(150);
 
-/// The misbehaviour of the server.
+/// The kinds of misbehavior of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
-    /// None: checks that `cp` can use the server of this test.
+    /// No misbehavior. This checks that `cp` can use the server of this test.
     Nothing,
-    /// Two answers for one block, and none for another block, which an earlier attempt left in the part.
+    /// Two answers for one block and none for another block, which an earlier attempt left in the part.
     FilledTwice,
     FilledOther,
     FilledNowhere,
-    /// The checksum of other bytes.
+    /// The checksum of different bytes.
     FalseChecksum,
     StrangeNumbers,
     NoSlots,
@@ -59,13 +58,13 @@ impl Deed {
         matches!(self, Self::OtherSize | Self::StoredOther | Self::StoredTwice | Self::FinishedUnstored)
     }
 
-    /// Returns whether `cp` may report a copy, because the copy is as reported.
+    /// Returns whether `cp` may report success, because the copy is correct.
     const fn may_end_well(self) -> bool {
         matches!(self, Self::Nothing | Self::StrangeNumbers | Self::Mode)
     }
 }
 
-/// All kinds of misbehaviour, each with a name in the table.
+/// All kinds of misbehavior, with their names in the table.
 const DEEDS: &[Deed] = &[
     Deed::Nothing,
     Deed::FilledTwice,
@@ -162,7 +161,7 @@ impl Server {
         }
     }
 
-    /// Answers a request. Returns whether the server leaves.
+    /// Answers a request. Returns whether the server stops.
     fn serve(&mut self, peer: PeerAddress, number: &Value, request: &Value, filled: &mut Vec<(Value, Value)>) -> bool {
         let deed = self.deed;
         let size = self.file.len();
@@ -210,7 +209,7 @@ impl Server {
                 Deed::FilledTwice => {
                     filled.push((number.clone(), reply(block, slot)));
                     if filled.len() == 3 {
-                        // Sent together, so that no answer is read before the last of them has arrived.
+                        // These replies are sent together, so that none is read before the last one has arrived.
                         for (number, reply) in [&filled[0], &filled[1], &filled[1]] {
                             self.answer(peer, number, reply);
                         }
@@ -244,7 +243,7 @@ impl Server {
     }
 }
 
-/// Makes one copy. Returns the reason if the attempt succeeded.
+/// Makes one copy. If the attempt succeeded, returns the reason.
 fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Option<String> {
     let file = content(seed, 2 * BLOCK + 5);
     let (target, source) = (place.path("local/got"), place.path("local/source"));
@@ -262,7 +261,7 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     let (from, to) = if deed.is_upload() { (&source_text, &there) } else { (&there, &target_text) };
     let (status, out, error) = std::thread::scope(|scope| {
         let stop = &stop;
-        // The server ends with its thread, so a server that leaves is gone.
+        // The server ends with its thread, so the client's connection ends when the server stops.
         scope.spawn(move || server.run(stop));
         let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
             .args(["cp", from, to, "--json"])

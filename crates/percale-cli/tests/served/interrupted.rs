@@ -1,9 +1,9 @@
 //! Copies that are interrupted at random times: the client or the server is killed, or the source changes. The copy is
-//! repeated until it is reported as complete. A reported copy must be equal to the source, and incomplete data must
-//! never have the final name.
+//! repeated until it is reported as complete. A copy reported as complete must equal the source, and incomplete data
+//! must never have the final name.
 //!
-//! Ordinary runs make a sample. PERCALE_LONG=1 makes 200 interruptions. PERCALE_SEED repeats the choices of a run (the
-//! exact times depend on the machine).
+//! By default only a sample is run. PERCALE_LONG=1 makes 200 interruptions. PERCALE_SEED repeats the random choices of
+//! a run (the exact times depend on the machine).
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -16,11 +16,11 @@ use serde_json::Value;
 use crate::common::text;
 use crate::place::{Place, Serving, TRANSPORTS, content};
 
-/// The number of interruptions of a sample, and of a long run.
+/// The number of interruptions in a sample, and in a long run.
 const SAMPLE: u32 = 12;
 const ALL: u32 = 200;
 
-/// The number of tries until a copy must be complete. The source does not change any more after a few.
+/// The number of tries after which a copy must be complete. After a few tries the source no longer changes.
 const TRIES: u32 = 8;
 
 /// A random number generator (xorshift).
@@ -41,7 +41,7 @@ enum Blow {
     Nothing,
     ClientDies,
     ServerDies,
-    /// A byte of the source is changed, and its modification time is set back.
+    /// A byte of the source changes, and its modification time is set back.
     SourceChanges,
     /// Another file replaces the source.
     SourceReplaced,
@@ -104,7 +104,7 @@ fn change(source: &Path, blow: Blow, random: &mut Random) {
     }
 }
 
-/// A version of the source: its inode number, and its contents.
+/// A version of the source: its inode number and its contents.
 #[derive(PartialEq, Eq)]
 struct Version(u64, Vec<u8>);
 
@@ -133,7 +133,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
         let blow = if attempt < 2 { BLOWS[random.below(BLOWS.len() as u64) as usize] } else { Blow::Nothing };
         let mut child = start(&from, &to, transport);
         if blow != Blow::Nothing {
-            // A copy of this length takes some 50 to 300 ms.
+            // A copy of this length takes about 50 to 300 ms.
             std::thread::sleep(Duration::from_micros(random.below(250_000)));
         }
         match blow {

@@ -1,4 +1,4 @@
-//! Unusual files and names: files that are written while they are copied, files of /proc, names of any bytes.
+//! Unusual files and names: files that are written while they are copied, files of /proc, and names of arbitrary bytes.
 
 #![expect(unsafe_code, reason = "writes a file through a mapping and takes a lease, as programs do")]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
 
-/// Copies files with any names.
+/// Copies files with arbitrary names.
 fn copy_named(from: &OsStr, to: &OsStr) -> Output {
     Command::new(env!("CARGO_BIN_EXE_percale")).arg("cp").args([from, to]).arg("--json").output().unwrap()
 }
@@ -37,7 +37,7 @@ impl Mapped {
     }
 
     fn store(&self, value: u64) {
-        // SAFETY: the mapping is there, of a file of more than eight bytes that is not made shorter.
+        // SAFETY: the file is mapped, has more than eight bytes, and is not truncated.
         unsafe { &*self.0 }.store(value, Ordering::SeqCst);
     }
 }
@@ -45,8 +45,8 @@ impl Mapped {
 /// Requirements: SRV-012.
 #[test]
 fn stores_through_a_mapping_are_noticed() {
-    // On tmpfs, such a store changes no timestamp of the file. On the file system of a disk, it changes one if the page
-    // was clean.
+    // On tmpfs, such a store updates no timestamp of the file. On a disk file system, it updates one if the page was
+    // clean.
     for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
         for is_upload in [false, true] {
             let place = Place::new(&format!("mapped-{number}-{is_upload}"));
@@ -55,12 +55,12 @@ fn stores_through_a_mapping_are_noticed() {
             std::fs::write(&source, content(11, LONG)).unwrap();
             let file = File::options().read(true).write(true).open(&source).unwrap();
             let mapped = Mapped::new(&file);
-            // The page is dirty before the copy begins, so a store to it changes no timestamp until the page is
+            // The page is dirty before the copy begins, so a store to it updates no timestamp until the page is
             // written.
             mapped.store(0);
             let served = place.path("served/a");
             if !is_upload && std::fs::hard_link(&source, &served).is_err() {
-                // Another file system, which is served itself.
+                // Serve a directory on another file system.
                 drop(serving);
                 let directory = base.join(format!("percale-mapped-dir-{}", std::process::id()));
                 std::fs::create_dir_all(&directory).unwrap();
@@ -82,7 +82,8 @@ fn stores_through_a_mapping_are_noticed() {
     }
 }
 
-/// Copies while the source's first bytes change all the time. No value comes twice: a second reading never finds what the first one found.
+/// Copies while the first bytes of the source change continuously. No value occurs twice, so a second reading never
+/// finds the value of the first.
 fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
     let stop = AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
@@ -191,7 +192,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         prepare();
         rustix::fs::mkfifoat(rustix::fs::CWD, &part, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         copied_to("a pipe");
-        // A part whose process ended after setting the final permissions, and after giving it another name.
+        // A part whose process ended after setting the final permissions and giving it another name.
         prepare();
         place.write("local/.percale-parts/b", &content(13, 5_000_000));
         place.mode("local/.percale-parts/b", 0o444);

@@ -1,4 +1,4 @@
-//! A served directory, its server, and copies to and from it.
+//! A served directory and its server, and copies to and from it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use crate::common::{eventually, percale, text};
 
 pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// The size of interrupted copies, large enough to be interrupted in the middle.
+/// The size of copies that are interrupted. It is large enough for an interruption in the middle.
 pub(crate) const LONG: usize = 160 << 20;
 
-/// A directory that is removed with the test, with `served` and `local` below it.
+/// A directory with `served` and `local` below it. It is removed when the test ends.
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
@@ -61,7 +61,7 @@ impl Drop for Place {
     }
 }
 
-/// A server of a test's directory. It ends with the test.
+/// A server of a test's directory. It is killed when the test ends.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) address: String,
@@ -145,7 +145,7 @@ pub(crate) fn refused(output: &Output) -> String {
 
 #[track_caller]
 pub(crate) fn identical(a: &Path, b: &Path) {
-    // Not `assert_eq!`, which would print both files.
+    // `assert_eq!` is not used, because it would print both files.
     assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{} and {} differ", a.display(), b.display());
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn part_of(target: &Path) -> PathBuf {
     target.parent().unwrap().join(".percale-parts").join(target.file_name().unwrap())
 }
 
-/// Starts a copy, and returns after a large part of it has arrived.
+/// Starts a copy. Returns when a large part of it has arrived.
 pub(crate) fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
     let child = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["cp", from, to, "--transport", transport])

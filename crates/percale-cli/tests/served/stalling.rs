@@ -1,4 +1,4 @@
-//! Clients that mostly follow the protocol of `percale serve`, and try to block the service for others.
+//! Clients that mostly follow the protocol of `percale serve`, but try to block the service for others.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,7 +22,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
     let server = Serving::start(&place, &["--writable"]);
     let mut attempts = Attempts::default();
     for transport in KINDS.repeat(repeats(1) as usize) {
-        // One long message each, which is offered and never sent.
+        // Each of these clients offers one long message and never sends it.
         let stalled: Vec<_> = (0..repeats(3))
             .map(|_| {
                 let client = Client::new(&server.address, transport);
@@ -32,7 +32,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
             .collect();
         attempts.count("an offer whose pull is not answered", !serves(&server, &place, "a"));
         drop(stalled);
-        // Requests with long error replies that are never received.
+        // These clients send requests with long error replies, which they never receive.
         let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
         let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(4000))}).to_string().into_bytes();
         for client in &deaf {
@@ -44,7 +44,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         }
         attempts.count("answers that are not taken", !serves(&server, &place, "a"));
         drop(deaf);
-        // One client has a name locked, and others request it repeatedly.
+        // One client holds the lock of a name, and others request the name repeatedly.
         let locking = Client::new(&server.address, transport);
         locking.open(&put("locked", 10_000_000));
         let asking: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
@@ -55,7 +55,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         }
         attempts.count("a name that is locked", !serves(&server, &place, "a"));
         drop((locking, asking));
-        // More clients than there are places, with and without open files.
+        // These clients outnumber the places. Some of them have an open file.
         let idle: Vec<_> = (0..70)
             .map(|number| {
                 let client = Client::connect(&server.address, transport, "127.0.0.1:0");
@@ -87,7 +87,7 @@ fn long_requests_use_bounded_memory_and_log_space() {
         for _ in 0..repeats(10) {
             let client = Client::new(&server.address, transport);
             let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(2_000_000))}).to_string();
-            // The server may disconnect the client before everything is sent.
+            // The server may disconnect the client before all data is sent.
             let _said: Result<(), _> = client.try_say(long.as_bytes());
             let answered =
                 client.try_hear(Duration::from_secs(20)).is_ok_and(|reply| reply["reply"]["Opened"].is_object());
@@ -111,7 +111,7 @@ fn long_requests_use_bounded_memory_and_log_space() {
 fn unread_output_does_not_block_the_server() {
     let place = Place::new("reader");
     place.write("served/a", b"text");
-    // The server's output is not read from now on.
+    // The server's output is not read.
     let server = Serving::start(&place, &[]);
     let mut attempts = Attempts::default();
     let client = Client::new(&server.address, TransportKind::Tcp);
@@ -136,7 +136,7 @@ fn clients_without_the_key_exhaust_no_resources() {
     shell.args(["-c", script, program, &place.text("served"), &key]);
     let server = Serving::of(&mut shell);
     let mut attempts = Attempts::default();
-    // Strangers that are silent, send half a hello, or send invalid data.
+    // These connections are silent, send half of a hello, or send invalid data.
     let strangers: Vec<_> = (0..repeats(600).min(900))
         .filter_map(|number| {
             let mut stream = std::net::TcpStream::connect(&server.address).ok()?;
@@ -164,7 +164,7 @@ fn file_size_limit_is_an_error_and_the_server_continues() {
     place.write("local/long", &content(1, 6 << 20));
     let program = env!("CARGO_BIN_EXE_percale");
     let mut shell = Command::new("sh");
-    // In units of 512 bytes: 5 MB.
+    // The limit is in units of 512 bytes: 5 MB.
     let script = "ulimit -f 10000 && exec \"$0\" serve \"$1\" --listen 127.0.0.1:0 --json --writable";
     shell.args(["-c", script, program, &place.text("served")]);
     let server = Serving::of(&mut shell);
@@ -173,7 +173,7 @@ fn file_size_limit_is_an_error_and_the_server_continues() {
     assert!(error.contains("File too large"), "{error}");
     assert!(!place.path("served/b").exists());
     assert!(serves(&server, &place, "a"));
-    // The same limit for the client.
+    // The client has the same limit.
     place.write("served/long", &content(1, 6 << 20));
     let script = "ulimit -f 10000 && exec \"$0\" cp \"$1\" \"$2\" --transport tcp";
     let output =
@@ -194,7 +194,7 @@ fn pipes_are_not_opened() {
     let writer = || std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
     let stop = AtomicBool::new(false);
     let opened = std::thread::scope(|scope| {
-        // A writer can open the pipe as soon as there is a reader, even for a short time.
+        // A writer can open the pipe as soon as there is a reader, even if the reader exists only for a short time.
         let watching = scope.spawn(|| {
             let mut opened = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -7,14 +7,14 @@
 
 use libc::{EINTR, EMFILE, ENOMEM, ENOSPC, ENOSYS, EPERM};
 
-/// The calls with this number that are denied.
+/// Selects which of the calls with this number are denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// All calls.
     All,
     /// Calls on descriptors above 2. The lower descriptors belong to the test itself.
     OwnDescriptors,
-    /// Calls that map a descriptor. Memory allocators make the other calls.
+    /// Calls that map a descriptor. The other calls are made by memory allocators.
     OfDescriptors,
     /// Calls on words that processes share (FUTEX_WAIT and FUTEX_WAKE without FUTEX_PRIVATE_FLAG). Locks of this
     /// process need the other calls.
@@ -28,9 +28,9 @@ pub struct Call {
     pub name: &'static str,
     /// The number of the call.
     pub number: i64,
-    /// The calls with this number that are denied.
+    /// Selects which of the calls with this number are denied.
     pub which: Which,
-    /// The errors with which it can fail.
+    /// The errors that the call can return.
     pub errors: &'static [i32],
 }
 
@@ -119,7 +119,7 @@ pub const CALLS: &[Call] = calls! {
     All getrandom SYS_getrandom: EPERM ENOSYS;
 };
 
-/// Calls that are made and not denied, and the reason.
+/// Calls that percale makes but that are not denied, each with the reason.
 pub const EXEMPT: &[(&str, &str)] = &[
     ("execve", "it starts the program"),
     ("exit", "it cannot fail"),

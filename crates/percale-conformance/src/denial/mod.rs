@@ -1,4 +1,4 @@
-//! The denial tier: the system rejects system calls and resources, one at a time, from the start or from the middle of
+//! The denial tests: the system rejects system calls and resources, one at a time, from the start or from the middle of
 //! a run.
 //!
 //! Two processes exchange messages and access each other's memory. One of them is denied a call. Allowed outcomes are:
@@ -20,10 +20,10 @@ pub use self::filter::deny;
 /// The time within which both sides must have an outcome.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// The text with which an outcome is rejected if its error names no call.
+/// The text that reports an outcome whose error does not name the denied call.
 pub const UNNAMED: &str = "the error does not name the call";
 
-/// The times from which on a call is denied.
+/// The times at which the denial of a call can begin.
 pub const TIMES: [&str; 2] = ["start", "middle"];
 
 /// The transports that are allowed.
@@ -36,7 +36,7 @@ pub struct Case {
     pub call: &'static Call,
     /// The error that it returns.
     pub error: i32,
-    /// The time from which on the call is denied.
+    /// The time at which the denial begins.
     pub when: &'static str,
     /// The allowed transports: `any` or `tcp`.
     pub transport: &'static str,
@@ -62,7 +62,7 @@ pub const fn name_of(error: i32) -> &'static str {
     }
 }
 
-/// Returns all cases. Without `long`, returns those with EPERM and some of the others.
+/// Returns all cases. Without `long`, returns the cases with EPERM and some of the others.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let all = CALLS.iter().flat_map(|call| {
@@ -80,7 +80,7 @@ pub fn cases() -> Vec<Case> {
     sampled.map(|(_, case)| case).collect()
 }
 
-/// The reported outcome of a side.
+/// The reported outcome of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The exchange works over this transport, for this reason.
@@ -184,7 +184,7 @@ impl Clock {
         Self(Instant::now())
     }
 
-    /// Returns the time that remains of the limit for both sides.
+    /// Returns the remaining part of the limit for both sides.
     #[must_use]
     pub fn left(&self) -> Duration {
         (LIMIT * crate::watchdog::patience() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())

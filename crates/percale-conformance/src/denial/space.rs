@@ -4,8 +4,8 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The numbers of bytes that a process may map in addition: less than a thread's stack; a little more than one, which
-/// leaves no room for the memory of a pair or of a peer; and more.
+/// The numbers of additional bytes that a process may map. Some are less than a thread's stack. Some are slightly more
+/// than one, which leaves no room for the memory of a pair or of a peer. The others are larger.
 pub const BEYOND: [u64; 11] = [
     0,
     64 << 10,
@@ -30,7 +30,7 @@ pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_MMAP_MAX_", "0"),
 ];
 
-/// An error of a process that cannot map more memory contains one of these words.
+/// The error of a process that cannot map more memory contains one of these words.
 pub const SAYS: [&str; 3] = ["memory", "thread", "ulimit -v"];
 
 /// Limits the memory of this process to `beyond` bytes more than it has mapped.

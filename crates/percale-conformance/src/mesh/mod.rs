@@ -1,8 +1,8 @@
-//! Endpoints of one process that are driven together by one thread, and their reports.
+//! Endpoints of one process that one thread drives together, and their reports.
 //!
-//! Stations are identified by number, modulo the number of stations: on a transport where an endpoint can reach only
-//! itself, a test that sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all
-//! reports go to one map.
+//! Stations are identified by number, modulo the number of stations. On a transport where an endpoint can reach only
+//! itself, a test that sends from 0 to 1 therefore sends from an endpoint to itself. Contexts are unique in a mesh, so
+//! all reports go to one map.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -59,12 +59,12 @@ pub struct Mesh<F: Fabric> {
     _watchdog: Watchdog,
 }
 
-/// The number of times that [`Mesh::nothing`] and [`Mesh::turns`] drive everything to show that something does not
-/// happen.
+/// The number of times that [`Mesh::nothing`] and [`Mesh::turns`] drive all stations to show that an event does not
+/// occur.
 pub const MANY: usize = 400;
 
 impl<F: Fabric> Mesh<F> {
-    /// Makes `count` endpoints that have each other's addresses (one, if the transport has no others).
+    /// Makes `count` endpoints that have each other's addresses. Makes only one if its endpoints cannot reach others.
     #[must_use]
     #[track_caller]
     pub fn new(count: usize) -> Self {
@@ -142,18 +142,18 @@ impl<F: Fabric> Mesh<F> {
         &self.station(number).endpoint
     }
 
-    /// Returns the address of this station, which is the same in the vectors of all stations.
+    /// Returns the address of this station. It is the same in the vectors of all stations.
     #[must_use]
     pub fn peer(&self, number: usize) -> PeerAddress {
         PeerAddress((number % self.stations.len()) as u64)
     }
 
-    /// Closes a station. It is no longer driven.
+    /// Closes a station, which is no longer driven.
     pub fn close(&mut self, number: usize) {
         self.stations[number] = None;
     }
 
-    /// Puts a station in the place of a closed one.
+    /// Replaces a closed station by this one.
     pub fn open(&mut self, number: usize, station: Station) {
         self.stations[number] = Some(station);
     }
@@ -224,7 +224,7 @@ impl<F: Fabric> Mesh<F> {
         self.reports.borrow_mut().get_mut(&context)?.pop_front()
     }
 
-    /// Waits for an operation's success.
+    /// Waits for the success of an operation.
     #[track_caller]
     pub fn done(&self, context: u64) -> Entry {
         match self.report(context) {
@@ -241,7 +241,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Waits for an operation's failure.
+    /// Waits for the failure of an operation.
     #[track_caller]
     pub fn failed(&self, context: u64) -> ErrorEntry {
         match self.report(context) {
@@ -250,7 +250,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives everything for a while, and asserts that nothing is reported on an operation.
+    /// Drives all stations for a while, and asserts that nothing is reported on an operation.
     #[track_caller]
     pub fn nothing(&self, context: u64) {
         self.turns(MANY);
@@ -259,7 +259,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Posts a send, and drives everything while there is no room for it.
+    /// Posts a send. Drives all stations while there is no room for it.
     #[track_caller]
     pub fn send(&self, from: usize, to: usize, send: Send) -> u64 {
         self.until(|| match self.try_send(from, self.peer(to), send) {
@@ -281,7 +281,7 @@ impl<F: Fabric> Mesh<F> {
         unsafe { self.endpoint(from).post_send(&work) }.map(|()| context)
     }
 
-    /// Injects a message, and drives everything while there is no room.
+    /// Injects a message. Drives all stations while there is no room for it.
     #[track_caller]
     pub fn inject(&self, from: usize, to: usize, tag: Option<u64>, bytes: &[u8]) {
         self.until(|| match self.endpoint(from).inject_with(self.peer(to), bytes, tag, None) {
@@ -296,7 +296,7 @@ impl<F: Fabric> Mesh<F> {
     pub fn write(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
         let RmaWork { peer, context, flags, .. } = work;
-        // Writes that can be posted with either call use the two calls in turn.
+        // Writes that can be posted with either call use the two calls alternately.
         let posted = match (local.as_slice(), pieces) {
             // SAFETY: as in `try_send`.
             (&[local], &[piece]) if self.other_way.replace(!self.other_way.get()) => unsafe {
@@ -376,7 +376,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Returns a read or a write, to be posted in another way.
+    /// Returns a read or a write, for a test that posts it itself.
     #[must_use]
     pub fn rma(&self, to: usize, local: Segments, pieces: &[RemoteMemory]) -> RmaWork {
         let remote = RemotePieces::new(pieces).expect("a few pieces");
@@ -404,7 +404,7 @@ impl<F: Fabric> Mesh<F> {
     }
 
     /// Waits until everything that `from` has sent to `to` so far has arrived. To detect this, it sends one more
-    /// message with a separate tag.
+    /// message, with a separate tag.
     #[track_caller]
     pub fn settle(&self, from: usize, to: usize) {
         const MARK: u64 = 0xffff_5e77_1e00_0000;
@@ -428,12 +428,12 @@ impl<F: Fabric> Mesh<F> {
         self.done(received);
     }
 
-    /// Drives everything until a safe operation is over.
+    /// Drives all stations until an operation of the safe API is over.
     pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         self.until(polled(operation))
     }
 
-    /// Drives everything for at most this long, for effects that depend on time.
+    /// Drives all stations until `done` returns true, for at most this time.
     pub fn during(&self, time: Duration, mut done: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < time {

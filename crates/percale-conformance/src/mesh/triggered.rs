@@ -41,14 +41,14 @@ impl<F: Fabric> Mesh<F> {
         (operation, context)
     }
 
-    /// Returns a send, to be posted in another way.
+    /// Returns a send, for a test that posts it itself.
     #[must_use]
     pub fn sending(&self, to: usize, send: Send) -> Operation {
         let Send { segments, tag, data, flags } = send;
         Operation::Send(SendWork { peer: self.peer(to), segments, tag, data, context: 0, flags })
     }
 
-    /// Returns a receive, to be posted in another way.
+    /// Returns a receive, for a test that posts it itself.
     #[must_use]
     pub fn receiving(&self, receive: Receive) -> Operation {
         let Receive { segments, tag, from, flags, .. } = receive;

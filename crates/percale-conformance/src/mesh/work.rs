@@ -68,7 +68,7 @@ impl Receive {
         Self { segments, tag: None, from: PeerAddress::UNSPECIFIED, flags, context: None }
     }
 
-    /// Makes a receive that looks for a message without receiving it.
+    /// Makes a receive that reports a message without receiving it.
     #[must_use]
     pub fn peek(flags: OpFlags) -> Self {
         Self::vector(Segments::EMPTY).with(OpFlags::PEEK | flags)
@@ -88,7 +88,7 @@ impl Receive {
         self
     }
 
-    /// Sets the context, which is otherwise a new one.
+    /// Sets the context. The default is a new one.
     #[must_use]
     pub const fn context(mut self, context: u64) -> Self {
         self.context = Some(context);

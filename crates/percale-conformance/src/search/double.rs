@@ -1,8 +1,8 @@
 //! The test double of libibverbs: its location, and the commands sent to it.
 //!
-//! A program cannot make a real device fail, but it can make the test double fail. So runs over verbs use only the test
-//! double: at steps of a run, its devices fail, its queues overflow, its ports go down and change their addresses, and
-//! its requests are delayed.
+//! A program cannot make a real device fail, but it can make the test double fail. Therefore runs over verbs use only
+//! the test double. At steps of a run, its devices fail, its queues overflow, its ports go down and change their
+//! addresses, and its requests are delayed.
 
 #![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
 
@@ -10,13 +10,13 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The variable that names the library to use instead of libibverbs.
+/// The environment variable with the path of the library that is used instead of libibverbs.
 pub(super) const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
 /// The file name of the test double.
 const FILE: &str = "libpercale_verbs_double.so";
 
-/// Returns the path of the test double: the one that the variable names, or the one next to this program.
+/// Returns the path of the test double: the value of the environment variable, or the file next to this program.
 pub(super) fn path() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(LIBRARY) {
         let named = PathBuf::from(named);
@@ -38,13 +38,13 @@ fn control() -> Control {
         // SAFETY: the test double declares the function with this type.
         let control =
             *unsafe { library.get::<Control>(b"percale_verbs_double\0") }.expect("the double has its function");
-        // The library stays loaded as long as the process lives.
+        // The library stays loaded until the process ends.
         std::mem::forget(library);
         control
     })
 }
 
-/// Executes commands. Returns whether this succeeded (an event may name an object that does not exist).
+/// Executes commands. Returns false if one fails, because an event may name an object that does not exist.
 pub(super) fn tell(commands: &str) -> bool {
     let text = CString::new(commands).expect("no zero");
     // SAFETY: the text ends with a zero byte.

@@ -1,7 +1,7 @@
-//! Draws a run from a seed.
+//! Generates a random run from a seed.
 //!
-//! Each run draws its own weights: most kinds of steps are absent from most runs, and frequent in others. This leads to
-//! combinations that uniform weights would not produce.
+//! Each run has its own random weights: most kinds of steps do not occur in most runs, and are frequent in others. This
+//! produces combinations that uniform weights would not.
 
 use super::step::{
     AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, LONG,
@@ -10,7 +10,7 @@ use super::step::{
 };
 use crate::random::Random;
 
-/// The number of steps of a long run, and the inverse of the share of its life events that are kept.
+/// The number of steps of a long run, and the inverse of the fraction of its lifecycle events that are kept.
 const LONG_STEPS: usize = 5_000;
 const LIFE_KEPT: usize = 40;
 
@@ -22,7 +22,7 @@ fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Plan {
-    /// Draws the run of this seed.
+    /// Draws the run for this seed.
     #[must_use]
     pub fn new(seed: u64, transport: Transport) -> Self {
         let mut random = Random::new(seed ^ 0x7365_6172_6368);
@@ -114,11 +114,11 @@ impl<'r> Generator<'r> {
         if !settings.breaks && settings.devices.is_none() {
             weights[13] = 0;
         }
-        // Life events are less frequent than operations, but not rare.
+        // Lifecycle events are less frequent than operations, but not rare.
         for life in [11, 12, 13, 20] {
             weights[life] = weights[life].min(4);
         }
-        // Each kind of misbehaviour is in few runs, so that it does not hide other faults.
+        // Each kind of misbehaving waker occurs in few runs, so that it does not hide other faults.
         let wakings = match random.below(12) {
             0 => vec![Waking::Quiet, Waking::Panics],
             1 => vec![Waking::Quiet, Waking::CallsOnDrop],
@@ -172,7 +172,8 @@ impl<'r> Generator<'r> {
         steps
     }
 
-    /// Draws the steps of a long run. It keeps few of the drawn life events. A closed endpoint is soon opened again.
+    /// Draws the steps of a long run. It keeps few of the drawn lifecycle events. A closed endpoint is opened again
+    /// soon.
     fn long_steps(&mut self) -> Vec<Step> {
         let mut long = Vec::with_capacity(LONG_STEPS);
         let mut closed: Vec<(usize, u8)> = Vec::new();
@@ -287,7 +288,7 @@ impl<'r> Generator<'r> {
         Step::Receive { at, from, tag, len, by, slot: self.slot() }
     }
 
-    /// Draws a way to access memory.
+    /// Draws the kind of an access to memory.
     fn way(&mut self) -> AccessBy {
         let ways = [
             AccessBy::Write,
@@ -304,7 +305,7 @@ impl<'r> Generator<'r> {
         one_of(self.random, &ways)
     }
 
-    /// Draws an event of a device. If connections may not break, the device loses nothing.
+    /// Draws an event of a device. If connections must not break, draws only events that do not break one.
     fn device(&mut self) -> DeviceStep {
         use Request::{Bind, Connect, Invalidate, Read, Receive, Send, Write};
         let with_tcp = self.devices.is_some_and(|devices| devices.with_tcp);
@@ -347,7 +348,7 @@ impl<'r> Generator<'r> {
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
     }
 
-    /// Draws a step that gives up a handle.
+    /// Draws a step that ends the use of a handle.
     fn handle_end(&mut self) -> Step {
         let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }

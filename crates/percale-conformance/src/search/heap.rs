@@ -1,8 +1,8 @@
-//! An allocator for the search: it counts allocated memory, fills freed memory with a pattern, holds it back for a
+//! An allocator for the search. It counts allocated memory, fills freed memory with a pattern, quarantines it for a
 //! while, and detects writes to it.
 //!
-//! So a payload that is read from freed memory is wrong, and a late write is detected without a sanitizer. Under
-//! AddressSanitizer, which detects more, memory is freed at once.
+//! Therefore a payload that is read from freed memory is wrong, and a late write is detected without a sanitizer. Under
+//! AddressSanitizer, which detects more, memory is freed immediately.
 
 #![expect(unsafe_code, reason = "is an allocator")]
 
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 /// The byte that fills freed memory.
 const FREED: u8 = 0xdd;
 
-/// The number of blocks that are held back.
+/// The number of blocks in the quarantine.
 const HELD: usize = 2_048;
 
-/// The maximum size of a block that is held back. Larger blocks are freed at once.
+/// The maximum size of a quarantined block. Larger blocks are freed immediately.
 const LARGEST: usize = 64 << 10;
 
-/// Whether all memory is freed at once.
+/// Whether all memory is freed immediately.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// The number of bytes in use.
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
-/// The number of freed blocks that were written while they were held back, and the size of the last of them.
+/// The number of freed blocks that were written while they were quarantined, and the size of the last of them.
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
 static WRITTEN_SIZE: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,7 +41,7 @@ pub struct Quarantine {
 unsafe impl Sync for Quarantine {}
 
 impl Quarantine {
-    /// Makes an allocator that holds back no blocks.
+    /// Makes an allocator with an empty quarantine.
     #[must_use]
     pub const fn new() -> Self {
         let none = (std::ptr::null_mut(), 0, 0);
@@ -70,7 +70,7 @@ impl Default for Quarantine {
     }
 }
 
-/// Leaves freed memory to AddressSanitizer if the program contains it. Returns whether it does.
+/// Disables the quarantine if the program contains AddressSanitizer. Returns whether it does.
 pub fn leave_to_sanitizer() -> bool {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) };
@@ -90,24 +90,24 @@ pub fn written() -> Option<usize> {
     (WRITTEN.swap(0, Ordering::Relaxed) > 0).then(|| WRITTEN_SIZE.load(Ordering::Relaxed))
 }
 
-// SAFETY: blocks come from the system's allocator, and are returned to it once, later.
+// SAFETY: blocks come from the system's allocator, and each is returned to it once.
 unsafe impl GlobalAlloc for Quarantine {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
         if layout.size() > LARGEST || AT_ONCE.load(Ordering::Relaxed) {
-            // SAFETY: the caller guarantees the requirements.
+            // SAFETY: the caller meets the requirements.
             return unsafe { System.dealloc(ptr, layout) };
         }
         // SAFETY: the block belonged to the caller, which does not use it any more.

@@ -1,13 +1,13 @@
-//! The model: the operations that were posted, and the ways in which they may end.
+//! The model: the posted operations, and the allowed ends of each.
 //!
 //! The ledger does not refer to endpoints. The code that drives endpoints, in this process or in others, records posted
-//! operations and their reports, and gets a [`Fault`] if a report is impossible. The ledger checks:
+//! operations and their reports. It gets a [`Fault`] if a report is impossible. The ledger checks:
 //!
-//! 1. An operation ends once, and in an allowed way: [`Ledger::end`].
-//! 2. A message arrives once, at a receive that matches it, at its target endpoint, with the length, the tag, the data
-//!    and the bytes of its send: [`Ledger::arrive`].
-//! 3. Of two receives that match the same messages, the one that was posted first received the message that was sent
-//!    first, for each sender.
+//! 1. An operation ends exactly once, with an allowed result: [`Ledger::end`].
+//! 2. A message arrives exactly once, at its target endpoint, at a receive that matches it, with the length, the tag,
+//!    the data and the bytes of its send: [`Ledger::arrive`].
+//! 3. If two receives match the same messages, the receive that was posted first receives the message that was sent
+//!    first. This holds for the messages of each sender.
 //!
 //! Operations are numbered. The number is the context of the operation and the data of its message (if it has data),
 //! and determines the contents of the message.
@@ -21,7 +21,7 @@ use super::payload;
 /// An observation that violates a guarantee of percale.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// The kind of the violation. It is stable, and the same for the same cause.
+    /// The kind of the violation. Faults with the same cause have the same kind.
     pub kind: &'static str,
     /// A description of the observation.
     pub text: String,
@@ -42,7 +42,7 @@ pub type Verdict<T = ()> = Result<T, Fault>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Life(pub u32);
 
-/// An address at which endpoints are opened one after the other.
+/// An address at which endpoints are opened, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(pub u32);
 
@@ -68,15 +68,15 @@ pub struct Message {
     pub len: usize,
     /// The tag. `None` for an untagged message.
     pub tag: Option<u64>,
-    /// Whether it has its number as remote completion data.
+    /// Whether its remote completion data is its number.
     pub has_data: bool,
-    /// Whether it was posted immediately, so that its position among the messages of its sender is known.
+    /// Whether it was posted immediately. Its position among the messages of its sender is then known.
     pub is_ordered: bool,
-    /// Whether it must wait for the operations that its sender posted before.
+    /// Whether it must wait for the operations that its sender posted before it.
     pub is_fenced: bool,
     /// The number of times that it was received.
     pub arrivals: u32,
-    /// Whether an event may have lost it.
+    /// Whether it may have been lost in an event.
     pub may_be_lost: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct Receive {
     pub criteria: Criteria,
     /// The size of its buffer in bytes.
     pub capacity: usize,
-    /// Whether it receives the oldest of all waiting messages that match. A claimed message was chosen before.
+    /// Whether it receives the oldest of all waiting messages that match. A receive of a claimed message does not.
     pub is_ordered: bool,
 }
 
@@ -137,7 +137,7 @@ pub struct Report<'a> {
     pub data: Option<u64>,
     /// The reported sender.
     pub source: Option<Place>,
-    /// The bytes in the receive's memory.
+    /// The bytes in the receive buffer.
     pub bytes: &'a [u8],
     /// The number of bytes that did not fit.
     pub overflow: usize,
@@ -160,14 +160,14 @@ pub struct Operation {
     pub is_cancelled: bool,
     /// Whether it has ended.
     pub is_over: bool,
-    /// Whether its endpoint was closed, or its handle is gone. Its end need not be reported any more, but may be
+    /// Whether its endpoint was closed, or its handle was dropped. Its end need not be reported any more, but may be
     /// reported once.
     pub is_closed: bool,
-    /// Whether it is a shared receive whose end a closed member may have reported to its own queue, which is gone.
+    /// Whether it is a shared receive that a closed member may have reported to its own queue, which no longer exists.
     pub may_vanish: bool,
-    /// Whether it may fail because its peer is gone, or a connection was broken.
+    /// Whether it may fail because its peer was closed or a connection broke.
     pub may_fail: bool,
-    /// Whether the access may be denied, because a key or the memory may be gone.
+    /// Whether the access may be denied, because a key or the memory may no longer be valid.
     pub may_be_denied: bool,
     /// Whether the access must be denied.
     pub must_be_denied: bool,
@@ -176,7 +176,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Returns whether its end is still to be reported.
+    /// Returns whether a report of its end is still expected.
     #[must_use]
     pub const fn must_end(&self) -> bool {
         !self.is_over && !self.is_closed && !self.may_vanish && self.is_reported
@@ -190,17 +190,17 @@ struct Arrival {
     message: u64,
 }
 
-/// The number of earlier arrivals of a stream with which a new one is compared.
+/// The number of earlier arrivals of a stream that are compared with a new one.
 const COMPARED: usize = 48;
 
-/// The posted operations, and their ends.
+/// The posted operations and their results.
 #[derive(Debug, Default)]
 pub struct Ledger {
     next: u64,
     operations: HashMap<u64, Operation>,
     messages: HashMap<u64, Message>,
     receives: HashMap<u64, Receive>,
-    /// The arrivals from a sender at a location, with the receives that received them.
+    /// The arrivals from a sender at one location, with their receives.
     streams: HashMap<(Life, Life, Home), VecDeque<Arrival>>,
     posted: u64,
     arrived: u64,
@@ -241,7 +241,7 @@ impl Ledger {
         self.receives.insert(id, receive);
     }
 
-    /// Removes an operation that was rejected.
+    /// Removes a rejected operation.
     pub fn refuse(&mut self, id: u64) {
         self.posted -= u64::from(self.operations.remove(&id).is_some());
         self.messages.remove(&id);
@@ -254,7 +254,7 @@ impl Ledger {
         self.operations.get(&id)
     }
 
-    /// Returns an operation, to change it.
+    /// Returns a mutable reference to an operation.
     pub fn operation_mut(&mut self, id: u64) -> Option<&mut Operation> {
         self.operations.get_mut(&id)
     }
@@ -274,7 +274,7 @@ impl Ledger {
         ids
     }
 
-    /// Returns the message of an operation, to change it.
+    /// Returns a mutable reference to the message of an operation.
     pub fn message_mut(&mut self, id: u64) -> Option<&mut Message> {
         self.messages.get_mut(&id)
     }
@@ -285,7 +285,7 @@ impl Ledger {
         self.messages.get(&id)
     }
 
-    /// Returns the messages, to change them.
+    /// Returns mutable references to all messages.
     pub fn messages_mut(&mut self) -> impl Iterator<Item = (u64, &mut Message)> {
         self.messages.iter_mut().map(|(id, message)| (*id, message))
     }
@@ -295,12 +295,12 @@ impl Ledger {
         self.messages.iter().map(|(id, message)| (*id, message))
     }
 
-    /// Returns the operations that have not ended, to change them.
+    /// Returns mutable references to the operations that have not ended.
     pub fn pending_mut(&mut self) -> impl Iterator<Item = (u64, &mut Operation)> {
         self.operations.iter_mut().filter(|(_, operation)| !operation.is_over).map(|(id, operation)| (*id, operation))
     }
 
-    /// Returns the operations that must still end, oldest first.
+    /// Returns the operations whose end is required, oldest first.
     #[must_use]
     pub fn pending(&self) -> Vec<u64> {
         let open = self.operations.iter().filter(|(_, operation)| operation.must_end());
@@ -309,15 +309,15 @@ impl Ledger {
         ids
     }
 
-    /// Records that a member of the shared context was closed together with its own queue. Shared receives that it
-    /// reported there are not read any more.
+    /// Records that a member of the shared context was closed together with its own queue. The shared receives that it
+    /// reported there will not be read.
     pub fn vanish(&mut self) {
         for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
             operation.may_vanish |= matches!(operation.what, "shared receive" | "shared multi-receive");
         }
     }
 
-    /// Returns the shared receives whose reports [may be gone](Self::vanish), oldest first.
+    /// Returns the shared receives whose reports [may be lost](Self::vanish), oldest first.
     #[must_use]
     pub fn vanished(&self) -> Vec<u64> {
         let some = self.operations.iter().filter(|(_, operation)| !operation.is_over && operation.may_vanish);
@@ -326,8 +326,8 @@ impl Ledger {
         ids
     }
 
-    /// Records that everything to or from this address may fail or be lost, because its endpoint was closed or a
-    /// connection was broken.
+    /// Records that all messages and operations from or to this address may fail or be lost, because its endpoint was
+    /// closed or a connection broke.
     pub fn harm(&mut self, place: Option<Place>, life: Option<Life>) {
         for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
             let peer = place.is_none() || operation.peer.is_none() || operation.peer == place;
@@ -341,7 +341,7 @@ impl Ledger {
     /// Records that an operation ended.
     ///
     /// # Errors
-    /// Fails if there is no such operation, if it had already ended, or if it may not fail with this error.
+    /// Fails if there is no such operation, if it had already ended, or if this error is not allowed.
     pub fn end(&mut self, id: u64, result: Result<(), (ErrorCode, &str)>) -> Verdict {
         let Some(operation) = self.operations.get_mut(&id) else {
             return Err(Fault::new(
@@ -374,7 +374,7 @@ impl Ledger {
         };
         let what = operation.what;
         let may = match code {
-            // The end of a group is reported in several ways.
+            // The end of a group is reported with different errors.
             _ if what == "collective" && operation.may_fail => !matches!(code, ErrorCode::Fault | ErrorCode::Protocol),
             ErrorCode::Canceled => operation.is_cancelled || operation.may_fail || operation.is_closed,
             ErrorCode::PeerDied
@@ -441,7 +441,7 @@ impl Ledger {
         if let Some(why) = payload::describe(number, report.bytes) {
             return fault("wrong bytes", why);
         }
-        // Messages to different members have no order.
+        // Messages to different members are not ordered.
         if message.is_ordered && receive.is_ordered && message.to == at.1 {
             let from = message.from;
             self.follows(at.0, from, id, &receive, report.offset, number)?;
@@ -449,7 +449,7 @@ impl Ledger {
         Ok(number)
     }
 
-    /// Records the arrival of a message of `len` bytes of which too few were received to identify it. It may be any
+    /// Records the arrival of a message of `len` bytes. Too few of them were received to identify it. It can be any
     /// message that matches.
     pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
         self.arrived += 1;
@@ -458,7 +458,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a peek found a message, and left or discarded (`taken`) it.
+    /// Records that a peek found a message, and discarded it if `taken` is set.
     ///
     /// # Errors
     /// Fails if there is no such message.
@@ -485,7 +485,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks the order of messages and receives.
+    /// Checks that messages and receives are in order.
     fn follows(&mut self, at: Life, from: Life, id: u64, receive: &Receive, offset: usize, message: u64) -> Verdict {
         let stream = self.streams.entry((from, at, receive.home)).or_default();
         for other in stream.iter() {

@@ -1,9 +1,9 @@
-//! Memory that is lent to operations, and checked after it came back.
+//! Memory that is lent to operations, and checked after it was returned.
 //!
-//! A [`Lent`] buffer has its own pages, and is surrounded by canaries. After its operation has ended it is
-//! [returned](Lender::take_back): the canaries are checked, and the buffer is overwritten at once. It is checked again
-//! later, so a late write is detected. Some buffers become inaccessible instead: an access by a thread of this process
-//! then raises a signal, which [`watch_signals`] reports.
+//! A [`Lent`] buffer has its own pages, and is surrounded by canaries. When its operation has ended it is
+//! [returned](Lender::take_back): the canaries are checked, and the buffer is overwritten immediately. It is checked
+//! again later, which detects late writes. Some buffers become inaccessible instead. An access by a thread of this
+//! process then raises a signal, which [`watch_signals`] reports.
 
 #![expect(unsafe_code, reason = "maps, protects and unmaps pages of its own, and handles a signal")]
 
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// The byte that surrounds a buffer.
 const CANARY: u8 = 0xc7;
 
-/// The treatment of a buffer after it came back.
+/// What happens to a buffer after its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// It is overwritten, and checked later.
@@ -32,7 +32,7 @@ pub enum Watch {
     Reuse,
 }
 
-/// Memory that is lent.
+/// Lent memory.
 #[derive(Debug)]
 pub struct Lent {
     base: *mut u8,
@@ -60,7 +60,7 @@ impl Lent {
         unsafe { Segment::new(self.base.wrapping_add(self.offset), self.len) }
     }
 
-    /// Copies `len` bytes from `offset` on.
+    /// Copies `len` bytes, starting at `offset`.
     ///
     /// # Panics
     /// Panics if the range is not within the buffer.
@@ -84,13 +84,13 @@ impl Lent {
     }
 
     fn whole(&self) -> &[u8] {
-        // SAFETY: the pages are mapped and readable. The operation that could write them has given them back.
+        // SAFETY: the pages are mapped and readable, and the operation that could write them has returned them.
         unsafe { std::slice::from_raw_parts(self.base, self.mapped) }
     }
 
     fn paint(&mut self, len: usize) {
         self.len = len;
-        // At the end of the last page, or up to 7 bytes before it, to be aligned.
+        // The buffer is at the end of the last page, or up to 7 bytes before it for alignment.
         self.offset = (self.mapped - len) & !7;
         // SAFETY: the pages are mapped and writable, and not lent to an operation.
         unsafe { std::ptr::write_bytes(self.base, CANARY, self.mapped) };
@@ -108,7 +108,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: only this buffer uses the pages, and they are not used any more.
+        // SAFETY: only this buffer uses the pages, and they are not used afterwards.
         unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + PAGE) }.unwrap_or_default();
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Lent {
 #[derive(Debug)]
 struct Returned {
     lent: Lent,
-    /// The number with whose contents the buffer was overwritten.
+    /// The ID of the contents that the buffer was overwritten with.
     id: u64,
     watch: Watch,
 }
@@ -129,7 +129,7 @@ pub struct Lender {
     free: Vec<Lent>,
 }
 
-/// The number of returned buffers that are kept to be checked again.
+/// The number of returned buffers that are kept for a second check.
 const KEPT: usize = 512;
 
 /// A bit that distinguishes the contents of returned buffers from those of lent ones.
@@ -139,10 +139,10 @@ impl Lender {
     /// Lends a buffer of `len` bytes.
     ///
     /// # Errors
-    /// Fails if memory that had come back was changed since.
+    /// Fails if memory was changed after its return.
     ///
     /// # Panics
-    /// Panics if the system has no memory.
+    /// Panics if the system is out of memory.
     pub fn lend(&mut self, len: usize) -> Verdict<Lent> {
         let mapped = len.max(1).div_ceil(PAGE) * PAGE;
         if let Some(at) = self.free.iter().rposition(|free| free.mapped == mapped) {
@@ -186,7 +186,7 @@ impl Lender {
         let id = GONE | owner;
         lent.write(&payload::of(id, lent.len));
         if watch == Watch::Forbid {
-            // SAFETY: only the buffer uses the pages, and they are not used any more.
+            // SAFETY: only the buffer uses the pages, and they are not used afterwards.
             unsafe { rustix::mm::mprotect(lent.base.cast(), lent.mapped, MprotectFlags::empty()) }.expect("pages");
         }
         if watch == Watch::Reuse {
@@ -204,10 +204,10 @@ impl Lender {
         Ok(())
     }
 
-    /// Checks all memory that came back.
+    /// Checks all returned memory.
     ///
     /// # Errors
-    /// Fails if some of it was changed since.
+    /// Fails if some of it was changed after its return.
     pub fn check_all(&mut self) -> Verdict {
         while let Some(returned) = self.returned.pop_front() {
             check(returned)?;
@@ -238,17 +238,17 @@ fn check(returned: Returned) -> Verdict<Option<Lent>> {
     Ok(Some(lent))
 }
 
-/// Buffers of safe operations that came back, were overwritten, and are checked later.
+/// Buffers that safe operations have returned. They are overwritten, and checked later.
 #[derive(Debug, Default)]
 pub struct Returns {
     kept: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl Returns {
-    /// Overwrites a buffer that came back, and keeps it.
+    /// Overwrites a returned buffer and keeps it.
     ///
     /// # Errors
-    /// Fails if a buffer that came back before was changed since.
+    /// Fails if another returned buffer was changed after its return.
     pub fn keep(&mut self, owner: u64, mut bytes: Vec<u8>) -> Verdict {
         payload::fill(GONE | owner, &mut bytes);
         self.kept.push_back((owner, bytes));
@@ -260,10 +260,10 @@ impl Returns {
         Ok(())
     }
 
-    /// Checks all of the buffers.
+    /// Checks all buffers.
     ///
     /// # Errors
-    /// Fails if one was changed since it came back.
+    /// Fails if one was changed after its return.
     pub fn check_all(&mut self) -> Verdict {
         self.kept.drain(..).try_for_each(|(owner, bytes)| intact(owner, &bytes))
     }
@@ -281,7 +281,7 @@ pub static RUN: AtomicU64 = AtomicU64::new(0);
 /// The current step, for the signal handler.
 pub static STEP: AtomicUsize = AtomicUsize::new(0);
 
-/// Installs a signal handler that writes an invalid memory access to standard error before the process ends.
+/// Installs a signal handler that reports an invalid memory access on standard error before the process ends.
 pub fn watch_signals() {
     // SAFETY: the structure consists of numbers and pointers, for which zeroes are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -319,6 +319,6 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
     // SAFETY: as above.
     unsafe { libc::write(2, b"\n".as_ptr().cast(), 1) };
-    // The handler is reset now. When this returns, the access is repeated, and ends the process as it would have
-    // without the handler.
+    // The handler is reset now. After it returns, the access is repeated and ends the process as it would without the
+    // handler.
 }

@@ -1,19 +1,25 @@
 //! A search for faults: random operations and random lifecycle events, checked against a model.
 //!
-//! A test covers only the cases that its author thought of. The search closes, cancels, drops, forgets and polls again
-//! at random moments, over the simulated network (where a seed repeats a run exactly), loopback, shared memory, TCP and
-//! RDMA. It checks the guarantees of the library: each operation ends exactly once and in bounded progress; a message
-//! has the contents that the buffer had when it was posted, and arrives at the right receive, from the right peer, in
-//! order; memory is not accessed after it was given back; and at the end all resources are as at the beginning.
+//! A hand-written test covers only the cases that its author thought of. The search closes, cancels, drops, forgets and
+//! polls at random moments, over the simulated network (where a seed repeats a run exactly), loopback, shared memory,
+//! TCP and RDMA. It checks these guarantees of the library:
 //!
-//! * [`step`]: the steps of a run, as data; `draw`: draws them from a seed
-//! * [`ledger`]: the model; [`payload`]: contents that identify their operation; [`lent`]: memory that is checked after
-//!   it came back. These three do not depend on how the endpoints are driven, and can be used by any number of
-//!   processes
+//! 1. Each operation ends exactly once and in bounded progress.
+//! 2. A message has the contents that the buffer had when it was posted. It arrives at the right receive, from the
+//!    right peer, in order.
+//! 3. Memory is not accessed after it was returned.
+//! 4. At the end no resources are leaked.
+//!
+//! * [`step`]: the steps of a run, as data
+//! * `draw`: generates the steps from a seed
+//! * [`ledger`]: the model
+//! * [`payload`]: contents that identify their operation
+//! * [`lent`]: memory that is checked after its return. Like the model and the payloads, it does not depend on how the
+//!   endpoints are driven, and can be used by any number of processes
 //! * [`world`]: a run in this process
-//! * [`heap`]: an allocator that holds freed memory back and detects writes to it
+//! * [`heap`]: an allocator that quarantines freed memory and detects writes to it
 //! * `double`: RDMA devices, simulated by a test double of libibverbs
-//! * [`program`]: the program that makes runs, shortens those that found a fault, and reports the results
+//! * [`program`]: the program that executes runs, shortens those that found a fault, and reports the results
 
 mod double;
 mod draw;
@@ -26,5 +32,5 @@ pub mod step;
 mod waker;
 pub mod world;
 
-/// Faults that runs leave out, because they are known and not yet fixed. Each search prints them.
+/// Known faults that are not fixed yet. Runs leave them out, and each search prints them.
 pub const KNOWN: [&str; 0] = [];

@@ -1,11 +1,11 @@
-//! The contents of sent and written data. They follow from the number of the operation and the offset of each byte, so
-//! each received byte shows the operation to which it belongs.
+//! The contents of sent and written data. They are computed from the number of the operation and the offset of each
+//! byte, so that each received byte identifies its operation.
 //!
-//! The first 8 bytes identify the operation ([`name_of`]). A shorter payload identifies nothing; its message has the
-//! number as remote completion data.
+//! The first 8 bytes identify the operation ([`name_of`]). A shorter payload does not identify its operation. Its
+//! message has the number as remote completion data.
 
-/// The constant that is combined with the number of an operation, so that other bytes are unlikely to be mistaken for
-/// one.
+/// The constant that is combined with the number of an operation. It makes it unlikely that other bytes look like a
+/// number.
 const NAME: u64 = 0x5eed_0000_0000_c0de;
 
 /// Returns the word of an operation at this offset, which is a multiple of 8.

@@ -1,8 +1,8 @@
-//! A run as data: its settings and its steps, which follow from a seed.
+//! A run as data: its settings and steps. Both are generated from a seed.
 //!
 //! A step identifies places, slots and recent operations by small numbers. A step has no effect if its operand does not
-//! exist, so any part of a list of steps is a valid list of steps. This makes it possible to shorten a list that found
-//! a fault.
+//! exist, so any subset of a list of steps is a valid list of steps. This makes it possible to shorten a list that
+//! found a fault.
 
 /// The network of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Transport {
     }
 }
 
-/// The way in which the endpoint of a place is opened.
+/// How the endpoint of a place is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Seating {
     /// Whether many threads may use it.
@@ -52,25 +52,25 @@ pub struct Seating {
 /// The settings of the devices of a run over RDMA. There are [`DEVICES`] devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Devices {
-    /// Whether each place has its own fabric, which opens the device again.
+    /// Whether each place has a separate fabric, which opens the device again.
     pub own_fabrics: bool,
-    /// Whether these fabrics use the two devices in turn.
+    /// Whether these fabrics alternate between the two devices.
     pub both: bool,
-    /// Whether connections that no device can make are made over TCP.
+    /// Whether connections that no device can make use TCP.
     pub with_tcp: bool,
     /// The types of windows that the devices support: a sum of 1, 2 and 4.
     pub windows: u8,
-    /// Whether a new object gets the key of one that was ended.
+    /// Whether a new object gets the key of a destroyed one.
     pub reuse: bool,
     /// The maximum number of outstanding reads.
     pub reads: u8,
     /// The maximum number of inline bytes of a request.
     pub inline: u16,
-    /// The timeout in milliseconds of a request without an answer.
+    /// The timeout of a request in milliseconds.
     pub timeout: u16,
 }
 
-/// The settings of the world of a run.
+/// The settings of a run's world.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The network.
@@ -79,7 +79,7 @@ pub struct Settings {
     pub network_seed: u64,
     /// The maximum payload of one frame of the simulated network.
     pub frame_limit: usize,
-    /// The number of outstanding bytes above which the simulated network rejects more.
+    /// The number of outstanding bytes above which the simulated network rejects frames.
     pub window: usize,
     /// The maximum delay in nanoseconds of a frame of the simulated network.
     pub delay: u64,
@@ -95,41 +95,41 @@ pub struct Settings {
     pub queue_limit: usize,
     /// The places.
     pub seats: Vec<Seating>,
-    /// Whether handles are used after their operations have ended.
+    /// Whether handles are used again after their operations have ended.
     pub again: bool,
-    /// The shares, in sixteenths, of the buffers that become inaccessible and of those that are reused at once.
+    /// The fractions, in sixteenths, of the buffers that become inaccessible and of those that are reused immediately.
     pub watch: (u8, u8),
 }
 
-/// The way in which a message is sent.
+/// How a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendBy {
     /// `post_send`, in up to three segments.
     Raw,
     /// `post_send_one`.
     One,
-    /// `post_send` with INJECT. The buffer is overwritten at once.
+    /// `post_send` with INJECT. The buffer is overwritten immediately.
     RawInject,
-    /// `inject_with`. The buffer is overwritten at once.
+    /// `inject_with`. The buffer is overwritten immediately.
     Inject,
     /// The safe API.
     Safe,
 }
 
-/// The completion level and the order of a raw send.
+/// The completion level and the ordering of a raw send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// Whether its success is reported.
     pub reported: bool,
     /// 0: chosen by the transport; 1: transmitted; 2: delivered; 3: matched.
     pub level: u8,
-    /// Whether it is executed after everything before it.
+    /// Whether it is executed after all earlier operations.
     pub fenced: bool,
     /// Whether the flag MORE is set.
     pub more: bool,
 }
 
-/// The way in which a receive is posted.
+/// How a receive is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveBy {
     /// `post_recv`.
@@ -159,7 +159,7 @@ pub enum Look {
     Discard,
 }
 
-/// The behaviour of the waker of a task.
+/// The behavior of the waker of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waking {
     /// Records that it was called.
@@ -175,11 +175,11 @@ pub enum Waking {
 /// Operations on the handle of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleStep {
-    /// `Future::poll`, also after the end.
+    /// `Future::poll`, also after the operation has ended.
     Poll(Waking),
-    /// `is_ready`, also after the end.
+    /// `is_ready`, also after the operation has ended.
     Ready,
-    /// `cancel`, also after the end.
+    /// `cancel`, also after the operation has ended.
     Cancel,
     /// `wait_for`, with a short timeout.
     Wait,
@@ -206,7 +206,7 @@ pub enum AccessBy {
     Add,
     /// Like [`Add`](Self::Add), but through the safe API.
     SafeAdd,
-    /// A compare-and-swap, with INJECT if set.
+    /// A compare-and-swap. The flag selects INJECT.
     Swap(bool),
     /// An addition without fetching, with INJECT.
     AddInject,
@@ -248,7 +248,7 @@ pub enum WindowStep {
         /// Whether peers may write.
         writes: bool,
     },
-    /// Binds it to nothing.
+    /// Removes its binding.
     Unbind,
     /// Deallocates it.
     Close,
@@ -300,7 +300,7 @@ pub enum GroupStep {
     Leave,
 }
 
-/// Requests to a device, and reactions of a device, that can be delayed.
+/// Requests to a device, and events of a device, that can be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A message.
@@ -348,21 +348,21 @@ impl Call {
 /// Events of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceStep {
-    /// Requests of this kind start this number of milliseconds late, or at once with 0.
+    /// Delays requests of this kind by this number of milliseconds. 0 ends the delay.
     Delay(Request, u8),
-    /// A call fails, after this number of successful ones.
+    /// Makes a call fail after this number of successful calls.
     Refuse(Call, u8),
-    /// A request completes with this status, after this number of others.
+    /// Completes a request with this status, after this number of other requests.
     Fail(Request, u8, u8),
-    /// A completion queue overflows: the one that was made this number before the last.
+    /// Makes a completion queue overflow. The number 0 selects the queue that was created last, 1 the one before it.
     QueueError(u8),
-    /// The last queue pair that was made enters the error state.
+    /// Moves the queue pair that was created last to the error state.
     PairError,
-    /// The port goes down or comes up.
+    /// Takes the port down or brings it up.
     Port(bool),
-    /// The address of the port changes.
+    /// Changes the address of the port.
     Address,
-    /// The device fails permanently.
+    /// Makes the device fail permanently.
     Fatal,
 }
 
@@ -374,7 +374,7 @@ pub enum Step {
     Send { at: u8, to: u8, len: u32, tag: Option<u8>, data: bool, by: SendBy, level: Level, slot: u8 },
     /// Posts a receive.
     Receive { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, len: u32, by: ReceiveBy, slot: u8 },
-    /// Looks for a message that waits.
+    /// Looks for a waiting message.
     Look { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, what: Look },
     /// Receives or discards a claimed message.
     Claimed { at: u8, nth: u8, discard: bool },
@@ -388,15 +388,15 @@ pub enum Step {
     Progress { at: u8, times: u8 },
     /// Reads a queue of the run.
     Read { queue: u8, count: u8 },
-    /// Lets time pass.
+    /// Advances the time.
     Tick { nanoseconds: u32 },
-    /// Does something with the handle of a safe operation.
+    /// Executes an operation on the handle of a safe operation.
     Handle { slot: u8, what: HandleStep },
-    /// Closes an endpoint. Its handles are dropped before, or forgotten.
+    /// Closes an endpoint. Its handles are dropped or forgotten before.
     Close { at: u8, forget: bool },
-    /// Opens an endpoint at a place where one was closed, at its address or another.
+    /// Opens an endpoint at a place where one was closed, at the same address or at another.
     Open { at: u8, moved: bool },
-    /// Turns an owned endpoint into a shared one, or clones and drops a handle of a shared one.
+    /// Converts an owned endpoint into a shared one, or clones and drops a handle of a shared one.
     Share { at: u8 },
     /// Breaks a connection.
     Break { nth: u8 },
@@ -466,7 +466,7 @@ pub const DOMAINS: usize = 2;
 /// The number of parts of a region that are accessed separately.
 pub const BLOCKS: usize = 8;
 
-/// A seed with this bit makes a long run: many operations, and a life event for about every hundred of them.
+/// The bit of a seed that selects a long run: many operations, and about one lifecycle event for every hundred of them.
 pub const LONG: u64 = 1 << 63;
 
 impl Plan {

@@ -1,5 +1,5 @@
-//! Wakers as applications might write them: when they are woken or dropped, they record the call, panic, or call an
-//! endpoint.
+//! Wakers that misbehave as those of applications might. When they are woken or dropped, they record the call, panic,
+//! or call an endpoint.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The classes of messages. The first byte of a tag is the class, which determines the receives that match.
+//! The classes of messages. The first byte of a tag is the class. It determines which receives match.
 
-/// Any message.
+/// Messages that any untagged receive matches.
 pub(super) const UNTAGGED: u8 = 0;
-/// Tagged messages; receives for them are always posted.
+/// Tagged messages for which receives are always posted.
 pub(super) const TAGGED: u8 = 1;
-/// Answers to requests, received from their sender only.
+/// Answers to requests. Their receives match only their sender.
 pub(super) const ANSWER: u8 = 2;
 /// Messages for receives that are posted late.
 pub(super) const LATE: u8 = 3;
@@ -14,9 +14,9 @@ pub(super) const SHORT: u8 = 4;
 pub(super) const MULTI: u8 = 5;
 /// Messages for receives of a shared context.
 pub(super) const POOLED: u8 = 6;
-/// Answers that are no longer waited for. They are received so that their sends complete.
+/// Answers to requests that were given up. They are received so that their sends complete.
 pub(super) const LATE_ANSWER: u8 = 7;
-/// Messages for receives with memory that cannot be written.
+/// Messages for receives whose memory cannot be written.
 pub(super) const BAD: u8 = 8;
 
 /// Returns the tag of the first message of a class, and the bits that its receives ignore.

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 /// The counts of a worker, a round or a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The number of operations that were started, without receives.
+    /// The number of started operations, not including receives.
     pub started: u64,
     /// The number of started operations that have ended.
     pub ended: u64,
@@ -13,8 +13,8 @@ pub struct Counts {
     pub failed: u64,
     /// The number of received messages.
     pub received: u64,
-    /// The number of lifecycle events: an object closed, an operation cancelled or dropped, a process killed, stopped
-    /// or forked, a stranger.
+    /// The number of lifecycle events. An event is the closing of an object, a cancelled or dropped operation, a
+    /// killed, stopped or forked process, or a stranger's connection.
     pub lives: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Memory that was given back, which must not change any more.
+//! Returned memory, which must not change any more.
 //!
-//! Memory that an operation, a region or an endpoint has given back is filled with a canary and kept for a while. A
-//! late write of this process, of a peer that maps the memory, or of the kernel on behalf of a peer is detected as a
-//! changed byte.
+//! Memory that an operation, a region or an endpoint has returned is filled with a canary and kept for a while. A late
+//! write by this process, by a peer that maps the memory, or by the kernel on behalf of a peer is detected as a changed
+//! byte.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use percale::{Allocation, Buffer};
 
 /// The byte that fills the memory.
 const CANARY: u8 = 0xC5;
-/// The time for which memory is checked.
+/// How long memory is checked.
 const WATCH: Duration = Duration::from_secs(25);
-/// The maximum number of bytes that are checked at a time.
+/// The maximum number of bytes that are kept for checking.
 const MOST: usize = 96 << 20;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Grave {
     since: Instant,
 }
 
-/// Memory that was given back and must not change any more.
+/// Returned memory, which must not change any more.
 #[derive(Debug, Default)]
 pub(super) struct Graveyard {
     graves: VecDeque<Grave>,
@@ -39,7 +39,7 @@ pub(super) struct Graveyard {
 }
 
 impl Graveyard {
-    /// Takes over memory that must not be written any more.
+    /// Takes over returned memory, which must not be written any more.
     pub(super) fn bury(&mut self, buffer: impl Into<Buffer>, what: String) {
         let body = match buffer.into().into_allocation() {
             Ok(mut sealed) => {

@@ -1,4 +1,4 @@
-//! Calls on inherited objects in a forked child. Each call must return an error or do nothing, and none may kill or
+//! Calls on inherited objects in a forked child. Each call must return an error or have no effect. None may kill or
 //! hang the child.
 
 #![expect(unsafe_code, reason = "forks, and ends the child without running destructors")]
@@ -29,7 +29,7 @@ impl Child {
     /// Forks. The child makes the calls.
     pub(super) fn start<A: Ownership>(station: &mut Station<A>) -> Option<Self> {
         let (says, hears) = rustix::pipe::pipe().ok()?;
-        // SAFETY: the child makes calls that must be rejected, and ends without unwinding.
+        // SAFETY: the child makes only calls that must be rejected, and exits without unwinding.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| calls(station, hears)));
@@ -39,7 +39,7 @@ impl Child {
         Some(Self { pid: Pid::from_raw(pid)?, says, since: Instant::now() })
     }
 
-    /// Returns, after the child has ended, a description of the error, or `None` if there was none.
+    /// Returns `None` while the child runs. After it has ended, returns the description of an error, if there was one.
     pub(super) fn ended(&mut self) -> Option<Option<String>> {
         match waitpid(Some(self.pid), WaitOptions::NOHANG) {
             Ok(None) if self.since.elapsed() < PATIENCE => None,

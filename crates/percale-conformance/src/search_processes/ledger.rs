@@ -1,4 +1,4 @@
-//! The records of a worker: outstanding raw operations, other workers, memory that was given back, and detected faults.
+//! The records of a worker: outstanding raw operations, other workers, returned memory, and detected faults.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -31,16 +31,16 @@ pub(super) struct Raw {
     /// The life of the endpoint, or 0 if the operation was posted to the shared context.
     pub(super) station: u16,
     pub(super) class: u8,
-    /// The number of a receive in its class, or of a send at its endpoint.
+    /// The number of a receive in its class, or the number of a send at its endpoint.
     pub(super) number: u64,
     pub(super) port: u16,
     pub(super) since: Instant,
-    /// The time since which a receive should have ended, and the reason: it was cancelled, or a later one has received
-    /// a message.
+    /// The time at which a receive should have ended, and the reason. Either it was cancelled, or a later receive has
+    /// already received a message.
     pub(super) due: Option<(Instant, String)>,
     pub(super) cancelled: bool,
     pub(super) call: Option<u64>,
-    /// Whether the buffer takes many messages.
+    /// Whether the buffer accepts many messages.
     pub(super) multi: bool,
     told: bool,
 }
@@ -68,10 +68,10 @@ pub(super) struct Book {
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
     regions: Vec<Remote>,
-    /// The ports of proxies by the ports of their endpoints, and the reverse.
+    /// Maps the ports of endpoints to the ports of their proxies, and the reverse.
     proxies: HashMap<u16, u16>,
     behind: HashMap<u16, u16>,
-    /// The ports of listeners, some of which are closed.
+    /// The ports of listeners. Some of them are closed.
     listeners: Vec<u16>,
 }
 
@@ -117,12 +117,12 @@ impl Book {
         self.ports.get(&id).copied()
     }
 
-    /// Returns the port at which to call the endpoint with this port.
+    /// Returns the port through which to connect to the endpoint with this port.
     pub(super) fn way_to(&self, port: u16) -> u16 {
         self.proxies.get(&port).copied().unwrap_or(port)
     }
 
-    /// Returns the port of the endpoint that is reached by calling this port.
+    /// Returns the port of the endpoint that is reached through this port.
     pub(super) fn behind(&self, port: u16) -> u16 {
         self.behind.get(&port).copied().unwrap_or(port)
     }
@@ -140,7 +140,7 @@ impl Book {
     }
 }
 
-/// The operations, peers, freed memory and findings of a worker.
+/// The operations, peers, returned memory and faults of a worker.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) plan: Plan,
@@ -150,7 +150,7 @@ pub(super) struct Ledger {
     /// The ports of the current and former endpoints of this worker.
     pub(super) own_ports: Vec<u16>,
     raw: HashMap<u64, Raw>,
-    /// The contexts of operations at endpoints that were closed.
+    /// The contexts of operations at closed endpoints.
     over: HashSet<u64>,
     next: u64,
     numbers: HashMap<(u16, u8), u64>,
@@ -159,14 +159,14 @@ pub(super) struct Ledger {
     unwritable: Option<usize>,
     begun: Instant,
     faults: usize,
-    /// The time since which no operations are started.
+    /// When the worker stopped starting operations.
     pub(super) finishing: Option<Instant>,
     /// Whether workers have finished their work, so that endpoints may close.
     pub(super) parting: bool,
     pub(super) counts: Counts,
 }
 
-/// Lengths around limits of the protocols.
+/// Message lengths near the limits of the protocols.
 const LENGTHS: [usize; 38] = [
     0, 1, 7, 8, 16, 40, 47, 48, 49, 64, 96, 103, 104, 105, 128, 192, 200, 256, 500, 1000, 1500, 2047, 2048, 2049, 4096,
     8192, 16383, 16384, 16385, 32768, 65536, 65537, 131_072, 200_000, 262_144, 524_288, 524_289, 1_048_576,
@@ -203,7 +203,8 @@ impl Ledger {
         }
     }
 
-    /// Reports the current counts to the supervisor, because a worker may end at any moment.
+    /// Reports the current counts to the supervisor. This is done repeatedly because a worker may be killed at any
+    /// time.
     pub(super) fn say_counts(&self) {
         self.say(&format!("counts {}", self.counts.write()));
     }
@@ -220,12 +221,12 @@ impl Ledger {
         }
     }
 
-    /// Writes the notes so far to the log.
+    /// Writes the collected notes to the log.
     pub(super) fn dump(&mut self) {
         self.notes.drain(..).for_each(|note| eprintln!("{note}"));
     }
 
-    /// Writes the current stage of the worker's end to the log, for the case that the worker hangs there.
+    /// Writes the current stage of the worker's shutdown to the log, in case the worker hangs there.
     pub(super) fn stage(&self, name: &str) {
         eprintln!("{:9.3} {name}", self.begun.elapsed().as_secs_f64());
     }
@@ -239,7 +240,7 @@ impl Ledger {
         }
     }
 
-    /// Writes an event to the log. Before the first fault, only the last notes are kept.
+    /// Logs an event. Before the first fault, only the most recent notes are kept.
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         let line = format!("{:9.3} {}", self.begun.elapsed().as_secs_f64(), text());
         if self.faults > 0 {
@@ -268,7 +269,7 @@ impl Ledger {
         LENGTHS[index.min(self.lengths() - 1)]
     }
 
-    /// Returns memory for a safe operation. Some of it is memory that peers map.
+    /// Returns memory for a safe operation. Sometimes it is memory that peers map.
     pub(super) fn buffer(&mut self, domain: &Domain, len: usize) -> Buffer {
         if len >= 4096
             && self.random.below(3) == 0
@@ -324,13 +325,13 @@ impl Ledger {
         self.raw.values().filter(is).count()
     }
 
-    /// Records that a receive has received a message. Earlier receives of its class, which match the same messages,
+    /// Records that a receive has received a message. Earlier receives of its class match the same messages, and so
     /// must have received theirs.
     pub(super) fn matched(&mut self, ended: &Raw) {
         self.older_have_theirs(ended.station, ended.class, ended.number);
     }
 
-    /// Like [`matched`](Self::matched), for a task.
+    /// Like [`matched`](Self::matched), for a safe operation.
     pub(super) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
         self.older_have_theirs(station, class, number);
     }
@@ -357,8 +358,8 @@ impl Ledger {
         if let Some(raw) = self.raw.get_mut(&context) {
             raw.cancelled |= was_posted;
             self.counts.lives += u64::from(was_posted);
-            // A multi-receive that has begun ends after its last message. A receive that was "not posted" has received
-            // a message.
+            // A multi-receive that has received a message ends after its last message. A receive that was "not posted"
+            // has received a message.
             let told = format!(
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
@@ -391,7 +392,7 @@ impl Ledger {
         of.map(|(&context, _)| context).collect()
     }
 
-    /// Reports raw operations that should have ended. Returns the number of outstanding operations, without idle
+    /// Reports raw operations that should have ended. Returns the number of outstanding operations, not including idle
     /// receives.
     pub(super) fn overdue(&mut self) -> usize {
         let mut late = Vec::new();
@@ -428,13 +429,13 @@ impl Ledger {
         busy
     }
 
-    /// Returns whether each endpoint receives answers to requests that were given up, so that sends of answers
+    /// Returns whether each endpoint receives the answers to requests that it gave up, so that sends of answers
     /// complete.
     pub(super) const fn takes_answers(&self) -> bool {
         self.finishing.is_some()
     }
 
-    /// Returns the time from which on the timeout of a send counts.
+    /// Returns the time at which the timeout of a send starts.
     pub(super) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
         if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
     }
@@ -451,14 +452,14 @@ impl Ledger {
         }
     }
 
-    /// Returns a random endpoint to send to: its port and life.
+    /// Returns the port and the life of a random endpoint to send to.
     pub(super) fn some_peer(&mut self) -> Option<(u16, u16)> {
         let mut ports = self.book.there.iter().map(|(&port, &id)| (port, id)).collect::<Vec<_>>();
         ports.sort_unstable();
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
-    /// Returns a random region of a peer: its port, its address, and its tag.
+    /// Returns the port, the address and the tag of a random region of a peer.
     pub(super) fn some_region(&mut self) -> Option<(u16, RemoteMemory, u64)> {
         if self.book.regions.is_empty() {
             return None;
@@ -474,7 +475,7 @@ impl Ledger {
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
-    /// Returns whether there were no faults so far.
+    /// Returns whether there has been no fault.
     pub(super) const fn is_good(&self) -> bool {
         self.faults == 0
     }
@@ -486,7 +487,7 @@ impl Ledger {
         self.over.contains(&context)
     }
 
-    /// Returns memory of the maximum message size that cannot be written.
+    /// Returns read-only memory of the maximum message size.
     pub(super) fn unwritable(&mut self) -> *mut u8 {
         *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
             as *mut u8

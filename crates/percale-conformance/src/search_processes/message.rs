@@ -1,8 +1,8 @@
-//! Message contents that identify their sender, receiver and number, and the check of the order of messages.
+//! Message contents that identify their sender, receiver and number. Also checks the order of messages.
 //!
-//! The remote completion data of a message is an [`Identity`]. The bytes of the message follow from it and from the
-//! port of the target endpoint. So a receiver can check that a message is complete, is meant for this endpoint, and is
-//! new.
+//! The remote completion data of a message is an [`Identity`]. The bytes of the message are computed from it and from
+//! the port of the target endpoint. Therefore a receiver can check that a message is complete, is addressed to this
+//! endpoint, and is not a duplicate.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -43,8 +43,8 @@ pub(super) fn contents(data: u64, port: u16) -> Vec<u8> {
     bytes
 }
 
-/// Checks the contents of a message that arrived at this port. Returns a description of the error, or `None`. A
-/// truncated message is checked up to its end.
+/// Checks the contents of a message that arrived at this port. Returns a description of the error, or `None`. Only the
+/// received part of a truncated message is checked.
 pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Option<String> {
     let identity = Identity::unpack(data);
     if bytes.len() != identity.len && !(truncated && bytes.len() < identity.len) {
@@ -58,7 +58,7 @@ pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Op
     };
     let at = same(port)?;
     if bytes.len() >= 8 {
-        // Searches for another port that would explain the whole contents.
+        // Searches for another port for which the contents would be correct.
         let first = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
         if let Some(other) = (1..=u16::MAX).find(|&other| word(data, other, 0) == first && same(other).is_none()) {
             return Some(format!("{identity:?} was sent to port {other} and arrived at port {port}"));

@@ -13,17 +13,17 @@ pub const PART: &str = "PERCALE_SEARCH_PART";
 /// The transports that connect processes of one machine.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// The time limit of an operation after the last event that it needs. During 8 seconds of it, a peer may be stopped.
+/// The time limit of an operation after the last event that it needs. A peer may be stopped for 8 seconds of it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of other workers.
 const ENDING: [&str; 11] =
     ["close", "exec", "exit", "kill", "files", "pose", "same-address", "same-pid", "reset", "successor", "no-mappings"];
 
-/// Further events of this kind that no seed chooses. They happen only if `--kinds` names them.
+/// More events of this kind, which no seed selects. They occur only if `--kinds` names them.
 const ON_REQUEST: [&str; 1] = ["proxy"];
 
-/// Events after which no operation of another worker may fail.
+/// Events that must not make an operation of another worker fail.
 const HARMLESS: [&str; 13] = [
     "cancel",
     "drop",
@@ -43,15 +43,15 @@ const HARMLESS: [&str; 13] = [
 /// The parameters of one round.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed. It determines everything but the scheduling of the processes.
+    /// The seed. It determines everything except the scheduling of the processes.
     pub seed: u64,
     /// `shm` or `tcp`.
     pub transport: String,
-    /// The events that may happen.
+    /// The events that can occur.
     pub kinds: BTreeSet<String>,
     /// The time during which operations are started.
     pub active: Duration,
-    /// The number of workers at a time.
+    /// The number of workers that run at a time.
     pub workers: usize,
     /// The number of endpoints of a worker.
     pub endpoints: usize,
@@ -84,13 +84,13 @@ impl Display for Plan {
 }
 
 impl Plan {
-    /// Returns the round of this seed. If `only` is not empty, the round has exactly those kinds of events. It has none
-    /// of `without`.
+    /// Returns the round for this seed. If `only` is not empty, the round has exactly those kinds of events. It has
+    /// none of the kinds in `without`.
     #[must_use]
     pub fn of(seed: u64, transport: &str, logs: PathBuf, only: &[String], without: &[String]) -> Self {
         let mut random = Random::new(seed);
         let mut kinds = BTreeSet::new();
-        // Half of the rounds contain no event that permits operations to fail.
+        // Half of the rounds have no event that permits operations to fail.
         let ending = random.below(2) == 0;
         for kind in HARMLESS {
             if random.below(3) == 0 {
@@ -123,7 +123,8 @@ impl Plan {
         }
     }
 
-    /// Sets one property, given as `cap=0`. Returns whether the text has this form and the property exists.
+    /// Sets one parameter from text like `cap=0`. Returns false if the text does not have this form or the parameter
+    /// does not exist.
     pub fn set(&mut self, text: &str) -> bool {
         let Some((name, value)) = text.split_once('=') else { return false };
         let Ok(value) = value.parse::<usize>() else { return false };
@@ -144,7 +145,7 @@ impl Plan {
     /// Rejects unknown names of events.
     ///
     /// # Errors
-    /// Names the first unknown event, and all known ones.
+    /// Returns an error with the first unknown event and all known ones.
     pub fn check(kinds: &[String]) -> Result<(), String> {
         let all = HARMLESS.iter().chain(&ENDING).chain(&ON_REQUEST).copied().collect::<Vec<_>>();
         match kinds.iter().find(|kind| !all.contains(&kind.as_str())) {
@@ -153,26 +154,26 @@ impl Plan {
         }
     }
 
-    /// Returns whether events of this kind may happen.
+    /// Returns whether events of this kind can occur.
     #[must_use]
     pub fn has(&self, kind: &str) -> bool {
         self.kinds.contains(kind)
     }
 
-    /// Returns whether no event may happen that permits operations to fail.
+    /// Returns whether no event can occur that permits operations to fail.
     #[must_use]
     pub fn is_strict(&self) -> bool {
         !ENDING.iter().chain(&ON_REQUEST).any(|kind| self.has(kind))
     }
 
-    /// Returns whether sends may be fenced. A fence waits for everything sent to the peer before. Therefore it is not
-    /// used if receives are cancelled: answers to them that are never received would delay all later operations.
+    /// Returns whether sends may be fenced. A fence waits for all earlier sends to the peer. Therefore it is not used
+    /// if receives are cancelled: answers that are then never received would delay all later operations.
     #[must_use]
     pub fn may_fence(&self) -> bool {
         self.is_strict() && !self.has("cancel") && !self.has("drop")
     }
 
-    /// Returns whether receives may use memory to which the kernel cannot copy.
+    /// Returns whether receives may use memory that the kernel cannot write.
     #[must_use]
     pub fn may_write_badly(&self) -> bool {
         self.has("bad-memory") && self.transport == "shm" && self.longest > 100_000 && !self.has("no-copies")

@@ -1,4 +1,4 @@
-//! The main program: runs rounds until its time is over, and reports the results.
+//! The main program, which runs rounds for a given time and reports the results.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -9,7 +9,7 @@ use super::plan::{Plan, TRANSPORTS};
 use super::supervisor::{self, Report};
 use crate::search::program::quoted;
 
-/// The variable that is set in the first process of a PID namespace.
+/// The environment variable that is set in the first process of a PID namespace.
 const APART: &str = "PERCALE_SEARCH_APART";
 
 const HELP: &str = "\
@@ -120,7 +120,7 @@ fn wrong(error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Runs this program as the first process of a PID namespace, so that nothing that it starts survives it.
+/// Runs this program as the first process of a PID namespace, so that no process that it starts outlives it.
 fn apart(words: &[String]) -> Option<ExitCode> {
     if std::env::var_os(APART).is_some() {
         return None;
@@ -166,7 +166,7 @@ fn sanitized(words: &[String]) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// The results of a transport.
+/// The results for one transport.
 #[derive(Debug, Default)]
 struct Tally {
     transport: &'static str,

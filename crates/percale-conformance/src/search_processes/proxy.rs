@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// The proxies of a round. They accept no more connections after this is dropped.
+/// The proxies of a round. They stop accepting connections when this value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
     over: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Drop for Proxies {
     }
 }
 
-/// Connects to the endpoint, and forwards data in both directions until one side ends.
+/// Connects to the endpoint, and forwards data in both directions until one side closes its connection.
 fn pass(caller: TcpStream, port: u16, seed: u64) -> std::io::Result<()> {
     caller.set_nonblocking(false)?;
     let called = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
@@ -72,7 +72,7 @@ fn carry(mut from: &TcpStream, mut to: &TcpStream, mut random: Random) {
             break;
         }
     }
-    // This ends the other direction as well.
+    // This also ends the other direction.
     drop(to.shutdown(Shutdown::Both));
     drop(from.shutdown(Shutdown::Both));
 }

@@ -1,4 +1,4 @@
-//! A process that is not a peer and connects nevertheless: it sends a plausible hello over TCP and then violates the
+//! A process that is not a peer but connects nevertheless. It sends a plausible hello over TCP and then violates the
 //! protocol.
 
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ pub(super) enum Manner {
     Flood,
     /// Advertises the address of the endpoint that it connects to.
     OwnAddress,
-    /// Claims to be another endpoint, and resets its connection.
+    /// Uses the identity of another endpoint, and resets its connection.
     Pose,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn own(random: &mut Random, address: SocketAddr) -> Hello {
     }
 }
 
-/// Exchanges hellos. Also returns the ruling and the token of the verdict.
+/// Exchanges hellos. Returns the connection, and the ruling and the token of the verdict.
 fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
     let mut stream = connect(port)?;
     stream.write_all(hello.to_bytes().as_bytes()).ok()?;
@@ -74,10 +74,10 @@ fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
     Some((Visit { stream, theirs }, verdict[0], token))
 }
 
-/// Connects to `target` and misbehaves. `other` is the port of another endpoint, or the same.
+/// Connects to `target` and violates the protocol. `other` is the port of another endpoint, or the same port.
 pub(super) fn visit(target: u16, other: u16, manner: Manner, seed: u64) {
     let mut random = Random::new(seed);
-    // A failure here means that the endpoint has rejected the stranger.
+    // A failure here means that the endpoint has rejected the connection.
     let _: Option<()> = match manner {
         Manner::Junk => junk(target, &mut random),
         Manner::Flood => flood(target, &mut random),
@@ -152,7 +152,7 @@ fn offer(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Sends a frame with a tag that no receive of the workers takes.
+/// Sends a frame with a tag that no receive of the workers matches.
 fn send(stream: &mut TcpStream, random: &mut Random, kind: Kind, payload: &[u8]) -> Option<()> {
     let kind = if kind == Kind::Message { Kind::Tagged } else { kind };
     let kind = if kind == Kind::MessageOffer { Kind::TaggedOffer } else { kind };
@@ -178,7 +178,7 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
     let (mut visit, _, _) = meet(target, &hello)?;
     match random.below(3) {
         0 => {
-            // More unexpected messages than an endpoint keeps.
+            // Send more unexpected messages than an endpoint keeps.
             let payload = vec![0x55; 512 << 10];
             for _ in 0..133 {
                 send(&mut visit.stream, random, Kind::Tagged, &payload)?;
@@ -207,7 +207,7 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
 fn own_address(target: u16, random: &mut Random) -> Option<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
     let (mut visit, _, _) = meet(target, &own(random, address))?;
-    // Data that arrives here was meant for the endpoint itself.
+    // Data that arrives here was addressed to the endpoint itself.
     let mut bytes = [0; 4096];
     for _ in 0..20 {
         if visit.stream.read(&mut bytes).is_ok_and(|count| count == 0) {
@@ -218,7 +218,7 @@ fn own_address(target: u16, random: &mut Random) -> Option<()> {
 }
 
 fn pose(target: u16, other: u16, random: &mut Random) -> Option<()> {
-    // The other endpoint's hello contains its identity.
+    // The hello of the other endpoint contains its identity.
     let at = somewhere(random);
     let (victim, _, _) = meet(other, &own(random, at))?;
     let mut hello = own(random, victim.theirs.address);

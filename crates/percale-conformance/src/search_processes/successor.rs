@@ -1,4 +1,4 @@
-//! A stranger at the address of a peer that has ended. It accepts connections that were meant for the peer.
+//! A stranger at the address of a peer that has ended. It accepts connections intended for the peer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::stranger::{own, reset};
 use crate::random::Random;
 
-/// Listens at this port for a while, if it is free, and gives random answers.
+/// Listens at this port for a while, if it is free, and sends random answers.
 pub(super) fn stay(port: u16, seed: u64) {
     let mut random = Random::new(seed);
     let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else { return };
@@ -46,7 +46,7 @@ fn answer(mut stream: TcpStream, port: u16, random: &mut Random) -> Option<TcpSt
     let theirs = Hello::from_bytes(&HelloBytes::read_from_bytes(&bytes).ok()?).ok()?;
     let mut hello = own(random, (Ipv4Addr::LOCALHOST, port).into());
     if random.below(4) == 0 {
-        // Returns the caller's own identity.
+        // Send the caller's own identity.
         (hello.incarnation, hello.place) = (theirs.incarnation, theirs.place);
     }
     stream.write_all(hello.to_bytes().as_bytes()).ok()?;
@@ -56,7 +56,7 @@ fn answer(mut stream: TcpStream, port: u16, random: &mut Random) -> Option<TcpSt
     random.fill(&mut token);
     let verdict = Verdict { ruling, why: Why::AnotherHost, token };
     stream.write_all(verdict.to_bytes().as_bytes()).ok()?;
-    // It receives the first messages, and acknowledges none.
+    // Read the first messages without acknowledging any.
     for _ in 0..random.below(4) {
         if !stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
             break;

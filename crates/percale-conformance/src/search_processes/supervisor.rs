@@ -1,4 +1,4 @@
-//! Starts workers, causes events, and collects the faults that workers found.
+//! Starts workers, causes events, and collects the faults that the workers report.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -24,8 +24,8 @@ pub struct Report {
     pub counts: Counts,
     /// The number of workers that were started.
     pub workers: usize,
-    /// The time during which operations were started, the time until all had ended, and the time until all workers had
-    /// closed.
+    /// The times of the phases: starting operations, waiting for all of them to end, and waiting for all workers to
+    /// close.
     pub phases: [Duration; 3],
     /// The directory of the logs.
     pub logs: PathBuf,
@@ -35,18 +35,18 @@ struct Worker {
     number: usize,
     child: Child,
     input: Option<ChildStdin>,
-    /// The endpoints of the worker: port and life.
+    /// The port and the life of each endpoint of the worker.
     there: Vec<(u16, u16)>,
-    /// Whether the worker was killed, or has announced its end.
+    /// Whether the worker was killed, or has announced that it exits.
     excused: bool,
     idle: bool,
     done: bool,
     stopped: Option<Instant>,
     /// The counts in the last report of the worker.
     counts: Counts,
-    /// The time since which the process has ended. A forked child may hold its output open.
+    /// When the process exited. A forked child may still hold its output open.
     exited: Option<Instant>,
-    /// Whether the worker has the addresses of the workers that were started with it.
+    /// Whether the worker has received the addresses of the workers that were started with it.
     met: bool,
 }
 
@@ -59,14 +59,14 @@ struct Round<'p> {
     plan: &'p Plan,
     random: Random,
     workers: Vec<Worker>,
-    /// Processes of workers that executed another program. Their forked children hold the descriptors that were open,
-    /// so their output does not end.
+    /// Processes of workers that have executed another program. Their forked children hold the open descriptors, so
+    /// their output does not end.
     others: Vec<Child>,
     proxies: Proxies,
     next: usize,
     lines: Receiver<Heard>,
     hear: Sender<Heard>,
-    /// The regions that a new worker must learn.
+    /// The regions to announce to new workers.
     regions: Vec<String>,
     report: Report,
 }
@@ -193,7 +193,7 @@ impl Round<'_> {
                 worker.exited = Some(now);
             }
         }
-        // The last report of the worker has been read by then.
+        // By then, the last report of the worker has been read.
         let heard = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
         let ended = self.workers.iter().filter(heard).map(|worker| worker.number).collect::<Vec<_>>();
         ended.into_iter().for_each(|number| self.ended(number));
@@ -201,7 +201,7 @@ impl Round<'_> {
 
     fn line(&mut self, number: usize, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
-        // Reports of a process after its worker has left are ignored.
+        // Reports of a process after its worker has exited are ignored.
         let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
         let value = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
         match words[0] {
@@ -227,7 +227,7 @@ impl Round<'_> {
             "exits" => self.workers[at].excused = true,
             "execs" => {
                 let worker = self.leave(at);
-                // A process that was stopped before it executed the other program would stay stopped.
+                // A process that was stopped before it executed the other program would remain stopped.
                 worker.signal(Signal::CONT);
                 self.others.push(worker.child);
             }
@@ -242,7 +242,7 @@ impl Round<'_> {
         }
     }
 
-    /// Starts a proxy for this endpoint, which some of the other workers will use.
+    /// Starts a proxy for this endpoint. Some of the other workers will use it.
     fn put_proxy(&mut self, port: u16) {
         let seed = self.random.next();
         if let Some(proxy) = self.proxies.before(port, seed) {
@@ -253,7 +253,7 @@ impl Round<'_> {
         }
     }
 
-    /// Records that a worker and its endpoints are gone.
+    /// Records that a worker and its endpoints no longer exist.
     fn leave(&mut self, at: usize) -> Worker {
         let mut worker = self.workers.swap_remove(at);
         self.report.counts += worker.counts;
@@ -291,8 +291,8 @@ impl Round<'_> {
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.hear(Duration::from_millis(10));
         }
-        // Each worker has the addresses of the others before any of them sends, so a receiver can identify the sender
-        // of every message.
+        // Each worker gets the addresses of the others before any of them sends, so that a receiver can identify the
+        // sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
             self.hear(Duration::from_millis(10));
@@ -320,7 +320,7 @@ impl Round<'_> {
     }
 
     fn kill(&mut self, at: usize) {
-        // A worker that executed another program is a peer whose process still exists.
+        // A worker that has executed another program is a peer whose process still exists.
         if let Some(mut other) = self.others.pop_if(|_| self.random.below(2) == 0) {
             self.report.counts.lives += 1;
             drop(other.kill());
@@ -333,7 +333,7 @@ impl Round<'_> {
         let ports = worker.there.iter().map(|&(port, _)| port).collect::<Vec<_>>();
         drop(worker.child.kill());
         if self.plan.has("same-pid") && self.next < 100 {
-            // The next process gets the ID of the ended one, if the system permits choosing it.
+            // The next process gets the ID of this process, if the system permits choosing it.
             drop(worker.child.wait());
             drop(fs::write("/proc/sys/kernel/ns_last_pid", (worker.child.id() - 1).to_string()));
             return self.start(&[]);
@@ -342,7 +342,7 @@ impl Round<'_> {
             return self.succeed(&ports);
         }
         if self.next < 100 && self.random.below(2) == 0 {
-            // Immediately, or a little later.
+            // The replacement starts immediately or slightly later.
             let pause = self.random.below(2) as u64 * 100;
             self.hear(Duration::from_millis(pause));
             let same = self.plan.has("same-address");
@@ -380,7 +380,7 @@ impl Round<'_> {
         std::thread::spawn(move || stranger::visit(target, other, manner, seed));
     }
 
-    /// Makes workers write to the log where they hang.
+    /// Makes workers log the position at which they hang.
     fn ask_where(&mut self) {
         for worker in &mut self.workers {
             worker.excused = true;
@@ -389,7 +389,7 @@ impl Round<'_> {
         self.hear(Duration::from_secs(3));
     }
 
-    /// Makes workers end their outstanding operations, and then close.
+    /// Makes workers end their outstanding operations, and then close their endpoints.
     fn finish(&mut self) {
         for worker in &mut self.workers {
             worker.stopped = None;
@@ -415,7 +415,7 @@ impl Round<'_> {
             }
         }
         if !self.report.faults.is_empty() {
-            // Faults that the other workers find in the meantime may explain it.
+            // Faults that the other workers find in the meantime may explain this one.
             return self.hear(Duration::from_secs(1));
         }
         self.tell_all("close");

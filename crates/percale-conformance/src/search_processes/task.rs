@@ -1,4 +1,4 @@
-//! An outstanding safe operation, as a task that is polled after it was woken.
+//! An outstanding safe operation as a task, which is polled after it was woken.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ pub(super) struct Task {
     pub(super) port: u16,
     pub(super) what: &'static str,
     pub(super) since: Instant,
-    /// The time since which a receive should have ended.
+    /// When a receive should have ended.
     pub(super) due: Option<Instant>,
     /// Whether it was reported as overdue.
     pub(super) told: bool,
@@ -76,7 +76,7 @@ impl Task {
         Self { future, flag, class, send, number, port, what, since, due, told, call, region, detail: 0 }
     }
 
-    /// Returns whether the task was woken since the last poll.
+    /// Returns whether the task was woken after the last poll.
     pub(super) fn is_woken(&self) -> bool {
         self.flag.woken.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! The ends of operations when their endpoint closes.
+//! The results of operations when their endpoint closes.
 
 #![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
 
@@ -19,7 +19,7 @@ use crate::memory::Memory;
 use crate::process::listens_here;
 use crate::watchdog::Watchdog;
 
-/// Reads everything from a queue. Appends the error of each entry, or `None` for a success, to the results of its
+/// Reads all entries of a queue. Appends the error of each entry, or `None` for a success, to the results of its
 /// context.
 fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCode>>>) {
     loop {
@@ -38,11 +38,11 @@ fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCo
     }
 }
 
-/// An endpoint that will be closed, and the objects for posting its operations.
+/// An endpoint that will be closed, and what its operations need.
 struct Poster<'a> {
     endpoint: &'a Endpoint,
     own: PeerAddress,
-    /// Another endpoint, or the endpoint itself on a transport where an endpoint can reach only itself.
+    /// The peer of the operations. It is the endpoint itself on a transport where an endpoint can reach only itself.
     other: PeerAddress,
     long: Memory,
     short: Memory,
@@ -51,7 +51,7 @@ struct Poster<'a> {
 }
 
 impl Poster<'_> {
-    /// Returns the operation of a context. Its kind depends on the last digit.
+    /// Returns the operation with this context. Its kind depends on the last digit.
     fn operation(&self, context: u64) -> Operation {
         let (from, peer) = match context % 4 {
             0 => (self.own, self.own),
@@ -80,10 +80,11 @@ impl Poster<'_> {
         }
     }
 
-    /// Posts the operation of a context: immediately, for when `trigger` reaches 1, or for when `variable` is written.
+    /// Posts the operation with this context: immediately, or so that it starts when `trigger` reaches 1 or when
+    /// `variable` is written.
     fn post(&self, context: u64) -> Result<(), PostError> {
         let endpoint = self.endpoint;
-        // The suite's memory lives as long as the process, and nothing is read from it here.
+        // The suite's memory is never freed, and nothing is read from it here.
         match (context % 10, &self.operation(context)) {
             // SAFETY: see above.
             (8, operation) => unsafe { endpoint.post_when(operation, self.trigger, 1) },
@@ -97,13 +98,14 @@ impl Poster<'_> {
         }
     }
 
-    /// Posts the operations of contexts below `count`, with progress in between. Returns how many were posted.
+    /// Posts the operations with contexts below `count`, and makes progress in between. Returns the number of posted
+    /// operations.
     fn post_all(&self, count: u64, round: usize) -> usize {
         let mut posted = 0;
         for context in 0..count {
             match self.post(context) {
                 Ok(()) => posted += 1,
-                // The maximum number of sends waits for the peer.
+                // The maximum number of sends is already waiting for the peer.
                 Err(PostError::Again) => assert!(context % 10 > 4, "round {round}: receive {context} was refused"),
                 Err(error) => panic!("round {round}: operation {context} was refused: {error}"),
             }
@@ -116,7 +118,7 @@ impl Poster<'_> {
 }
 
 /// Checks that `posted` operations ended once each, with results that are allowed for a closed endpoint, and that no
-/// entry stays reserved in their queue.
+/// entry remains reserved in their queue.
 fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
     let mut ended = BTreeMap::new();
     results(queue, &mut ended);
@@ -130,8 +132,8 @@ fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
     assert_eq!(queue.update(|ring| ring.reserved()), 0, "round {round}: room stays reserved");
 }
 
-/// Each operation ends once, and its reserved entry in the queue is free again, regardless of the number of endpoints
-/// closed before.
+/// Each operation ends once and releases its reserved entry in the queue, regardless of the number of endpoints closed
+/// before.
 pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     const EACH: u64 = 60;
     let _watchdog = Watchdog::new("operations end once when their endpoint closes");
@@ -170,8 +172,8 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     }
 }
 
-/// Opens a shared endpoint at the address of a closed endpoint, or at a new one if another program uses that address
-/// now.
+/// Opens a shared endpoint at the address of a closed endpoint, or at a new address if another program now uses that
+/// one.
 fn open_again<F: Fabric>(
     fabric: &F,
     address: &str,
@@ -179,7 +181,7 @@ fn open_again<F: Fabric>(
     open: impl Fn(&str) -> Result<SharedEndpoint, BindError>,
 ) -> SharedEndpoint {
     let endpoint = match open(address) {
-        // Another program or a connection has been assigned the port meanwhile, so the address cannot be tested.
+        // The port has since been assigned to another program or to a connection, so this case cannot be tested.
         Err(_) if round > 0 && address.parse().is_ok_and(|address| !listens_here(address)) => open(&fabric.address()),
         endpoint => endpoint,
     };
@@ -211,7 +213,7 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
     let before = buffer.read();
     if let Some(other) = other {
         assert!(other.is_closed() && !other.wait(None), "a wait for a closed endpoint ends");
-        // SAFETY: the suite's memory lives as long as the process.
+        // SAFETY: the suite's memory is never freed.
         let refused = unsafe { other.post_recv(work) }.expect_err("it is closed");
         assert!(matches!(refused, PostError::Closed), "{refused}");
         assert!(other.inject(peer, &[1]).is_err());
@@ -220,8 +222,8 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
     assert!(before == buffer.read(), "round {round}: the buffer of a closed endpoint was written");
 }
 
-/// Closes a shared endpoint while threads drive it and a peer floods it. After that nothing is written to its buffers,
-/// other handles return errors, and another endpoint can use its address.
+/// Closes a shared endpoint while threads drive it and a peer floods it. Afterwards its buffers are not written, other
+/// handles return errors, and another endpoint can use its address.
 pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
     const SLOT: usize = 512;
     const SLOTS: usize = 1 << 14;
@@ -248,7 +250,7 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
             context: 1,
             flags: OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE,
         };
-        // SAFETY: the suite's memory lives as long as the process.
+        // SAFETY: the suite's memory is never freed.
         unsafe { endpoint.post_recv(&work) }.expect("a receive");
         if round % 3 == 0 {
             domain.defer_add(&Counter::new(), 1, (&counter, 1 << 40)).expect("a thread makes progress");

@@ -101,7 +101,7 @@ pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> 
     }
 }
 
-/// Returns random elements. Floats are small whole numbers, whose sum does not depend on the order.
+/// Returns random elements. Floating-point elements are small integers, whose sum does not depend on the order.
 pub(super) fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count * datatype.size()];
     random.fill(&mut bytes);
@@ -116,7 +116,7 @@ fn set(members: impl IntoIterator<Item = usize>) -> AddressSet {
     members.into_iter().map(|member| PeerAddress(member as u64)).collect()
 }
 
-/// Makes one group of all stations of a mesh.
+/// Makes one group of the first `members` stations of a mesh.
 pub(super) fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
     joined(mesh, &(0..members).collect::<Vec<_>>())
 }
@@ -146,7 +146,7 @@ pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
     }
 }
 
-/// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
+/// Random operations of groups of random sizes, several at a time, have the same results as a simple model.
 pub fn random_collectives_match_the_model<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let mesh = Mesh::<F>::new(1 + (round * 4) % 9);
@@ -155,7 +155,7 @@ pub fn random_collectives_match_the_model<F: Transport>() {
         let groups = group_of(&mesh, members);
         assert!(groups.iter().enumerate().all(|(rank, group)| (group.rank(), group.size()) == (rank, members)));
         for _ in 0..12 {
-            // The posted operations, for each operation by member.
+            // Each posted operation, with its handles in the order of the members.
             let mut batch = Vec::new();
             for _ in 0..1 + random.below(4) {
                 let (op, datatype) = (OPS[random.below(10)], TYPES[random.below(6)]);
@@ -201,7 +201,7 @@ pub fn random_collectives_match_the_model<F: Transport>() {
     }
 }
 
-/// Every member gets the same bits, although the result of floating-point operations depends on the order.
+/// All members get the same bits, although the result of floating-point operations depends on the order.
 pub fn float_collectives_are_bitwise_equal_on_all_members<F: Transport>() {
     let mesh = Mesh::<F>::new(7);
     let groups = group_of(&mesh, if F::ALONE { 1 } else { 7 });
@@ -218,7 +218,8 @@ pub fn float_collectives_are_bitwise_equal_on_all_members<F: Transport>() {
     }
 }
 
-/// A receive for any message takes no message of a group, and groups of the same members do not mix.
+/// A receive for any message does not receive messages of a group, and groups with the same members do not receive each
+/// other's messages.
 pub fn group_messages_match_no_other_receives<F: Transport>() {
     let mesh = Mesh::<F>::new(3);
     let receives: Vec<_> = (0..3)
@@ -233,7 +234,7 @@ pub fn group_messages_match_no_other_receives<F: Transport>() {
     let turned = joined(&mesh, &(0..members).rev().collect::<Vec<_>>());
     let mut started = Vec::new();
     for number in 0..members {
-        // Each member in another order.
+        // Each member posts in a different order.
         let all = [(&first, 1_u64), (&second, 10), (&turned, 100)];
         for turn in 0..3 {
             let (groups, value) = all[(turn + number) % 3];
@@ -306,8 +307,8 @@ pub fn mismatched_collective_breaks_the_group<F: Peers>() {
     all_good(&mesh, barriers);
 }
 
-/// Fences apply to operations to a peer, which operations of groups are not: a fenced message does not wait for
-/// operations that other members have not posted yet, and groups do not wait for a fenced message.
+/// Fences apply only to operations to a peer, and collectives are not such operations. A fenced message does not wait
+/// for operations that other members have not posted yet, and groups do not wait for a fenced message.
 pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let groups = group_of(&mesh, 2);
@@ -370,7 +371,7 @@ pub fn closed_member_fails_collectives_of_all_others<F: Peers>() {
     }
 }
 
-/// Posts a sum of `length` bytes through the raw API.
+/// Posts a sum over `length` bytes through the raw API.
 fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize) -> u64 {
     let context = mesh.context();
     let (source, result) = (Memory::content(1, length), Memory::blank(length));
@@ -411,7 +412,7 @@ impl Alive {
         Self { endpoints, _keep: (vector, domain), _watchdog: watchdog }
     }
 
-    /// Makes all of them join one group.
+    /// Makes all endpoints join one group.
     pub(super) fn join(&self) -> Vec<Group<'_, Shared>> {
         let set = set(0..self.endpoints.len());
         let joining: Vec<_> = self.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
@@ -422,7 +423,7 @@ impl Alive {
     }
 }
 
-/// Counters start collectives as deferred work and count their ends, without any call in between.
+/// Counters start collectives as deferred work and count their ends, without further calls.
 ///
 /// Requirements: DWQ-020.
 pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {
@@ -432,7 +433,7 @@ pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {
     let members = groups.len();
     let start = Counter::new();
     let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
-    // All are queued before any starts. Each waits for the previous one.
+    // All operations are queued before any starts. Each waits for the previous one.
     let mut started = Vec::new();
     for round in 0..ROUNDS {
         for (group, end) in groups.iter().zip(&ends) {

@@ -1,4 +1,4 @@
-//! The contents, the time, the place and the order of completion reports.
+//! Completion entries: contents, time, queue and order.
 
 use percale::{Access, CompletionFlags, CompletionQueue, Counter, Entry, ErrorCode, OpFlags, PostError};
 
@@ -30,7 +30,7 @@ pub fn completion_entry_fields_are_correct<F: Transport>() {
     }
 }
 
-/// Without COMPLETION, a success is not reported. A failure always is.
+/// Without COMPLETION, a success is not reported. A failure is always reported.
 ///
 /// Requirements: CMP-002.
 pub fn success_is_reported_only_if_requested<F: Transport>() {
@@ -55,7 +55,7 @@ pub fn success_is_reported_only_if_requested<F: Transport>() {
     }
 }
 
-/// After the completion of a send, the source may be overwritten, and the sender need not be driven.
+/// After the completion of a send, the source may be overwritten. The send needs no further progress of the sender.
 ///
 /// Requirements: CMP-003, CMP-004.
 pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
@@ -76,8 +76,8 @@ pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
             same(&target.read(), &content(1, len), "a transmitted message");
         }
     }
-    // Several sends in a row, whose completions are read one after the other: the later completions may wait for the
-    // first.
+    // Sends several messages in a row and reads their completions one after another. The later completions may wait for
+    // the first.
     for flags in [OpFlags::empty(), OpFlags::MORE] {
         let sent = [1, 2, 3].map(|seed| mesh.send(0, 1, Send::of(Memory::content(seed, 600)).with(flags)));
         let (mut one, mut turns) = ([Entry::default()], 0..1_000_000);
@@ -103,7 +103,7 @@ pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
             same(&target.read(), &content(seed, 600), "one of several messages");
         }
     }
-    // Until then, longer messages need both sides.
+    // Longer messages need the progress of both sides until they complete.
     let source = Memory::content(2, F::BULK);
     let target = Memory::blank(F::BULK);
     let received = mesh.receive(1, Receive::into(target));
@@ -118,8 +118,7 @@ pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
     same(&target.read(), &content(2, F::BULK), "a long message whose send has completed");
 }
 
-/// Messages and writes without a completion arrive even if their sender makes no further call, because no call is
-/// required.
+/// Messages and writes without a completion entry arrive even if their sender makes no further call.
 ///
 /// Requirements: CMP-004.
 pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
@@ -154,7 +153,7 @@ pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
     region.close().expect("nobody uses it");
 }
 
-/// With DELIVERY_COMPLETE, a send completes only after there is a receive, and the bytes are in its buffer then.
+/// With DELIVERY_COMPLETE, a send completes only after the receive was posted and the bytes are in its buffer.
 ///
 /// Requirements: CMP-005.
 pub fn delivery_complete_waits_for_data_in_the_buffer<F: Transport>() {
@@ -175,7 +174,7 @@ pub fn delivery_complete_waits_for_data_in_the_buffer<F: Transport>() {
     }
 }
 
-/// With MATCH_COMPLETE, a send completes only after there is a receive. A peek does not count.
+/// With MATCH_COMPLETE, a send completes only after a matching receive was posted. A peek is not sufficient.
 ///
 /// Requirements: CMP-006.
 pub fn match_complete_waits_for_the_receive<F: Transport>() {
@@ -195,7 +194,7 @@ pub fn match_complete_waits_for_the_receive<F: Transport>() {
     }
 }
 
-/// An error entry stops the reading at its position until it is read.
+/// Reads stop at an error entry until the error is read.
 ///
 /// Requirements: CMP-007.
 pub fn error_entry_blocks_reads_until_taken<F: Transport>() {
@@ -228,7 +227,7 @@ pub fn error_entry_blocks_reads_until_taken<F: Transport>() {
     assert_eq!(seen, wanted);
 }
 
-/// The requested number of entries is returned, the oldest first, each once.
+/// A read returns up to the requested number of entries, oldest first, and each entry once.
 ///
 /// Requirements: CMP-008.
 pub fn entries_are_read_in_batches<F: Transport>() {
@@ -251,8 +250,8 @@ pub fn entries_are_read_in_batches<F: Transport>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
-/// A reader of one result at a time gets the results of every peer, even if one peer always has some. Each message has
-/// different data.
+/// A reader that reads one result at a time gets the results of every peer, even if one peer always has some. Each
+/// message has different data.
 ///
 /// Requirements: CMP-001, CMP-008.
 pub fn busy_peer_does_not_starve_others<F: Peers>() {
@@ -286,7 +285,7 @@ pub fn busy_peer_does_not_starve_others<F: Peers>() {
     assert!(heard[0] > FEW);
 }
 
-/// Posting is rejected before a result could be lost, and accepted again after a read.
+/// Posting is rejected before a result could be lost, and succeeds again after a read.
 ///
 /// Requirements: CMP-009.
 pub fn posting_fails_before_a_queue_overruns<F: Transport>() {
@@ -312,7 +311,7 @@ pub fn posting_fails_before_a_queue_overruns<F: Transport>() {
             assert_eq!(contexts, posted);
         }
     }
-    // Silent operations need no room, and an error is never lost because of missing room.
+    // Operations without a completion entry need no room, and an error is never lost for lack of room.
     let receives: Vec<u64> = (0..4).map(|_| mesh.receive(1, Receive::into(target))).collect();
     let cut = mesh.receive(1, Receive::into(target.part(0, 1)).tag(1, 0).silent());
     mesh.send(0, 1, Send::of(target).tag(1).silent());
@@ -322,7 +321,7 @@ pub fn posting_fails_before_a_queue_overruns<F: Transport>() {
     receives.into_iter().for_each(|context| assert!(mesh.endpoint(1).cancel(context)));
 }
 
-/// Results that reserve no entry make the endpoint stop accepting messages until there is room.
+/// An endpoint stops accepting messages whose results reserve no entry, until the queue has room.
 ///
 /// Requirements: CMP-009.
 pub fn multi_receives_wait_for_room_in_the_queue<F: Transport>() {
@@ -386,7 +385,7 @@ pub fn counters_count_each_side<F: Transport>() {
     assert_eq!((receives.value(), receives.read_error()), (20, 1));
 }
 
-/// One queue can be used for both directions of all endpoints.
+/// One queue can receive the results of both directions of all endpoints.
 pub fn shared_queues_take_the_results_of_both_sides<F: Transport>() {
     let queue = CompletionQueue::default();
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_queue(&queue).receive_queue(&queue));

@@ -28,7 +28,7 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     }
 }
 
-/// Request and answer carry data. After that, all operations work as between other endpoints.
+/// The request and the answer carry data. After that, all operations work as between other endpoints.
 ///
 /// Requirements: CON-013.
 pub fn a_connection_is_made_and_used<F: Peers>() {
@@ -108,8 +108,8 @@ fn refuses_sends(end: &End) {
     assert_eq!(PostError::NotConnected.errno(), 258);
 }
 
-/// Through the raw API, receives can be posted before there is a connection and sends cannot. The same holds after the
-/// connection is over.
+/// Through the raw API, receives can be posted before the connection is established, and sends cannot. The same holds
+/// after the connection has ended.
 ///
 /// Requirements: CON-014.
 pub fn sends_require_a_connection<F: Peers>() {
@@ -159,7 +159,7 @@ pub fn sends_require_a_connection<F: Peers>() {
         assert_eq!(error.entry.flags, CompletionFlags::RECEIVE | CompletionFlags::MESSAGE);
     }
     refuses_sends(&client);
-    // Later ones fail too.
+    // Receives posted later fail as well.
     post_receive(&client, &target, client.endpoint.peer(), 7).expect("a receive");
     assert_eq!(next_result(&net, &client).expect_err("nobody will send").entry.context, 7);
 }
@@ -183,7 +183,7 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
     told
 }
 
-/// Tests requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
+/// Requests are rejected if the listener's owner rejects them with data or drops them, or if they exceed the backlog.
 ///
 /// Requirements: CON-015.
 pub fn requests_are_rejected<F: Peers>() {
@@ -221,7 +221,7 @@ pub fn requests_are_rejected<F: Peers>() {
     net.pair();
 }
 
-/// A request for which the event queue has no room is rejected like a dropped one.
+/// A request is rejected like a dropped one if the event queue has no room for it.
 ///
 /// Requirements: CON-015.
 pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
@@ -242,8 +242,8 @@ pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
     net.stands(&server);
 }
 
-/// Tests an address without an endpoint, with an endpoint that is not a listener, and with a listener that closes
-/// before it answers.
+/// A connection request fails if its address has no endpoint, an endpoint that is not a listener, or a listener that
+/// closes before it answers.
 ///
 /// Requirements: CON-016.
 pub fn connection_request_without_listener_fails<F: Peers>() {
@@ -254,7 +254,7 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
     let client = net.end(|builder| builder.connect(&address, b"")).expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::Refused, "{reason}");
-    // Endpoints for many peers, and endpoints for one, accept no requests.
+    // Endpoints that are not listeners accept no requests.
     let many = net.end(|builder| Ok(builder.bind(net.fabric.address())?)).expect("an endpoint");
     assert_eq!((many.endpoint.connection_state(), many.endpoint.peer()), (None, PeerAddress::UNSPECIFIED));
     assert!(matches!(many.endpoint.connect(net.address(), b""), Err(ConnectionError::NotForOne)));
@@ -265,7 +265,7 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
         println!("{}: {:?}", F::NAME, refused(&net, &client));
     }
     exchange(&net, &left.endpoint, &right.endpoint);
-    // The listener closes while requests wait, one of which was answered before.
+    // The listener closes while requests wait. One of them was answered before.
     let clients = [(); 3].map(|()| net.call(b""));
     let requests = [(); 3].map(|()| net.request());
     let server = net.end(|builder| builder.accept(&requests[1], b"just in time")).expect("an endpoint");
@@ -283,7 +283,7 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
     exchange(&net, &server.endpoint, &accepted.endpoint);
 }
 
-/// A request without an answer ends in bounded time, on either side.
+/// A request without an answer ends within a bounded time, on either side.
 ///
 /// Requirements: CON-016.
 pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
@@ -293,7 +293,7 @@ pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
         .expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
-    // The request of the caller, if it arrived, has been withdrawn.
+    // If the client's request arrived, it was withdrawn.
     net.until(|| (net.listener().pending() == 0).then_some(()));
     if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
         assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
@@ -308,8 +308,7 @@ pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
 }
 
-/// A connection belongs to two endpoints. Messages of others are not accepted, neither before nor after it is
-/// established.
+/// A connection belongs to two endpoints. They reject messages of other endpoints before and after it is established.
 ///
 /// Requirements: CON-018.
 pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
@@ -319,7 +318,7 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
         net.end(|builder| Ok(builder.vector(&vector).bind(net.fabric.address())?)).expect("an endpoint").clone();
     let tries = |there: std::net::SocketAddr| {
         let peer = vector.insert(there).expect("an address");
-        // A send may complete before it is known that the message is rejected, so delivery completion is requested.
+        // A send may complete before its rejection is detected, so delivery completion is requested.
         net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("it is not welcome");
         let remote = percale::RemoteMemory { key: 1, address: 0, len: 8 };
         net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("it is not welcome");
@@ -346,7 +345,7 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
     assert!(net.listener().events().is_empty());
 }
 
-/// The other side gets one event, after all messages that were sent. Outstanding operations end.
+/// The other side gets one event, after all sent messages. Outstanding operations end.
 ///
 /// Requirements: CON-019.
 pub fn shutdown_event_follows_all_messages<F: Peers>() {
@@ -384,7 +383,7 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
     }
 }
 
-/// Messages that arrived before the end can be received after it.
+/// Messages that arrived before the shutdown can be received after it.
 ///
 /// Requirements: CON-019.
 pub fn messages_can_be_received_after_shutdown<F: Peers>() {
@@ -402,7 +401,7 @@ pub fn messages_can_be_received_after_shutdown<F: Peers>() {
     net.finish(server.endpoint.recv(vec![0; 100])).expect_err("there are no more");
 }
 
-/// Many endpoints connect at once to one listener, each with its own data. Then each connection is used.
+/// Many endpoints connect to one listener at the same time, each with its own data. Each connection is then used.
 ///
 /// Requirements: CON-020.
 pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
@@ -429,7 +428,7 @@ pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
     assert_eq!(net.listener().pending(), 0);
 }
 
-/// Without a transport to other endpoints there is no connection, and the error states this.
+/// Without a transport to other endpoints a connection request fails, and the error states this reason.
 ///
 /// Requirements: CON-016.
 pub fn connect_without_transport_fails<F: Alone>() {
@@ -442,7 +441,7 @@ pub fn connect_without_transport_fails<F: Alone>() {
     assert_eq!(refused(&net, &own).0, ErrorCode::Refused);
 }
 
-/// For a connected endpoint, the endpoint and peer of a type 2 window are those of its connection.
+/// For a connected endpoint, the endpoint and the peer of a type 2 window are those of its connection.
 ///
 /// Requirements: MW-038, MW-040, MW-045.
 pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {

@@ -11,7 +11,7 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::{Random, seed};
 
-/// No peer is connected before an operation is posted to it.
+/// A peer is connected only when an operation is posted to it.
 ///
 /// Requirements: CON-001.
 pub fn connections_are_made_by_the_first_operation<F: Peers>() {
@@ -33,12 +33,12 @@ pub fn connections_are_made_by_the_first_operation<F: Peers>() {
     assert_eq!((peers(0), peers(1), peers(2)), (nobody + 1, nobody + 1, nobody));
 }
 
-/// Closes station 1 of 2 and opens another at the same address.
+/// Closes station 1 of 2 and opens another one at the same address.
 fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
     restart_one(mesh, 1, 2);
 }
 
-/// Closes a station, out of `count` stations, and opens another at the same address.
+/// Closes a station of `count` stations and opens another one at the same address.
 pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: usize) {
     let addresses: Vec<_> = (0..count).map(|number| mesh.endpoint(number).address()).collect();
     let address = addresses[number];
@@ -60,7 +60,8 @@ pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: u
     mesh.open(number, Station { endpoint, vector, domain });
 }
 
-/// Outstanding operations fail once, and the next operation reaches the new endpoint under the same peer address.
+/// After a restart of the peer, outstanding operations fail once, and the next operation reaches the new endpoint at
+/// the same peer address.
 ///
 /// Requirements: CON-004.
 pub fn a_restarted_endpoint_is_reached_again<F: Peers>() {
@@ -90,7 +91,8 @@ pub fn a_restarted_endpoint_is_reached_again<F: Peers>() {
     }
 }
 
-/// Each waiting operation fails once. Later ones fail at once, or reach the endpoint that has the address then.
+/// Each waiting operation fails once. Later operations fail immediately, or reach the endpoint that then has the
+/// address.
 ///
 /// Requirements: FLT-003, FLT-005.
 pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
@@ -123,7 +125,7 @@ pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
     assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
 }
 
-/// After an orderly close, no message that was sent before is lost, regardless of its size and state.
+/// Messages that were sent before an orderly close are not lost, regardless of their size and state.
 pub fn messages_sent_before_closing_arrive<F: Peers>() {
     for len in [8, 2048] {
         for count in [1, 40] {
@@ -142,8 +144,8 @@ pub fn messages_sent_before_closing_arrive<F: Peers>() {
     }
 }
 
-/// Events report connected, disconnected, and connected again. Peeking removes no event, and the application can add
-/// its own events.
+/// Events report that a peer is connected, disconnected, and connected again. Peeking removes no event, and the
+/// application can add its own events.
 ///
 /// Requirements: CMP-014.
 pub fn events_report_connects_and_disconnects<F: Peers>() {
@@ -181,7 +183,7 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
     mesh.until(|| events.read().filter(|event| matches!(event, Event::Connected { .. })));
     mesh.close(1);
     mesh.until(|| events.read().filter(|event| matches!(event, Event::PeerDown { .. })));
-    // A connection that cannot be made is an event too.
+    // A failure to connect is also reported as an event.
     if let Ok(sent) = mesh.try_send(0, PeerAddress(1), Send::of(Memory::content(1, 8))) {
         mesh.failed(sent);
         let failed = mesh.until(|| events.read());
@@ -189,7 +191,7 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
     }
 }
 
-/// Every address that leads to an endpoint is the endpoint itself.
+/// An endpoint reaches itself at each of its addresses.
 ///
 /// Requirements: MSG-011.
 pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
@@ -209,9 +211,9 @@ pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
     }
 }
 
-/// Receives directed at one address of an endpoint match messages from its other addresses, even if it was not known at
-/// the time of posting that they belong to the same endpoint. They match in posting order, and also match messages that
-/// arrived before.
+/// A receive directed at one address of an endpoint matches messages from its other addresses, even if it was posted
+/// before it was known that they belong to the same endpoint. Such receives match in posting order, and also match
+/// messages that arrived before.
 ///
 /// Requirements: MSG-007.
 pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
@@ -237,7 +239,7 @@ pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
             same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
         }
         sent.into_iter().for_each(|sent| drop(sent.wait().expect("it is sent")));
-        // These arrive before it is known which endpoint the other address denotes.
+        // These messages arrive before it is known which endpoint the other address denotes.
         let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
         let last = receive(6, PeerAddress::UNSPECIFIED);
         same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
@@ -251,8 +253,8 @@ pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
     }
 }
 
-/// A member that refers to another member by an address that the other does not advertise joins a different list than
-/// the others. The join fails with an error that explains this, and the next join is paired with those of the others.
+/// A member that refers to another member by an address that the other does not advertise joins a different list. Its
+/// join fails with an error that explains this, and its next join is paired with those of the others.
 ///
 /// Requirements: CON-010.
 pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
@@ -285,7 +287,7 @@ pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
     theirs.wait().and(again.wait()).expect("both have joined");
 }
 
-/// Strangers send data that is not a hello.
+/// A process that is not a peer sends data that is not a hello.
 ///
 /// Requirements: CON-002.
 pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
@@ -300,9 +302,9 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
             0 => random.fill(&mut bytes),
             1 => bytes = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
             2 => bytes.fill(0xff),
-            _ => {} // Zeros.
+            _ => {} // Zero bytes.
         }
-        // The stranger may be disconnected before all bytes are written.
+        // The endpoint may disconnect before all bytes are written.
         drop(stranger.write(&bytes));
         if round % 3 == 0 {
             drop(stranger);
@@ -315,8 +317,7 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
         mesh.done(received);
         same(&target.read(), &content(round as u64, 100), "a message among strangers");
     }
-    // Every stranger that sent wrong bytes is disconnected. Strangers that sent too few bytes may have to wait for
-    // that.
+    // A connection is closed if it sent wrong bytes. If it sent too few bytes, it may be closed only after a timeout.
     let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
         Ok(0) => true,
         Ok(_) => false,
@@ -331,8 +332,8 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
     mesh.settle(1, 0);
 }
 
-/// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are
-/// fewer pairs, and the test reports that.
+/// 500 pairs of endpoints connect to each other at the same time. If there are too few descriptors, there are fewer
+/// pairs, and the test reports this.
 ///
 /// Requirements: CON-003.
 pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
@@ -446,7 +447,7 @@ pub fn equal_authorization_keys_permit_connection<F: Peers + Real>() {
     }
 }
 
-/// The advertised address is a concrete address, by which others reach the endpoint and which identifies it as a
+/// The advertised address is a concrete address. Others reach the endpoint at it, and it identifies the endpoint as a
 /// source.
 ///
 /// Requirements: CON-010.

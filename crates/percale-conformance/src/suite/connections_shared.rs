@@ -1,4 +1,4 @@
-//! Connected endpoints that threads share, and threads that sleep until an event of such an endpoint.
+//! Connected endpoints that several threads share, and threads that sleep until such an endpoint has an event.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
     same(&receive.wait().expect("the echo").to_vec(), &content(1, len), "the echo");
 }
 
-/// One thread on each side only waits for events. The listener and its connections have a common queue.
+/// One thread on each side only waits for events. The listener and its connections share one queue.
 ///
 /// Requirements: CON-021.
 pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
@@ -65,8 +65,7 @@ pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, so that no thread has to
-/// wait.
+/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, so that no thread needs to wait.
 ///
 /// Requirements: CON-021.
 pub fn automatic_progress_connects<F: Peers + Real>() {
@@ -83,7 +82,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
         scope.spawn(|| {
             for round in 0..6_u8 {
                 if round % 2 == 0 {
-                    std::thread::sleep(Duration::from_millis(5)); // The other side sleeps.
+                    std::thread::sleep(Duration::from_millis(5)); // The other side sleeps now.
                 }
                 let events = EventQueue::default();
                 let builder = domain.endpoint().event_queue(&events);
@@ -102,13 +101,13 @@ fn both_sides<F: Fabric>(progress: Progress) {
             let request = early.take().unwrap_or_else(|| request(&served));
             assert_eq!(request.data(), [round]);
             if round % 3 == 0 {
-                std::thread::sleep(Duration::from_millis(5)); // The other side sleeps.
+                std::thread::sleep(Duration::from_millis(5)); // The other side sleeps now.
             }
             let builder = domain.endpoint().event_queue(&served);
             let server = builder.accept_shared(&request, &[round, round]).expect("an endpoint");
             assert_eq!(stands(&served), [round]);
             [0, 8, 9000, F::BULK].into_iter().for_each(|len| echo(&server, len));
-            // The next request comes over another connection than the end, so it may arrive before the end.
+            // The next request uses a different connection than the shutdown, so it may arrive first.
             let mut over = round % 2 != 0;
             while !over {
                 match served.wait(BOUND).expect("the end") {
@@ -121,7 +120,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
     });
 }
 
-/// Endpoints with one owner. Each thread waits only for its own connection.
+/// Endpoints with one owner, where each thread waits only for its own connection.
 ///
 /// Requirements: CON-021.
 pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
@@ -142,7 +141,7 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
             }
         });
         let first = request(listener.events());
-        std::thread::sleep(Duration::from_millis(20)); // The other side sleeps.
+        std::thread::sleep(Duration::from_millis(20)); // The other side sleeps now.
         let server = domain.endpoint().accept(&first, b"two").expect("an endpoint");
         assert_eq!(server.wait_connected(None).expect("it comes"), b"one");
         call(&server, 8);
@@ -252,7 +251,7 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
     unsafe { endpoint.post_recv(&work) }.expect("a receive");
 }
 
-/// Four connections report to one queue, and one of them ends. The messages that the others have received before are
+/// Four connections report to one queue, and one of them ends. Messages that the other connections have received are
 /// read before the failures of its receives.
 ///
 /// Requirements: CON-019.
@@ -305,7 +304,7 @@ pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers +
         } else {
             servers[0].shutdown().expect("it stands");
         }
-        std::thread::sleep(Duration::from_millis(5)); // The sent messages have arrived.
+        std::thread::sleep(Duration::from_millis(5)); // The messages have arrived now.
         let mut got: Vec<_> = (0..4).map(|_| next().expect("a message that came before the end")).collect();
         got.sort_unstable();
         assert_eq!(got, [0, 1, 2, 3]);

@@ -1,5 +1,5 @@
-//! Counters by kind of operation: operations that an endpoint starts, messages that it receives, and accesses of peers
-//! to its regions.
+//! Counters for kinds of operations: operations that an endpoint starts, messages that it receives, and accesses of
+//! peers to its regions.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Makes an initiator (station 0) and a target (station 1) with these counters, or one endpoint if the transport
-    /// has no others.
+    /// Makes an initiator (station 0) and a target (station 1) with these counters. They are one endpoint if the
+    /// transport cannot reach others.
     fn mesh<F: Fabric>(&self) -> Mesh<F> {
         Mesh::with(2, |domain| domain, |number, endpoint| self.bind::<F>(number, endpoint))
     }
@@ -42,7 +42,7 @@ impl Kinds {
         endpoint
     }
 
-    /// Returns the values of sends, receives, reads and writes, and those that the target has counted.
+    /// Returns the initiator's counts of sends, receives, reads and writes, and the target's counts.
     fn values(&self) -> [u64; 6] {
         let all = [&self.sends, &self.receives, &self.reads, &self.writes, &self.remote_reads, &self.remote_writes];
         all.map(|counter| counter.value())
@@ -53,7 +53,7 @@ impl Kinds {
         all.map(|counter| counter.read_error())
     }
 
-    /// Drives everything until the counters have these values, and then checks that they keep them.
+    /// Drives all stations until the counters have these values, and then checks that the values do not change.
     #[track_caller]
     fn come_to<F: Fabric>(&self, mesh: &Mesh<F>, values: [u64; 6], what: &str) {
         mesh.until(|| {
@@ -78,8 +78,7 @@ fn cut(memory: Memory, at: usize) -> Segments {
     Segments::new(&pieces).expect("two pieces")
 }
 
-/// Messages count only as sends and receives, and peeks do not count. Failures increment the error values of their
-/// kinds.
+/// Messages count only as sends and receives. Peeks do not count. Failures increment the error values of their kinds.
 ///
 /// Requirements: CMP-017.
 pub fn messages_are_counted_by_their_kind<F: Transport>() {
@@ -111,7 +110,7 @@ pub fn messages_are_counted_by_their_kind<F: Transport>() {
     assert_eq!(kinds.errors(), [0, 1, 0, 0, 0, 0]);
 }
 
-/// Accesses of every size and path count once each as reads or writes, at the initiator and at the target.
+/// An access of any size and path counts once as a read or a write, at the initiator and at the target.
 ///
 /// Requirements: CMP-017, CMP-018.
 pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
@@ -121,7 +120,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
     for memory in memories(&mesh, F::BULK + 100) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
         let other = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
-        // Each several times, because the first access may take another path than the others.
+        // Repeat each, because the first access may use a different path than the others.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
             let part = region.remote().slice(0..len as u64);
@@ -129,7 +128,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
             mesh.done(mesh.read(0, 1, local.segments(), &[part]));
             count += 1;
             if len >= 8 {
-                // One access, although it has two pieces: of one region, and of two.
+                // An access of two pieces counts once, whether they belong to one region or to two.
                 let half = len as u64 / 2;
                 let (first, second) = (part.slice(0..half), part.slice(half..len as u64));
                 for pieces in [[first, second], [first, other.remote().slice(0..len as u64 - half)]] {
@@ -187,8 +186,8 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
     }
 }
 
-/// A write with 8 bytes of remote data is not a receive. A write that a region and its endpoint count in the same
-/// counter counts once.
+/// A write with 8 bytes of remote data does not count as a receive. A write that a region and its endpoint count in the
+/// same counter counts once.
 ///
 /// Requirements: CMP-018.
 pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
@@ -217,8 +216,8 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 assert!(told.flags.contains(CompletionFlags::REMOTE_WRITE) && told.data == data, "{told:?}");
                 mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
                 mesh.finish(a.fetch_add(peer, part.slice(0..8), 1_u64)).expect("an add");
-                // A write, a read, and the fetching operation, which is a read of the endpoint and a change of the
-                // region.
+                // The write, the read, and the fetching operation. The latter is a read of the endpoint and a change of
+                // the region.
                 count += 3;
                 mesh.until(|| (one.value() >= count).then_some(()));
                 mesh.turns(20);

@@ -15,12 +15,12 @@ use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content};
 use crate::watchdog::Watchdog;
 
-/// The maximum length of an injected message, as `percale info` shows it.
+/// The maximum length of an injected message, as reported by `percale info`.
 const INJECT_LIMIT: usize = 2048;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Endpoints of one domain that have each other's addresses, by number. No test drives them explicitly.
+/// Numbered endpoints of one domain that have each other's addresses. Tests do not drive them.
 struct Ring {
     endpoints: Vec<SharedEndpoint>,
     queues: Vec<CompletionQueue>,
@@ -61,7 +61,7 @@ impl Ring {
         &self.queues[number % self.queues.len()]
     }
 
-    /// Queues an operation of an endpoint.
+    /// Queues an operation of an endpoint as deferred work.
     fn defer(&self, on: usize, operation: Operation, when: (&Counter, u64), counting: Option<&Counter>) -> WorkId {
         let (counter, threshold) = (when.0.clone(), when.1);
         let work = Work::Transfer(self.at(on), operation);
@@ -75,7 +75,7 @@ impl Ring {
         Operation::Send(SendWork { peer, segments, tag: Some(tag), data: None, context: 7, flags })
     }
 
-    /// Returns the entries that are in a queue now.
+    /// Returns the entries that are currently in a queue.
     #[track_caller]
     fn entries(&self, number: usize) -> Vec<Entry> {
         let mut entries = [Entry::default(); 16];
@@ -89,7 +89,7 @@ fn receive(memory: Memory, tag: u64) -> Operation {
     Operation::Receive(ReceiveWork { from, segments, tag: Some((tag, 0)), context: 8, flags })
 }
 
-/// Deferred work writes no entry to queues and does not change the endpoint's counters, unless that was requested.
+/// Deferred work writes no entries to queues and does not change the endpoint's counters, unless requested.
 ///
 /// Requirements: DWQ-001, DWQ-005, DWQ-009, DWQ-010, DWQ-011.
 pub fn deferred_work_updates_only_its_counter<F: Real>() {
@@ -122,7 +122,7 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
     assert!(entries[0].flags.contains(CompletionFlags::SEND | CompletionFlags::TAGGED));
 }
 
-/// Messages, tagged and untagged, reads, writes, the three kinds of atomic operations, and counter operations can be
+/// Tagged and untagged messages, reads, writes, the three kinds of atomic operations, and counter operations can be
 /// deferred.
 ///
 /// Requirements: DWQ-004.
@@ -181,7 +181,7 @@ pub fn every_kind_of_operation_can_be_deferred<F: Real>() {
     assert_eq!(now[48..56], 3_u64.to_ne_bytes());
 }
 
-/// Work is cancelled, flushed, and rejected because it belongs to another domain.
+/// Work can be cancelled and flushed. It is rejected if it belongs to another domain.
 ///
 /// Requirements: DWQ-012, DWQ-013, DWQ-016.
 pub fn deferred_work_is_canceled_flushed_and_rejected<F: Real>() {
@@ -249,7 +249,7 @@ pub fn injected_work_copies_its_data_when_queued<F: Real>() {
     assert_eq!(error.errno(), libc::EMSGSIZE, "{error}");
 }
 
-/// Deferred work that fails counts as an error, and is reported to the queue regardless of its flags.
+/// Failed deferred work counts as an error, and is reported to the queue regardless of its flags.
 ///
 /// Requirements: DWQ-026.
 pub fn failed_work_is_counted_and_reported<F: Real>() {
@@ -271,14 +271,14 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
     }
 }
 
-/// A failed operation counts as an error. Work that waits for successes that never happen does not prevent closing.
+/// A failed operation counts as an error. Work that waits for successes that never occur does not prevent closing.
 ///
 /// Requirements: DWQ-015, DWQ-022.
 pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
-    // There is no such region, so the operation fails, and the queue reports that.
+    // There is no such region. The operation fails, and the queue reports this.
     let remote = RemotePieces::one(percale::RemoteMemory { key: 1, address: 0, len: 8 });
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
@@ -296,7 +296,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     assert!(!ring.domain.cancel_work(&never));
 }
 
-/// Each of four endpoints receives and sends a token. All of it is queued before the first message.
+/// Each of four endpoints receives and sends a token. All operations are queued before the first message.
 ///
 /// Requirements: DWQ-020, DWQ-023.
 pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
@@ -326,8 +326,8 @@ pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     assert_eq!(places[0].read(), content(1, 40));
 }
 
-/// A post without a completion starts another operation. A thread that sleeps until the result of that operation is
-/// woken up.
+/// A post without a completion entry starts another operation. A thread that sleeps until the result of that operation
+/// is woken up.
 ///
 /// Requirements: TRIG-007.
 pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
@@ -354,7 +354,8 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
     }
 }
 
-/// The counting thread may hold the endpoint's last handle for a short time, with the counter's line locked.
+/// An endpoint can be dropped while the counting thread holds its last handle for a short time, with the counter's line
+/// locked.
 ///
 /// Requirements: TRIG-019.
 pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {

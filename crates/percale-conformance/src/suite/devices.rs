@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Receive, Send};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Lengths that use every path.
+/// Returns lengths that use each path.
 fn lengths<F: Fabric>() -> impl Iterator<Item = usize> {
     [0, 1, 48, 104, 105, 2048, 2049, 9000, 100_000, F::BULK, 3 * F::BULK + 5].into_iter()
 }
@@ -32,7 +32,8 @@ fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
     crate::device::register(mesh, 1, memory, device(0), ALL).expect("a region")
 }
 
-/// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and unexpected.
+/// Messages arrive from device to host, from host to device and from device to device; untagged and tagged; expected
+/// and unexpected.
 ///
 /// Requirements: HMEM-003, HMEM-009.
 pub fn messages_between_host_and_device_memory_arrive<F: Devices>() {
@@ -87,8 +88,8 @@ pub fn operation_mixes_host_and_device_segments<F: Devices>() {
     same(&[x.read(), y.read(), z.read()].concat(), &bytes, "the message");
 }
 
-/// A message that is too long fills the device memory and no more. A cancelled receive leaves the memory unchanged. A
-/// claimed message is received into it.
+/// A message that is too long fills the device memory and nothing beyond it. A cancelled receive leaves the memory
+/// unchanged. A claimed message is received into it.
 ///
 /// Requirements: HMEM-003.
 pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
@@ -100,13 +101,13 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     let error = mesh.failed(received);
     assert_eq!((error.error, error.overflow), (ErrorCode::Truncated, 1_000));
     same(&target.read(), &bytes[..4_000], "what fits");
-    // Cancelled.
+    // Cancel the receive.
     target.write(&[0xEE; 4_000]);
     let received = mesh.receive(1, receiving(target).tag(9, 0));
     assert!(mesh.endpoint(1).cancel(received));
     assert_eq!(mesh.failed(received).error, ErrorCode::Canceled);
     assert_eq!(target.read(), [0xEE; 4_000]);
-    // Peeked at and claimed.
+    // Peek at the message and claim it.
     mesh.done(mesh.send(0, 1, sending(DeviceMemory::on_device(&bytes[..3_000])).tag(5)));
     mesh.settle(0, 1);
     let peeked = mesh.receive(1, Receive::peek(OpFlags::CLAIM | OpFlags::DEVICE).tag(5, 0));
@@ -114,7 +115,7 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     let claimed = receiving(target).tag(5, 0).with(OpFlags::CLAIM).context(peeked);
     mesh.done(mesh.receive(1, claimed));
     same(&target.read()[..3_000], &bytes[..3_000], "what was claimed");
-    // Injected.
+    // Inject a message.
     let (short, host) = (DeviceMemory::on_device(&bytes[..2_048]), Memory::blank(2_048));
     let received = mesh.receive(1, Receive::into(host));
     mesh.done(mesh.send(0, 1, sending(short).with(OpFlags::INJECT)));
@@ -128,7 +129,7 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     assert!(matches!(many, Err(PostError::Device(_, errno)) if errno == 95), "{many:?}");
 }
 
-/// Many messages are outstanding at a time, and each has its own contents.
+/// Many messages are outstanding at the same time, each with its own contents.
 ///
 /// Requirements: HMEM-003.
 pub fn many_device_messages_are_outstanding_at_once<F: Devices>() {
@@ -154,7 +155,7 @@ pub fn many_device_messages_are_outstanding_at_once<F: Devices>() {
     }
 }
 
-/// Reads and writes of a region of device memory, from host memory and from device memory.
+/// A region of device memory is read and written, with host memory and with device memory as local memory.
 ///
 /// Requirements: HMEM-003, HMEM-010.
 pub fn device_region_is_read_and_written<F: Devices>() {
@@ -166,14 +167,14 @@ pub fn device_region_is_read_and_written<F: Devices>() {
     for (number, len) in (2..).zip(lengths::<F>().filter(|len| *len > 0)) {
         let (start, bytes) = (number as usize, content(number, len));
         let part = region.remote().slice(number..number + len as u64);
-        // From host memory.
+        // The source is host memory.
         mesh.done(mesh.write(0, 1, Memory::of(&bytes).segments(), &[part]));
         expected[start..start + len].copy_from_slice(&bytes);
         same(&memory.read(), &expected, "the region");
         let got = Memory::blank(len);
         mesh.done(mesh.read(0, 1, got.segments(), &[part]));
         same(&got.read(), &bytes, "what was read");
-        // From device memory.
+        // The source is device memory.
         let bytes = content(number + 100, len);
         let source = DeviceMemory::on_device(&bytes);
         mesh.done(mesh.access_device(0, true, mesh.rma(1, source.segments(), &[part])));
@@ -185,7 +186,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
         source.free();
         got.free();
     }
-    // Accesses outside of the region, and without the right, fail as for host memory.
+    // Accesses outside of the region and accesses without the right fail as for host memory.
     let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);
@@ -193,7 +194,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
     same(&memory.read(), &expected, "the memory");
 }
 
-/// Accesses to a region of host memory with device memory.
+/// A region of host memory is read and written with device memory as local memory.
 ///
 /// Requirements: HMEM-010.
 pub fn host_region_is_accessed_with_device_memory<F: Devices>() {
@@ -233,15 +234,15 @@ pub fn atomic_operations_work_on_device_memory<F: Devices>() {
         context: 0,
         flags: OpFlags::COMPLETION,
     };
-    // With host memory.
+    // The operand is in host memory.
     mesh.done(mesh.add(0, 1, Memory::of(&words(&[10])), part(0, 1)));
     assert_eq!(memory.read(), words(&[15, 6, 7, 8]));
-    // With device memory: several elements, fetched.
+    // The operands are in device memory. Several elements are fetched.
     let (operand, result) = (DeviceMemory::on_device(&words(&[1, 2])), DeviceMemory::blank(16));
     let work = AtomicWork { operand: operand.segments(), result: Some(result.segments()), remote: part(1, 2), ..base };
     mesh.done(mesh.atomic_device(0, work));
     assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, 8]), words(&[6, 7])));
-    // Compare and swap: once with an equal and once with a different value.
+    // Compare and swap, once with an equal and once with a different value.
     for (compare, before, after) in [(8, 8, 100), (8, 100, 100)] {
         let (operand, compare) = (DeviceMemory::on_device(&words(&[100])), DeviceMemory::on_device(&words(&[compare])));
         let result = DeviceMemory::blank(8);
@@ -256,20 +257,20 @@ pub fn atomic_operations_work_on_device_memory<F: Devices>() {
         mesh.done(mesh.atomic_device(0, work));
         assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, after]), words(&[before])));
     }
-    // A fetch without a change.
+    // Fetch without a change.
     let result = DeviceMemory::blank(32);
     let work = AtomicWork { op: AtomicOp::Read, result: Some(result.segments()), remote: part(0, 4), ..base };
     mesh.done(mesh.atomic_device(0, work));
     assert_eq!(result.read(), words(&[15, 7, 9, 100]));
-    // Not aligned.
+    // The address is not aligned.
     let remote = RemoteMemory { len: 8, address: 4, ..region.remote() };
     let context = mesh.add(0, 1, Memory::of(&words(&[10])), remote);
     assert_eq!(mesh.failed(context).error, ErrorCode::Misaligned);
     assert_eq!(memory.read(), words(&[15, 7, 9, 100]));
 }
 
-/// Managed memory and pinned memory are sent, received and registered as device memory, and migrate at the same time
-/// (because the tests access them).
+/// Managed memory and pinned memory are sent, received and registered as device memory. They migrate at the same time,
+/// because the test accesses them.
 ///
 /// Requirements: HMEM-004, HMEM-015, HMEM-018.
 pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
@@ -279,7 +280,7 @@ pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
             let (first, second) = (content(number, len), content(number + 50, len));
             let (source, target) = (DeviceMemory::of(kind, 0, &first), DeviceMemory::of(kind, 0, &vec![0xEE; len]));
             for bytes in [&first, &second] {
-                // Written by the processor, which may migrate pages.
+                // The CPU writes it, which may migrate pages.
                 source.store(bytes);
                 let received = mesh.receive(1, receiving(target));
                 let sent = mesh.send(0, 1, sending(source));
@@ -296,7 +297,7 @@ pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
     }
 }
 
-/// Memory that is not device memory is not registered as such, and devices that do not exist are rejected.
+/// Memory that is not device memory cannot be registered as device memory, and devices that do not exist are rejected.
 ///
 /// Requirements: HMEM-005, HMEM-006, HMEM-014.
 pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
@@ -322,7 +323,7 @@ pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
     assert!(matches!(owned, Err(RegisterError::Device(DeviceError::Mixed))), "{owned:?}");
 }
 
-/// RCACHE-019: memory that is freed and allocated again, mostly at the same address, has its new contents.
+/// Memory that is freed and allocated again, usually at the same address, has its new contents.
 ///
 /// Requirements: RCACHE-019.
 pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
@@ -349,8 +350,7 @@ pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
     assert!(places.len() < 20, "addresses serve again");
 }
 
-/// An operation that waits for a counter reads device memory when it starts, and not before. The same holds for
-/// deferred work.
+/// An operation that waits for a counter reads device memory only when it starts. The same holds for deferred work.
 ///
 /// Requirements: HMEM-003, TRIG-002, DWQ-004.
 pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
@@ -376,8 +376,7 @@ pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
     assert!(matches!(injected, Err(PostError::Device(_, errno)) if errno == 95), "{injected:?}");
 }
 
-/// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send starts. A send
-/// whose variable is never written is cancelled.
+/// A stream of the device writes a variable, and the send starts. A send whose variable is never written is cancelled.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-017, XPU-020.
 pub fn device_stream_triggers_a_send<F: Devices>() {
@@ -398,7 +397,7 @@ pub fn device_stream_triggers_a_send<F: Devices>() {
     let sent = mesh.when_written(0, mesh.sending(1, sending(DeviceMemory::blank(8))), &variable);
     assert!(mesh.endpoint(0).cancel(sent));
     assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
-    // A variable that threads write cannot be written by devices.
+    // Devices cannot write a variable that was created for threads.
     assert_eq!(device(0).write_variable(&domain.variable()), Err(DeviceError::Mixed));
 }
 
@@ -421,7 +420,7 @@ pub fn window_binds_to_a_device_region<F: Devices>() {
     assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
 }
 
-/// XPU-015, XPU-018, XPU-020: a program on the device starts sends, in the order of the queue.
+/// A program on the device starts sends in the order of the queue.
 ///
 /// Requirements: XPU-013, XPU-015, XPU-018, XPU-020.
 pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {

@@ -13,7 +13,7 @@ use crate::memory::{Memory, same};
 use crate::mesh::Mesh;
 use crate::random::Random;
 
-/// Returns all of these collectives, with this root if they have one.
+/// Returns all of these collectives. `root` is the root of those that have one.
 const fn all(root: usize) -> [Collective; 5] {
     [
         Collective::Allgather,
@@ -54,13 +54,13 @@ fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: At
     }
 }
 
-/// Returns the contributions of all members: each gives its number of blocks of `count` elements.
+/// Returns the contributions of all members. Each consists of the member's blocks of `count` elements.
 fn given(what: Collective, members: usize, count: usize, datatype: Datatype, random: &mut Random) -> Vec<Vec<u8>> {
     (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
 }
 
-/// Returns the contents of a member's buffer before and after the operation. The larger of contribution and result
-/// contains the other.
+/// Returns the contents of a member's buffer before and after the operation. The contribution and the result are in the
+/// same buffer, and the smaller one is a part of the larger one.
 fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (gives, gets) = what.blocks(members, rank);
     let block = source.len().checked_div(gives).or(result.len().checked_div(gets)).unwrap_or(0);
@@ -82,7 +82,7 @@ fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result:
     (before, after)
 }
 
-/// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
+/// Random operations of groups of random sizes, several at a time, have the same results as a simple model.
 pub fn random_exchanges_match_the_model<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
@@ -90,7 +90,7 @@ pub fn random_exchanges_match_the_model<F: Transport>() {
         let mut random = Random::new(crate::random::seed() ^ round as u64 ^ 0xe8c7);
         let groups = group_of(&mesh, members);
         for _ in 0..12 {
-            // The posted operations, for each operation by member.
+            // Each posted operation, with its handles in the order of the members.
             let mut batch = Vec::new();
             for _ in 0..1 + random.below(4) {
                 let what = all(random.below(members))[random.below(5)];
@@ -131,7 +131,7 @@ pub fn random_exchanges_match_the_model<F: Transport>() {
     }
 }
 
-/// An operation with separate memory for the contribution and for the result.
+/// An operation with separate memory for contribution and result.
 struct Raw {
     source: Memory,
     result: Memory,
@@ -166,7 +166,7 @@ fn work(group: GroupId, what: Collective, count: usize, raw: &Raw) -> Collective
     }
 }
 
-/// With every root: contributions stay unchanged, and each root gets its result.
+/// For each root, contributions stay unchanged and the root gets its result.
 pub fn exchange_keeps_contributions_and_serves_every_root<F: Transport>() {
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
@@ -174,7 +174,7 @@ pub fn exchange_keeps_contributions_and_serves_every_root<F: Transport>() {
     let mut random = Random::new(crate::random::seed());
     for root in 0..members {
         for what in all(root) {
-            // Along a tree, and directly.
+            // Small blocks are sent along a tree, and large ones directly.
             for count in [0, 1, 33, F::BULK / 8 / members] {
                 let given = given(what, members, count, Datatype::U64, &mut random);
                 let posted: Vec<Raw> =
@@ -212,7 +212,7 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
         refused(group.gather(0, vec![1; 4]).start(), 4);
         refused(group.reduce_scatter(AtomicOp::Sum, Datatype::U64, vec![1; 16]).start(), 16);
     }
-    // With memory for fewer than all blocks.
+    // The memory is too small for all blocks.
     let endpoint = mesh.endpoint(0);
     for what in all(0) {
         let (gives, gets) = what.blocks(members, 0);
@@ -232,8 +232,8 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
     all_good(&mesh, started);
 }
 
-/// A member that has blocks of a different length, or posts a different operation, is detected, and the group is broken
-/// for all members.
+/// If a member has blocks of a different length, or posts a different operation, this is detected, and the group is
+/// broken for all members.
 pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
     for what in all(1) {
         for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
@@ -248,7 +248,7 @@ pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
                 request(group, what, elements, vec![1; gives.max(gets) * block]).start().expect("it is posted")
             });
             let started: Vec<_> = started.collect();
-            // A member without a part in the exchange may complete early. Then it gets the error with its next
+            // A member that has no part in the exchange may complete early. It then gets the error in its next
             // operation.
             let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
             let later = ends(&mesh, later).into_iter().map(why);
@@ -263,8 +263,8 @@ pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
     }
 }
 
-/// A member is closed while an exchange is in progress. Each member that needs a block of it gets an error, and none
-/// waits forever.
+/// A member is closed while an exchange is in progress. Each member that needs one of its blocks gets an error, and no
+/// member waits forever.
 ///
 /// Requirements: FLT-003.
 pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
@@ -286,7 +286,7 @@ pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
                     };
                     mesh.close(leaver);
                     for raw in posted {
-                        // Blocks for a root may have been sent before.
+                        // Blocks for a root may already have been sent.
                         match (what, mesh.report(raw.context)) {
                             (_, Err(_)) | (Collective::Gather { .. }, Ok(_)) => {}
                             (_, Ok(entry)) => panic!("{what:?} of {count} without a member: {entry:?}"),
@@ -298,7 +298,7 @@ pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
     }
 }
 
-/// Counters start exchanges as deferred work and count their ends, without any call in between.
+/// Counters start exchanges as deferred work and count their ends, without further calls.
 ///
 /// Requirements: DWQ-020.
 pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {
@@ -309,7 +309,7 @@ pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {
     let start = Counter::new();
     let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
     let mut random = Random::new(crate::random::seed());
-    // All are queued before any starts. Each waits for the previous one.
+    // All operations are queued before any starts. Each waits for the previous one.
     let mut started = Vec::new();
     for round in 0..ROUNDS {
         let what = all(round as usize % members)[round as usize % 5];

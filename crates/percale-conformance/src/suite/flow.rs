@@ -1,4 +1,5 @@
-//! More is sent than there is room for: no message is lost, no operation waits forever, and memory stays bounded.
+//! More messages are sent than there is room for: no message is lost, no operation waits forever, and memory stays
+//! bounded.
 
 use percale::{OpFlags, PostError};
 
@@ -6,7 +7,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Above a small cap, senders must offer messages, and injects must wait. All messages arrive in order after receives
+/// Above a small cap, senders must offer messages, and injects must wait. All messages arrive in order once receives
 /// are posted.
 ///
 /// Requirements: MSG-013.
@@ -36,7 +37,7 @@ pub fn above_unexpected_cap_inject_waits_and_no_message_is_lost<F: Transport>() 
     let held = injected as usize * LEN;
     assert!(held >= CAP / 2, "{held} bytes were taken before the cap");
     println!("{}: {held} bytes were taken past a cap of {CAP}", F::NAME);
-    // Messages that were in transfer when the sender was notified may exceed the cap.
+    // Messages that were being transferred when the sender was notified may exceed the cap.
     assert!(held <= 2 * CAP, "{held} bytes were taken past a cap of {CAP}");
     let source = Memory::content(1 << 40, LEN);
     let sends: Vec<u64> = (0..3000).map(|_| mesh.send(0, 1, Send::of(source))).collect();
@@ -55,15 +56,15 @@ pub fn above_unexpected_cap_inject_waits_and_no_message_is_lost<F: Transport>() 
         same(&target.read(), &source.read(), "a message behind the injected ones");
         mesh.done(sent);
     }
-    // Messages are accepted again.
+    // Messages are accepted again now.
     mesh.turns(20);
     let received = mesh.receive(1, Receive::into(target));
     mesh.inject(0, 1, None, b"free");
     assert_eq!(mesh.done(received).len, 4);
 }
 
-/// After a message was reported as sent, its sender need not make progress again: the message arrives, even if the
-/// receiver is slow.
+/// After a message was reported as sent, its sender need not make progress: the message arrives, even if the receiver
+/// is slow.
 ///
 /// Requirements: MSG-019.
 pub fn completed_send_arrives_without_sender_progress<F: Transport>() {
@@ -71,7 +72,7 @@ pub fn completed_send_arrives_without_sender_progress<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
     let mut reported = 0;
-    // The receiver makes no progress, until the path to it is full.
+    // The receiver makes no progress, so that the path to it becomes full.
     for _ in 0..20_000 {
         let Ok(sent) = mesh.try_send(0, mesh.peer(1), Send::of(source)) else { break };
         let mut is_over = false;
@@ -125,7 +126,7 @@ pub fn both_may_send_long_messages_before_either_receives<F: Transport>() {
     mesh.all_done(sends);
 }
 
-/// Like [`both_may_send_long_messages_before_either_receives`], with messages that fit in rings and sockets
+/// Like [`both_may_send_long_messages_before_either_receives`], with messages that are placed in rings and sockets
 /// until those are full.
 pub fn both_may_send_small_messages_before_either_receives<F: Transport>() {
     const COUNT: u64 = 20_000;
@@ -144,7 +145,7 @@ pub fn both_may_send_small_messages_before_either_receives<F: Transport>() {
     }
 }
 
-/// If a peer makes no progress, there is no room eventually. Rejected messages are not sent.
+/// If a peer makes no progress, posting is eventually rejected for lack of room. Rejected messages are not sent.
 ///
 /// Requirements: MSG-018.
 pub fn posting_without_room_has_no_effect<F: Transport>() {

@@ -1,4 +1,4 @@
-//! Handles of safe operations after their end: no call on a used-up handle affects another operation.
+//! Handles of safe operations that have ended. A call on such a handle affects no other operation.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -108,8 +108,8 @@ fn taken<T>(end: Result<T, OperationError>) {
     assert_eq!((error.errno(), error.buffer.is_none()), (258, true));
 }
 
-/// Checks that a handle that has returned its result does not affect operations of the same endpoint that may use its
-/// slot now.
+/// Checks that a handle that has returned its result does not affect operations of the same endpoint, which may now use
+/// its slot.
 #[track_caller]
 fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn() -> H) {
     for dropped in [false, true] {
@@ -139,7 +139,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
             taken(end);
         }
         other_is_untouched();
-        // The operations are intact: each receives its own message into its own buffer.
+        // The operations are not affected: each receives its own message into its own buffer.
         let from = endpoint + 1;
         for (tag, receiving) in [(78, also), (77, other)] {
             mesh.inject(from, endpoint, Some(tag), &content(tag, 8));
@@ -148,7 +148,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
     }
 }
 
-/// Tests handles of sends and receives, also of those that were started by awaiting them.
+/// Tests handles of sends and receives, including handles that are started by awaiting them.
 pub fn finished_handles_of_messages_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let receive = |len: usize| {
@@ -293,7 +293,7 @@ pub fn finish_of_multi_receive_returns_unread_messages<F: Transport>() {
         panic!("it was cut off: {:?}", finished.unread)
     };
     assert_eq!((error.error, error.entry.len), (ErrorCode::Truncated, 140));
-    // If nothing was received or unread, there is only the buffer.
+    // If there are no messages, the result contains only the buffer.
     let none = mesh.endpoint(1).recv(vec![0; 200]).many().expect("a receive").finish();
     assert_eq!((none.buffer.len(), none.unread.len()), (200, 0));
 }

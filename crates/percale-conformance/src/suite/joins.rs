@@ -1,4 +1,4 @@
-//! How members form a group, regardless of earlier events.
+//! The joins of groups, including joins after failures.
 
 use percale::endpoint::Owned;
 use percale::endpoint::safe::Joining;
@@ -22,7 +22,7 @@ fn joining<'m, F: Fabric>(
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
-/// Repeats the join of each member until it is in a group. Returns the groups and the largest number of attempts of a
+/// Repeats the join of each member until it is in a group. Returns the groups and the largest number of attempts of any
 /// member.
 fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<'_>>, usize) {
     let mut groups: Vec<Option<Ours<'_>>> = (0..members).map(|_| None).collect();
@@ -46,7 +46,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
     (groups.into_iter().flatten().collect(), tries.into_iter().max().unwrap_or(0))
 }
 
-/// Checks a sum over all members, of each member's power of 8 times a number.
+/// Checks a sum over all members. Each contributes its power of 8 times a number.
 fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     let all = (0..groups.len()).map(|rank| number << (3 * rank)).sum::<u64>();
     let started = groups.iter().enumerate().map(|(rank, group)| {
@@ -60,15 +60,15 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     }
 }
 
-/// A member that joins a list several times, one after the other or at once, is in as many groups, in the same order as
-/// the others.
+/// A member that joins a list several times, one after another or at once, becomes a member of as many groups, in the
+/// same order as the other members.
 pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     const JOINS: usize = 4;
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
     let mut joins: Vec<Vec<_>> = (0..members).map(|_| Vec::new()).collect();
     for turn in 0..members * JOINS {
-        // The first member posts all of its joins at once, and the others post one each in turn.
+        // The first member posts all of its joins at once. Each other member posts one in each turn.
         let member = turn % members;
         let count = if member == 0 { if turn == 0 { JOINS } else { 0 } } else { 1 };
         joins[member].extend((0..count).map(|_| mesh.endpoint(member).join(&everybody(members)).expect("a group")));
@@ -86,8 +86,8 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     }
 }
 
-/// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next
-/// group.
+/// A member that was restarted at its address has joined less often than the others. It becomes a member of the next
+/// group nevertheless.
 ///
 /// Requirements: FLT-003.
 pub fn restarted_member_can_join_again<F: Peers>() {
@@ -103,7 +103,7 @@ pub fn restarted_member_can_join_again<F: Peers>() {
                     let more = group_of(&mesh, members);
                     sums(&mesh, &more, 1);
                     if round == 1 {
-                        // Some members have joined when it leaves.
+                        // Some members have already joined when it is closed.
                         let rest = (0..members).filter(|member| *member != restarted && *member != members / 2);
                         drop(joining(&mesh, rest, members));
                         mesh.turns(5);
@@ -116,7 +116,7 @@ pub fn restarted_member_can_join_again<F: Peers>() {
     }
 }
 
-/// A member is closed without having joined. The members that wait for it stop waiting.
+/// A member is closed before it joins. The members that wait for it stop waiting.
 ///
 /// Requirements: FLT-003.
 pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
@@ -132,7 +132,7 @@ pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
             }
             mesh.turns(20);
             mesh.close(closing);
-            // The others join again, without the closed member.
+            // The others join again. The closed member does not exist.
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
             for join in joins {

@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Report};
 
 const LEN: usize = 20_000;
 
-/// Posts a work request at a station and waits for its end.
+/// Posts a work request at a station and waits until it ends.
 fn work<F: Fabric>(
     mesh: &Mesh<F>,
     station: usize,
@@ -23,7 +23,7 @@ fn work<F: Fabric>(
     pieces: &[LocalPiece],
 ) -> Report {
     let context = mesh.context();
-    // SAFETY: every test waits for the end of the posted operation before it closes a region or accesses its memory.
+    // SAFETY: every test waits until the posted operation has ended before it closes a region or accesses its memory.
     let posted = unsafe { mesh.endpoint(station).post_work(peer, what, pieces, context, OpFlags::COMPLETION) };
     posted.expect("it is posted");
     mesh.report(context)
@@ -39,8 +39,8 @@ fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// Pieces that their keys cover are sent, received, gathered and scattered. A region without any right can be sent
-/// from.
+/// Pieces covered by their keys are sent, received, gathered and scattered. A region without access rights can be the
+/// source of a send.
 ///
 /// Requirements: MW-012.
 pub fn work_requests_use_local_keys<F: Fabric>() {
@@ -70,7 +70,7 @@ pub fn work_requests_use_local_keys<F: Fabric>() {
     }
 }
 
-/// Any error in a piece results in a local error, and nothing is read, written or sent.
+/// Any error in a piece results in a local error. No data is read, written or sent.
 ///
 /// Requirements: MW-009.
 pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
@@ -117,7 +117,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
             }
         }
     }
-    // Memory that may only be read is not written (and may be sent).
+    // Memory without write access is not written. It can be sent.
     let only_read = piece(&fixed, 0, 8);
     for what in
         [WorkRequest::Receive, WorkRequest::Read(there.slice(0..8)), WorkRequest::FetchAdd(there.slice(0..8), 1)]
@@ -133,7 +133,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(3, LEN)[..8], "the message");
 }
 
-/// The key of a window is not a local key; the key of its region is.
+/// The key of a window is not a local key. The key of its region is one.
 ///
 /// Requirements: MW-011.
 pub fn a_window_has_no_local_key<F: Fabric>() {
@@ -151,7 +151,7 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(1, LEN)[..8], "the message");
 }
 
-/// The owner may write memory that peers may write. Windows are bound only if that was permitted.
+/// The owner may write memory that peers may write. Windows are bound only to regions that permit this.
 ///
 /// Requirements: MW-013.
 pub fn remote_write_access_requires_local_write_access<F: Fabric>() {

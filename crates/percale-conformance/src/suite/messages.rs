@@ -7,7 +7,7 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 use crate::random::{Random, seed};
 
-/// Lengths around every limit at which some transport changes its protocol.
+/// Lengths near each limit at which a transport changes its protocol.
 pub const SIZES: [usize; 24] = [
     0, 1, 7, 8, 40, 41, 47, 48, 49, 63, 64, 511, 512, 513, 2047, 2048, 2049, 4096, 8191, 8192, 8193, 65_535, 65_536,
     65_537,
@@ -48,7 +48,7 @@ pub fn messages_of_every_size_arrive<F: Transport>() {
     }
 }
 
-/// Messages arrive from memory that peers can map, into such memory, and with both.
+/// Messages arrive if peers can map the source memory, the destination memory, or both.
 ///
 /// Requirements: MSG-001.
 pub fn messages_between_allocations_arrive<F: Transport>() {
@@ -79,7 +79,7 @@ pub fn messages_between_allocations_arrive<F: Transport>() {
     }
 }
 
-/// Messages with several pieces of different lengths on both sides, some of them empty.
+/// Messages arrive with several pieces of different lengths on both sides. Some pieces are empty.
 ///
 /// Requirements: MSG-002.
 pub fn pieces_are_gathered_and_scattered<F: Transport>() {
@@ -104,14 +104,14 @@ pub fn pieces_are_gathered_and_scattered<F: Transport>() {
     }
 }
 
-/// The buffer is overwritten as soon as the call has returned. No completion is reported.
+/// A test overwrites the buffer immediately after the call. No completion is reported.
 ///
 /// Requirements: MSG-003.
 pub fn an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let buffer = Memory::blank(2048);
     let mut injected = Vec::new();
-    // Before the connection is established, and after.
+    // The first messages are sent before the connection is established, the others afterwards.
     for (number, len) in [0, 1, 8, 40, 41, 512, 513, 2047, 2048].into_iter().cycle().take(60).enumerate() {
         buffer.write(&content(number as u64, len));
         let work = Send::of(buffer.part(0, len)).silent().with(OpFlags::INJECT);
@@ -128,7 +128,7 @@ pub fn an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     assert!(injected.iter().all(|&(context, ..)| mesh.take(context).is_none()), "injects write no entries");
 }
 
-/// A message one byte longer than the inject limit is rejected.
+/// A message that is one byte longer than the inject limit is rejected.
 ///
 /// Requirements: MSG-004.
 pub fn inject_above_the_limit_is_rejected<F: Transport>() {
@@ -140,13 +140,13 @@ pub fn inject_above_the_limit_is_rejected<F: Transport>() {
         assert_eq!(refused, Err(PostError::InjectTooLong(limit + 1)));
         assert_eq!(refused.map_err(|error| error.errno()), Err(libc::EMSGSIZE));
         mesh.nothing(received);
-        mesh.settle(0, 1); // The second round has a connection.
+        mesh.settle(0, 1); // The connection exists in the second round.
     }
     mesh.inject(0, 1, None, b"short");
     assert_eq!(mesh.done(received).len, 5);
 }
 
-/// Messages are placed one after the other. The buffer is released when less than the minimum is left, and the next
+/// Messages are placed one after another. When less than the minimum is left, the buffer is released and the next
 /// buffer is used.
 ///
 /// Requirements: MSG-005, MSG-006.
@@ -154,7 +154,7 @@ pub fn a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.multi_receive_minimum(3000));
     let buffers = [Memory::blank(20_000), Memory::blank(20_000)];
     let contexts = buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
-    // 17,000 bytes fill a buffer to its minimum; the sizes are chosen for this.
+    // These sizes are chosen so that 17,000 bytes fill a buffer up to its minimum.
     let sizes = [100, 0, 2048, 7000, 40, 5000, 2812, 1, 3000, 9000, 5000];
     let sends: Vec<u64> = (0..)
         .zip(sizes)
@@ -187,7 +187,7 @@ pub fn a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
     mesh.nothing(contexts[0]);
 }
 
-/// The minimum may be changed while the endpoint is open.
+/// The minimum can be changed while the endpoint is open.
 ///
 /// Requirements: MSG-006.
 pub fn the_minimum_may_be_changed<F: Transport>() {
@@ -211,7 +211,7 @@ pub fn the_minimum_may_be_changed<F: Transport>() {
     }
 }
 
-/// Messages that arrived before the buffer was posted are placed first.
+/// Messages that arrived before the buffer was posted are placed before later ones.
 ///
 /// Requirements: MSG-005.
 pub fn multi_receive_takes_earlier_messages_first<F: Transport>() {
@@ -253,7 +253,7 @@ pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
         same(&any.read(), &content(1, len), "the message of the other");
         mesh.done(first);
         mesh.done(second);
-        // The same if both messages have already arrived.
+        // Test the same after both messages have arrived.
         let sends = [1, 2].map(|from| mesh.send(from, 0, Send::of(Memory::content(from as u64 + 4, len))));
         mesh.settle(1, 0);
         mesh.settle(2, 0);
@@ -266,7 +266,7 @@ pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
     }
 }
 
-/// Entries identify the sender by its number in the receiver's vector, even if it was inserted later.
+/// Entries identify the sender by its number in the receiver's vector, even if the sender was inserted later.
 ///
 /// Requirements: MSG-008, CMP-010.
 pub fn completion_contains_the_source_if_in_the_vector<F: Peers>() {
@@ -310,7 +310,7 @@ pub fn remote_data_arrives_with_the_message<F: Transport>() {
     }
 }
 
-/// Ten thousand messages, from inline ones to offered ones, are received in the order in which they were sent.
+/// Ten thousand messages, with lengths from inline to offered, are received in the order in which they were sent.
 ///
 /// Requirements: MSG-010.
 pub fn messages_do_not_overtake_each_other<F: Transport>() {
@@ -331,7 +331,7 @@ pub fn messages_do_not_overtake_each_other<F: Transport>() {
     let mut receives = [None; SLOTS];
     let (mut sent, mut posted, mut got) = (0, 0, 0);
     while got < COUNT {
-        // Sequences of receives are posted before and after the sends, alternately.
+        // Receives are posted alternately before and after the sends.
         for _ in 0..random.below(SLOTS) {
             let slot = posted % SLOTS;
             if posted < COUNT && receives[slot].is_none() {
@@ -406,7 +406,7 @@ pub fn unexpected_messages_are_kept_in_order<F: Transport>() {
     mesh.all_done(sends);
 }
 
-/// The receiver's error reports the numbers of bytes that were received and cut off. The send succeeds.
+/// The receiver's error reports the number of received bytes and the number of truncated bytes. The send succeeds.
 ///
 /// Requirements: MSG-015, TAG-010.
 pub fn too_long_message_is_truncated_and_reported<F: Transport>() {
@@ -436,7 +436,7 @@ pub fn too_long_message_is_truncated_and_reported<F: Transport>() {
     }
 }
 
-/// A send with a fence is not even matched before all operations posted earlier have completed.
+/// A send with a fence is not matched before all operations posted earlier have completed.
 ///
 /// Requirements: MSG-016.
 pub fn fenced_send_waits_for_earlier_operations<F: Transport>() {
@@ -458,7 +458,7 @@ pub fn fenced_send_waits_for_earlier_operations<F: Transport>() {
     }
 }
 
-/// A single send with MORE is executed.
+/// A send with the flag MORE is executed even if no further send follows.
 ///
 /// Requirements: MSG-017.
 pub fn send_with_more_flag_is_executed_without_a_successor<F: Transport>() {

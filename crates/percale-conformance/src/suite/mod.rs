@@ -1,17 +1,17 @@
 //! The tests, generic over the transport.
 //!
-//! A public function of these modules is a test. Its bounds are traits of [`fabric`](crate::fabric), and state its
-//! requirements for a transport:
+//! A public function of these modules is a test. Its bounds are traits of [`fabric`](crate::fabric) and determine the
+//! transports that it runs on:
 //!
 //! | bound | the test runs on |
 //! |---|---|
-//! | `F: Fabric` | every transport, and every other way to access regions: tests of accesses |
+//! | `F: Fabric` | every transport, and every other access path to regions: tests of accesses |
 //! | `F: Transport` | every transport |
 //! | `F: Peers` | transports between endpoints |
-//! | `F: Real` | transports with descriptors, sockets and threads that sleep: not the simulation |
-//! | `F: Peers + Real` | transports with both |
-//! | `F: Direct` | transports that can access memory of a peer that makes no progress |
-//! | `F: Alone` | transports without other endpoints |
+//! | `F: Real` | transports with descriptors, sockets and threads that sleep; not the simulation |
+//! | `F: Peers + Real` | transports that meet both bounds |
+//! | `F: Direct` | transports that can access the memory of a peer that makes no progress |
+//! | `F: Alone` | transports that cannot reach other endpoints |
 //! | `F: Devices` | transports that support device memory, in the program `device` |
 //!
 //! The build script finds the tests (`build/registry.rs`) and writes a function with `#[test]` for each test and

@@ -1,7 +1,7 @@
-//! Random sequences of operations against a plain model: two lists, searched from the front.
+//! Random sequences of operations, compared with a simple model: two lists that are searched from the front.
 //!
-//! After each step all sent messages have arrived (see [`Mesh::settle_untagged`]), so that the model knows which
-//! messages are present.
+//! After each step, all sent messages have arrived (see [`Mesh::settle_untagged`]). The model therefore knows which
+//! messages are available.
 
 use std::collections::HashMap;
 
@@ -211,7 +211,7 @@ impl<F: Fabric> Case<F> {
         }
     }
 
-    /// Checks that nothing else was reported: no receive got a message that the model assigned to another.
+    /// Checks that nothing else was reported, so no receive got a message that the model assigned to another receive.
     fn end(self) {
         self.mesh.turns(50);
         for (context, ..) in &self.posted {
@@ -223,7 +223,7 @@ impl<F: Fabric> Case<F> {
     }
 }
 
-/// 200 random sequences have the same results as a plain model.
+/// 200 random sequences have the same results as a simple model.
 ///
 /// Requirements: TAG-011.
 pub fn random_message_sequences_match_the_model<F: Transport>() {

@@ -1,4 +1,4 @@
-//! Tests of peeking at messages, claiming and discarding them.
+//! Tests of peeking at messages, of claiming them and of discarding them.
 
 use percale::{CompletionFlags, ErrorCode, OpFlags, PostError};
 
@@ -6,7 +6,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// A peek reports the message correctly, and changes nothing.
+/// A peek reports the message correctly, and has no other effect.
 ///
 /// Requirements: TAG-004.
 pub fn peek_reports_the_message_and_changes_nothing<F: Transport>() {
@@ -34,7 +34,7 @@ pub fn peek_reports_the_message_and_changes_nothing<F: Transport>() {
     }
 }
 
-/// A peek finds no message, no message with this tag, or no message of this peer.
+/// A peek fails if there is no message, no message with this tag, or no message of this peer.
 ///
 /// Requirements: TAG-005.
 pub fn peek_without_match_fails_with_no_message<F: Transport>() {
@@ -59,7 +59,7 @@ pub fn peek_without_match_fails_with_no_message<F: Transport>() {
     mesh.done(received);
 }
 
-/// A claimed message matches no other receive, and is received with its context.
+/// A claimed message matches no other receive. It is received with the context of the claim.
 ///
 /// Requirements: TAG-006.
 pub fn claimed_message_matches_only_its_claim<F: Transport>() {
@@ -86,7 +86,7 @@ pub fn claimed_message_matches_only_its_claim<F: Transport>() {
     }
 }
 
-/// A message is discarded at once, or after a claim. The next receive gets the next message, and the sends complete.
+/// A message is discarded immediately or after a claim. The next receive gets the next message, and the sends complete.
 ///
 /// Requirements: TAG-007.
 pub fn discard_removes_the_message_and_completes_its_send<F: Transport>() {
@@ -112,7 +112,7 @@ pub fn discard_removes_the_message_and_completes_its_send<F: Transport>() {
     }
 }
 
-/// Flags that contradict each other are rejected, and have no effect.
+/// Contradictory flags are rejected and have no effect.
 pub fn contradictory_flags_are_rejected_without_effect<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = Memory::blank(100);

@@ -1,5 +1,4 @@
-//! Tests of regions: raw keys, registration that completes later, enabling and refreshing, endpoints and authorization
-//! keys.
+//! Tests of regions: raw keys, asynchronous registration, enabling and refreshing, endpoints, and authorization keys.
 
 use std::sync::Arc;
 
@@ -72,7 +71,8 @@ fn code(error: &OperationError) -> ErrorCode {
     }
 }
 
-/// The key of a region is valid at once, each time the memory is registered, and invalid after the region is closed.
+/// The key of a region is valid immediately after each registration of the memory, and invalid after the region is
+/// closed.
 ///
 /// Requirements: MR-058, KEY-001.
 pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
@@ -90,8 +90,8 @@ pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
     }
 }
 
-/// A domain that has mapped a complete raw key can access its region; no other domain can, and none can after the key
-/// was unmapped.
+/// A domain that has mapped a complete raw key can access its region. No other domain can, and no domain can after the
+/// key was unmapped.
 ///
 /// Requirements: KEY-005, KEY-006, KEY-011, KEY-012, KEY-014, KEY-015, KEY-016.
 pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
@@ -121,7 +121,7 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("it is unmapped");
         assert!(matches!(late.cause, Cause::Post(PostError::NotMapped(key)) if key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
-        // It outlives its region, and is not valid for another region.
+        // A mapped key is not valid after its region was closed, nor for another region.
         drop(region.close().expect("nobody is at it"));
         refused(&mesh, None, again.remote(base, LEN as u64));
         let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
@@ -143,7 +143,8 @@ pub fn short_raw_keys_can_be_mapped<F: Fabric>() {
     }
 }
 
-/// Raw keys with any bit changed, truncated, of another domain, or combined from two, are not valid.
+/// A raw key is invalid if any bit was changed, if it was truncated, if it belongs to another domain, or if it was
+/// combined from two keys.
 ///
 /// Requirements: KEY-005, KEY-015.
 pub fn forged_raw_keys_give_no_access<F: Fabric>() {
@@ -190,8 +191,8 @@ pub fn forged_raw_keys_give_no_access<F: Fabric>() {
     }
 }
 
-/// Every key of 64 bits can be the key of a region while windows are bound and keys are mapped on both sides. The
-/// domain never chooses a value that stands for no key.
+/// Every 64-bit value can be the key of a region while windows are bound and keys are mapped on both sides. The domain
+/// never chooses the value that means "no key".
 ///
 /// Requirements: KEY-004, KEY-020, MW-051.
 pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
@@ -206,8 +207,8 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
     let chosen =
         [0, 1, 0xFFFF, 1 << 31, u64::from(u32::MAX), 1 << 32, 1 << 63, 0x7FFF_F7FF_0000, u64::MAX - 1, u64::MAX];
     let halves = (0..64).flat_map(|bit| [0xFFFF_FFFE_0000_0000 | 1 << (bit % 32), 1 << bit, u64::MAX << bit]);
-    // Keys that differ from the key of a window, or from a mapped key, in the upper half, or that consist of that half
-    // alone.
+    // Keys that differ from a window's key or from a mapped key in the upper half, and keys that consist of only that
+    // half.
     let near = names.iter().map(|name| name.key).chain(mapped.iter().map(|key| key.key()));
     let near = near.flat_map(|key| [key & 0xFFFF_FFFF, key ^ 1 << 32, key ^ 1 << 63, key >> 32]);
     let keys: std::collections::BTreeSet<u64> = chosen.into_iter().chain(halves).chain(near).collect();
@@ -240,7 +241,7 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
     }
 }
 
-/// Asynchronous registration: before the event is read, the memory cannot be accessed and there is no key.
+/// The memory of an asynchronous registration cannot be accessed and has no key before the event is read.
 ///
 /// Requirements: MR-060, MR-062, MR-063, MR-064, MR-065, KEY-002.
 pub fn registration_ends_with_an_event<F: Fabric>() {
@@ -258,12 +259,12 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
         let region = pending.finish().expect("it has ended").expect("a region");
         assert_eq!(region.key(), 90);
         served(&mesh, &region, remote);
-        // With a key that is in use, there is an event that reports this, and no region.
+        // If the key is in use, the event reports this and there is no region.
         let late = domain.registration(ALL).key(90).begin(vec![0; 8], &events, 8).expect("room for an event");
         assert!(matches!(events.read(), Some(Event::RegistrationFailed { context: 8, errno: 126, .. })));
         let error = late.finish().expect("it has ended").expect_err("the key is taken");
         assert!(matches!(error, RegisterError::KeyTaken(90)), "{error}");
-        // If the registration is withdrawn, or if the call failed, there is no event.
+        // If the registration is cancelled, or if the call fails, there is no event.
         drop(domain.registration(ALL).key(91).begin(vec![0; 8], &events, 9).expect("room for an event"));
         assert_eq!(events.read(), None);
         let full = (0..3).map(|context| domain.registration(ALL).begin(vec![0; 8], &events, context).expect("room"));
@@ -277,7 +278,7 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
     }
 }
 
-/// Writes and atomic operations of peers are counted once each. Reads, and writes to other memory, are not counted.
+/// Each write and atomic operation of a peer is counted once. Reads, and writes to other memory, are not counted.
 ///
 /// Requirements: BIND-001, BIND-002, BIND-008.
 pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
@@ -304,7 +305,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
     }
 }
 
-/// A disabled region keeps its key and cannot be accessed, not even by peers that accessed it before.
+/// A disabled region keeps its key. No peer can access it, including peers that accessed it before.
 ///
 /// Requirements: BIND-006, BIND-009.
 pub fn a_disabled_region_is_not_reached<F: Fabric>() {
@@ -333,8 +334,8 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
     }
 }
 
-/// A region of one endpoint cannot be accessed through others. A region of no particular endpoint can be accessed
-/// through all.
+/// A region bound to an endpoint cannot be accessed through others. A region that is bound to no endpoint can be
+/// accessed through all of them.
 ///
 /// Requirements: BIND-010, BIND-011, BIND-012.
 pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
@@ -358,7 +359,7 @@ pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
     }
 }
 
-/// While a region is refreshed, accesses of its peers fail. Afterwards they access the new contents.
+/// While a region is being refreshed, accesses of peers fail. Afterwards they access the new contents.
 ///
 /// Requirements: BIND-014, BIND-016, BIND-018, BIND-019.
 pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
@@ -377,7 +378,8 @@ pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
     }
 }
 
-/// A region is accessible through endpoints of one authorization key: that of the domain, or another.
+/// A region is accessible only through endpoints with one authorization key, which is that of the domain or another
+/// one.
 ///
 /// Requirements: MR-055, MR-056.
 pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {

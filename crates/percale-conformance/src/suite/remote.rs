@@ -1,4 +1,4 @@
-//! One-sided operations: regions, their rights and keys, reads, writes and atomic operations.
+//! One-sided operations: regions with their rights and keys, reads, writes and atomic operations.
 //!
 //! Every test runs on memory of both kinds: memory that percale allocated (which local peers may map) and other memory.
 
@@ -44,7 +44,7 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     }
 }
 
-/// MR-030, MR-033, MR-051, MR-053: writes and reads of every size transfer the right data.
+/// Writes and reads of every size transfer the correct data.
 ///
 /// Requirements: RMA-001, RMA-008, MR-030, MR-033, MR-051, MR-053.
 pub fn reads_and_writes_of_every_size<F: Fabric>() {
@@ -70,7 +70,7 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
     }
 }
 
-/// An access that is larger than the amount that a target holds at a time is split into parts, each of which starts
+/// An access that is larger than the amount that a target executes at a time is split into parts. Each part starts
 /// after others have ended.
 ///
 /// Requirements: RMA-001.
@@ -84,7 +84,7 @@ pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {
     assert!(got.into_vec() == source.into_vec(), "what was written is read");
 }
 
-/// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: accesses that are not permitted are rejected, and change nothing.
+/// Accesses that are not permitted are rejected and change nothing.
 ///
 /// Requirements: MR-001, MR-002, MR-009, MR-014, MR-031, MR-050, MR-052, ATM-006.
 pub fn disallowed_accesses_are_rejected<F: Fabric>() {
@@ -123,7 +123,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
     }
 }
 
-/// MR-003: a key belongs to one domain.
+/// A key is valid in one domain.
 ///
 /// Requirements: MR-003.
 pub fn region_key_is_valid_in_one_domain_only<F: Fabric>() {
@@ -134,8 +134,7 @@ pub fn region_key_is_valid_in_one_domain_only<F: Fabric>() {
     assert_eq!(code(wrong), ErrorCode::KeyRejected);
 }
 
-/// MR-032, MR-066, MR-067, MR-068, MR-071: keys chosen by the application. A closed region is no longer accessible;
-/// others are.
+/// The application can choose keys. A closed region is not accessible, and other regions remain accessible.
 ///
 /// Requirements: MR-032, MR-066, MR-067, MR-068, MR-071.
 pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
@@ -169,7 +168,7 @@ pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
     }
 }
 
-/// MR-039, MR-040: the addresses of a region with a base start there.
+/// The addresses of a region with a given base start at this base.
 ///
 /// Requirements: MR-039, MR-040.
 pub fn region_addresses_start_at_the_given_base<F: Fabric>() {
@@ -223,15 +222,15 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
         assert_eq!(odd, ErrorCode::Misaligned);
         let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
         assert!(matches!(refused.cause, Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
-        // Nine of them were writes.
+        // Nine of the operations were writes.
         mesh.until(|| (counter.read() >= 9).then_some(()));
         mesh.turns(20);
         assert_eq!(counter.read(), 9);
     }
 }
 
-/// The calls for one piece or one word have the same results as the general calls, any number of times, and if they are
-/// rejected.
+/// The calls for one piece or one word have the same results as the general calls, also when they are repeated and when
+/// they are rejected.
 ///
 /// Requirements: RMA-001, ATM-002.
 pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
@@ -248,13 +247,13 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
             mesh.done(mesh.fetch_add(0, 1, operand, result, word(8, 8)));
             assert_eq!(found(), expected, "round {round}");
             expected += 5;
-            // Every second one compares with an equal value.
+            // Every second operation compares with an equal value.
             compare.write(&(expected + round % 2).to_ne_bytes());
             let entry = mesh.done(mesh.compare_swap(0, 1, [compare, operand], result, word(8, 8)));
             assert_eq!((entry.len, entry.flags), (8, CompletionFlags::ATOMIC | CompletionFlags::READ));
             assert_eq!(found(), expected, "round {round}");
             expected = if round % 2 == 0 { 5 } else { expected };
-            // Other lengths in turn, read and written unmodified.
+            // Reads and writes of other lengths, without change of the contents.
             let len = 1 + round as usize % 16;
             let (out, back) = (Memory::content(round, len), Memory::blank(len));
             for _ in 0..2 {
@@ -264,7 +263,7 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
                 same(&back.read(), &content(round, len), "what was written");
             }
         }
-        // Rejected operations, twice each: with either call.
+        // Rejected operations are posted twice, once with each call.
         for _ in 0..2 {
             assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, word(9, 8))).error, ErrorCode::Misaligned);
             let outside = RemoteMemory { address: region.remote().address + 60, ..word(0, 8) };
@@ -291,7 +290,8 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
     }
 }
 
-/// If requested, writes are reported to the target: by its counter, and by 8 bytes in its queue, after the data.
+/// If requested, writes are reported to the target after the data has arrived: by its counter, and by an entry with 8
+/// bytes of data in its queue.
 ///
 /// Requirements: RMA-003, RMA-010.
 pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
@@ -307,7 +307,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
             mesh.until(|| (counter.read() > count).then_some(()));
             let write = a.write(peer, content(number, len), part).data(number).start().expect("a write that tells");
             count += 2;
-            // Once the write is counted, its completion is in the queue.
+            // When the write has been counted, its completion is in the queue.
             mesh.until(|| (counter.read() >= count).then_some(()));
             let told = mesh.take(0).expect("news of the write").expect("no error");
             mesh.finish(write).expect("a write that tells");
@@ -327,7 +327,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
 }
 
 /// A message that follows writes arrives after their data (FI_ORDER_SAW), and a read returns the data of earlier writes
-/// (RAW).
+/// (FI_ORDER_RAW).
 ///
 /// Requirements: RMA-005, RMA-006.
 pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
@@ -351,7 +351,7 @@ pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     }
 }
 
-/// A fenced access starts after earlier operations are over. An access to an unknown peer is rejected.
+/// A fenced access starts after earlier operations have ended. An access to an unknown peer is rejected.
 ///
 /// Requirements: RMA-007, RMA-009.
 pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
@@ -372,7 +372,7 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
     }
 }
 
-/// MR-010: accesses with pieces on both sides, of one region and of several.
+/// Accesses can have several pieces on both sides, which belong to one region or to several.
 ///
 /// Requirements: MR-010, RMA-004.
 pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
@@ -403,7 +403,7 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
     }
 }
 
-/// An injected write is copied; its initiator gets a completion only if it fails.
+/// The data of an injected write is copied. Its initiator gets a completion only if the write fails.
 ///
 /// Requirements: RMA-002.
 pub fn injected_writes_are_copied<F: Fabric>() {
@@ -453,7 +453,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
                     assert_eq!(error.error, ErrorCode::KeyRejected, "{what}");
                 }
             }
-            // Each byte is the written one, or unchanged.
+            // Each byte is either the written one or unchanged.
             let written = content(1, len);
             assert!(memory.iter().zip(&written).all(|(got, sent)| got == sent || *got == 0));
             // The connection still works.
@@ -482,8 +482,8 @@ pub fn borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     assert_eq!(bytes[..100], [7; 100]);
 }
 
-/// `try_wait` permits a thread to sleep only if no result is unread, even if a reply about a key has ended operations
-/// that waited for it.
+/// `try_wait` permits a thread to sleep only if all results have been read, even if a reply about a key has just ended
+/// operations that waited for it.
 pub fn try_wait_fails_while_results_are_unread<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));

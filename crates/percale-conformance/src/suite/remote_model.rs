@@ -1,7 +1,7 @@
-//! Random sequences of one-sided operations against a plain model: an array of bytes.
+//! Random sequences of one-sided operations, compared with a simple model: an array of bytes.
 //!
-//! Up to six operations are outstanding at a time. Accesses to the same bytes take effect in the order in which they
-//! were posted, so the result of each follows from the earlier ones.
+//! Up to six operations are outstanding at a time. Accesses to the same bytes take effect in posting order, so the
+//! result of each is determined by the earlier ones.
 
 use std::collections::VecDeque;
 
@@ -46,7 +46,7 @@ fn word(model: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(model[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Executes one operation on the model, and starts it.
+/// Executes one operation in the model, and starts it.
 fn start<'e, F: Fabric>(
     mesh: &'e Mesh<F>,
     random: &mut Random,
@@ -55,7 +55,7 @@ fn start<'e, F: Fabric>(
 ) -> UnderWay<'e> {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let part = |at: usize, len: usize| remote.slice(at as u64..(at + len) as u64);
-    // There are few words, so that operations use the same ones.
+    // There are only a few words, so that operations often use the same one.
     let at = random.below(16) * 8;
     match random.below(8) {
         kind @ 0..4 => {
@@ -99,7 +99,8 @@ fn start<'e, F: Fabric>(
     }
 }
 
-/// Random operations have the same effect as on an array, with `PERCALE_LONG` a million of them on each kind of memory.
+/// Random operations have the same effect as on an array. With `PERCALE_LONG`, there are a million of them for each
+/// kind of memory.
 ///
 /// Requirements: RMA-011.
 pub fn random_accesses_match_the_model<F: Fabric>() {

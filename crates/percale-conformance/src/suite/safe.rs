@@ -10,7 +10,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive};
 
-/// Tests all kinds of buffers, tags, data, sources.
+/// Tests all kinds of buffers, tags, data and sources.
 pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -41,7 +41,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(4));
 }
 
-/// Parts are returned in order with their contents. Finishing returns the buffer.
+/// Parts are returned in order with their contents. `finish` returns the buffer.
 pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -69,8 +69,7 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     assert_eq!(many.finish().buffer.len(), 100);
 }
 
-/// A send whose handle was dropped or forgotten still arrives, or was cancelled. Its buffer lives until then and not
-/// longer.
+/// A send whose handle was dropped or forgotten either arrives or was cancelled. Its buffer is freed only then.
 ///
 /// Requirements: RES-010.
 pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
@@ -99,8 +98,8 @@ pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>()
     }
 }
 
-/// The handle of a receive is forgotten, or dropped after the match. The message is written to memory that still
-/// exists.
+/// The handle of a receive is forgotten, or dropped after the match. The message is written to memory that is still
+/// allocated.
 ///
 /// Requirements: RES-010.
 pub fn a_forgotten_receive_keeps_its_buffer<F: Transport>() {
@@ -127,8 +126,8 @@ pub fn a_forgotten_receive_keeps_its_buffer<F: Transport>() {
                         same(&target.read(), &content(1, len), "the message of a dropped receive");
                     }
                 }
-                // The message is delivered whether or not its receive still exists. Nothing hangs, and freed memory is
-                // not written.
+                // The message is delivered whether or not its receive still exists. No operation hangs, and freed
+                // memory is not written.
                 let back = mesh.finish(sending).expect("the send").buffer;
                 same(&back.into_vec(), &content(1, len), "the source");
             }
@@ -136,7 +135,7 @@ pub fn a_forgotten_receive_keeps_its_buffer<F: Transport>() {
     }
 }
 
-/// Dropping a receive that has no message cancels it.
+/// Dropping a receive that has not received a message cancels it.
 pub fn a_dropped_receive_takes_no_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     drop(mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive"));

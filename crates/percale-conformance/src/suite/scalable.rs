@@ -1,4 +1,4 @@
-//! Scalable endpoints: several contexts with one address.
+//! Scalable endpoints: several contexts at one address.
 
 use std::future::IntoFuture;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{content, same};
 use crate::watchdog::Watchdog;
 
-/// The number of bits for receive contexts in addresses: room for 4.
+/// The number of address bits for receive contexts, which permits 4 of them.
 const BITS: u32 = 2;
 const CONTEXTS: u16 = 3;
 
@@ -31,7 +31,7 @@ struct World<F: Fabric> {
 }
 
 impl<F: Fabric> World<F> {
-    /// Opens all contexts.
+    /// Makes the endpoints and opens all contexts.
     fn new(what: &str) -> Self {
         let mut world = Self::unopened(what);
         for side in 0..2 {
@@ -40,12 +40,12 @@ impl<F: Fabric> World<F> {
         world
     }
 
-    /// Opens no context.
+    /// Makes the endpoints and opens no context.
     fn unopened(what: &str) -> Self {
         let fabric = F::new(7);
         let domain = fabric.domain(|domain| domain);
         let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
-        vector.insert("192.0.2.1:9").expect("an address that is nobody's"); // Then the numbers do not start at 0.
+        vector.insert("192.0.2.1:9").expect("an address that is nobody's"); // The numbers then do not start at 0.
         let scalable = [(); 2].map(|()| {
             domain.scalable_endpoint().contexts(CONTEXTS).bind(fabric.address()).expect("a scalable endpoint")
         });
@@ -71,7 +71,7 @@ impl<F: Fabric> World<F> {
         self.fabric.tick();
     }
 
-    /// Drives everything until an operation is over.
+    /// Drives all contexts until an operation is over.
     fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         let mut operation = pin!(operation.into_future());
         let mut context = Context::from_waker(Waker::noop());
@@ -84,7 +84,7 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// Sends one message, untagged or tagged, from a context to a context.
+    /// Sends one message, untagged or tagged, from one context to another.
     fn pass(&self, from: (usize, u16), to: (usize, u16), name: PeerAddress, number: u64, len: usize) {
         let (source, target) = (self.at(from.0, from.1), self.at(to.0, to.1));
         let what = format!("{len} bytes from {from:?} to {to:?}");
@@ -123,7 +123,7 @@ fn refused(result: Result<Received, OperationError>, code: ErrorCode) {
     assert_eq!(error.errno(), code.errno(), "{error}");
 }
 
-/// Messages from every context to every context of the other endpoint arrive there and nowhere else.
+/// Messages from any context to any context of the other endpoint arrive at that context and at no other.
 ///
 /// Requirements: AV-008, AV-051, CTX-001.
 pub fn each_receive_context_gets_only_its_messages<F: Peers>() {
@@ -140,7 +140,7 @@ pub fn each_receive_context_gets_only_its_messages<F: Peers>() {
     world.nothing_is_left();
 }
 
-/// An address without a context number means context 0.
+/// An address without a context number addresses context 0.
 ///
 /// Requirements: CTX-003.
 pub fn a_plain_address_means_context_0<F: Peers>() {
@@ -152,7 +152,7 @@ pub fn a_plain_address_means_context_0<F: Peers>() {
     let one = world.domain.endpoint().vector(&plain).bind(world.fabric.address()).expect("an endpoint");
     let peer = plain.insert(world.scalable[1].address()).expect("an address");
     let back = world.vector.insert(one.address()).expect("an address");
-    world.contexts[0].push(Some(one)); // Driven like the others.
+    world.contexts[0].push(Some(one)); // It is driven like the others.
     let (target, one) = (world.at(1, 0), world.at(0, CONTEXTS));
     let (receive, sending) = (target.recv(vec![0; 9]).start().unwrap(), one.send(peer, content(5, 9)).start().unwrap());
     let got = world.finish(receive).expect("a message");
@@ -254,7 +254,7 @@ pub fn memory_is_accessed_through_contexts<F: Peers>() {
     }
 }
 
-/// A context may be opened after a peer has sent to it.
+/// A context can be opened after a peer has sent to it.
 ///
 /// Requirements: CTX-004.
 pub fn send_waits_for_a_context_not_yet_open<F: Peers + Real>() {
@@ -277,7 +277,7 @@ pub fn send_waits_for_a_context_not_yet_open<F: Peers + Real>() {
     world.nothing_is_left();
 }
 
-/// Closing a context ends only the operations that wait for it. When it is opened again, it can be reached again.
+/// Closing a context ends only the operations that wait for it. It can be reached again after it is opened again.
 ///
 /// Requirements: CTX-005.
 pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
@@ -302,7 +302,7 @@ pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
     world.nothing_is_left();
 }
 
-/// The address is in use as long as any context is open, and free after that.
+/// The address is in use while any context is open, and free afterwards.
 ///
 /// Requirements: CTX-005.
 pub fn address_stays_in_use_while_a_context_is_open<F: Peers>() {
@@ -333,7 +333,7 @@ pub fn contexts_are_members_of_groups<F: Peers>() {
     let world = World::<F>::new("contexts are members of groups");
     for list in [&[(0, 0), (0, 1)][..], &[(0, 2), (1, 0), (0, 0)], &[(1, 1), (0, 1), (1, 0), (1, 2), (0, 2)]] {
         let set: AddressSet = list.iter().map(|(side, context)| world.name(*side, *context)).collect();
-        // The same members in another order are another group.
+        // The same members in a different order are a different group.
         let turned: AddressSet = list.iter().rev().map(|(side, context)| world.name(*side, *context)).collect();
         let members: Vec<_> = list.iter().map(|(side, context)| world.at(*side, *context)).collect();
         let joins = members.iter().flat_map(|member| [member.join(&set), member.join(&turned)]);
@@ -354,8 +354,7 @@ pub fn contexts_are_members_of_groups<F: Peers>() {
     }
 }
 
-/// Two threads drive one context each, at the same time. Each sends to the context of the other endpoint with its own
-/// number, and to the other one.
+/// Two threads drive one context each at the same time. Each thread sends to both contexts of the other endpoint.
 ///
 /// Requirements: CTX-006.
 pub fn threads_drive_separate_contexts<F: Peers + Real>() {

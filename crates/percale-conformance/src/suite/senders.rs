@@ -1,4 +1,4 @@
-//! Sending halves of contexts, which are opened separately from the receiving halves.
+//! The sending halves of contexts, which are opened separately from the receiving halves.
 
 use std::cell::RefCell;
 use std::future::IntoFuture;
@@ -61,7 +61,7 @@ impl<F: Fabric> World<F> {
         self.peers[0].receive_context(context.into(), BITS).expect("it fits")
     }
 
-    /// Drives everything until an operation is over.
+    /// Drives all endpoints until an operation is over.
     fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         let mut operation = pin!(operation.into_future());
         let mut context = Context::from_waker(Waker::noop());
@@ -81,7 +81,7 @@ impl<F: Fabric> World<F> {
         std::thread::yield_now();
     }
 
-    /// Drives everything for a while, until all endpoints have detected the closed ones.
+    /// Drives all endpoints for a while, until they have detected the closed ones.
     fn turns(&self) {
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < until {
@@ -104,41 +104,40 @@ impl<F: Fabric> World<F> {
     }
 }
 
-/// A receive directed at a context matches the messages of its sending half, regardless of the time of posting, and no
-/// others.
+/// A receive directed at a context matches messages of its sending half and no others, regardless of when it was
+/// posted.
 ///
 /// Requirements: CTX-012.
 pub fn receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
     let world = World::<F>::new("directed at a context");
     let directed = |context| world.plain().recv(vec![0; 100]).from(world.name(context)).start().expect("a receive");
-    // Before any message has arrived.
+    // No message has arrived yet.
     let (first, second) = (directed(1), directed(0));
     world.send(0, 10);
     world.send(1, 11);
     assert_eq!((world.got(first), world.got(second)), (11, 10));
-    // The messages have already arrived, or are in transfer.
+    // The messages have already arrived or are in transfer.
     world.send(1, 12);
     world.send(0, 13);
     assert_eq!((world.got(directed(0)), world.got(directed(1))), (13, 12));
     let later = directed(1);
     world.send(1, 14);
     assert_eq!(world.got(later), 14);
-    // From any source.
+    // Receive from any source.
     let any = world.plain().recv(vec![0; 100]).start().expect("a receive");
     world.send(0, 15);
     assert_eq!(world.got(any), 15);
 }
 
-/// Messages of a sender that has left are received by receives directed at its context, regardless of the time of
-/// posting.
+/// A receive directed at a context matches messages of a sender that has been closed, regardless of when it was posted.
 ///
 /// Requirements: CTX-012.
 pub fn messages_of_departed_sender_are_received<F: Peers>() {
     let world = World::<F>::new("messages of a sender that has left");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     for (round, bytes) in [[1, 2, 3], [4, 5, 6], [7, 8, 9]].into_iter().enumerate() {
-        // With messages that the same sender sent before it left and after it came back, and messages of another sender
-        // in between.
+        // The same sender sent other messages before it was closed and after it was opened again, and another sender
+        // sent messages in between.
         world.send(1, 100);
         world.send(0, bytes[0]);
         world.send(0, bytes[1]);
@@ -163,7 +162,8 @@ pub fn messages_of_departed_sender_are_received<F: Peers>() {
     }
 }
 
-/// Each half can be closed and opened separately: operations that wait for it end, and the other half continues.
+/// Each half can be closed and opened separately. Operations that wait for the closed half end, and the other half
+/// continues.
 ///
 /// Requirements: CTX-012.
 pub fn each_half_of_a_context_closes_separately<F: Peers>() {
@@ -178,19 +178,19 @@ pub fn each_half_of_a_context_closes_separately<F: Peers>() {
     for round in 0..3 {
         world.send(0, round);
         assert_eq!(world.got(directed()), round);
-        // The sender is closed: operations that wait for it end. The context stays open.
+        // The sender is closed. Operations that wait for it end. The context stays open.
         let waiting = directed();
         world.senders.borrow_mut()[0] = None;
         let error = world.finish(waiting).expect_err("the sender has left");
         assert_eq!(error.errno(), ErrorCode::Closed.errno(), "{error}");
         reaches_context(round);
-        // The sender is opened again: a receive that was posted meanwhile gets its message.
+        // The sender is opened again. A receive that was posted meanwhile gets its message.
         let waiting = directed();
         let sender = world.sender(0);
         world.senders.borrow_mut()[0] = Some(sender);
         world.send(0, 100 + round);
         assert_eq!(world.got(waiting), 100 + round);
-        // The context is closed: messages to it that were not received end. The sender stays open.
+        // The context is closed. Messages to it that were not received end. The sender stays open.
         let long = world.plain().send(world.name(0), vec![1; F::BULK]).start().expect("a send");
         world.contexts.borrow_mut()[0] = None;
         world.finish(long).expect_err("the context has left");

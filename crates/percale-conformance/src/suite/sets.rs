@@ -1,4 +1,4 @@
-//! Poll sets and wait sets over the objects to which shared endpoints report.
+//! Poll sets and wait sets that contain the objects to which shared endpoints report.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Told {
 
 const ROUNDS: u64 = 60;
 
-/// Writes repeatedly, each time after the previous write has been seen, and sometimes after a pause, so that the other
-/// side sleeps.
+/// Writes repeatedly, each time after the previous write has been detected, and sometimes after a pause, so that the
+/// other side sleeps.
 fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
     for round in 0..ROUNDS {
         seen.wait(round, Some(Duration::from_secs(60))).expect("the other side reads");
@@ -88,7 +88,7 @@ pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
     });
 }
 
-/// A thread waits for all objects at once, with the wait of the set and with its descriptor.
+/// A thread waits for all objects at the same time, with the wait of the set or with its descriptor.
 ///
 /// Requirements: CMP-020.
 pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {

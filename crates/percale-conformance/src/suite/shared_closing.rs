@@ -1,4 +1,4 @@
-//! Endpoints of a shared receive context that are closed while they receive.
+//! Endpoints of a shared receive context that are closed while receiving.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, content, post_shared};
 use crate::watchdog::Watchdog;
 
-/// The number of receives of one message in a round.
+/// The number of receives for one message each in a round.
 const RECEIVES: u64 = 4;
 /// The context of the multi-receive.
 const MANY: u64 = 100;
@@ -25,7 +25,7 @@ struct Ends {
     last_released: bool,
 }
 
-/// A member that is closed, one that stays open, their queues, and the reported results.
+/// A member that is closed, a member that stays open, their queues, and the reported results.
 struct Members {
     closes: Option<Endpoint>,
     stays: Endpoint,
@@ -103,7 +103,7 @@ fn is_over(ends: &BTreeMap<u64, Ends>) -> bool {
     (0..RECEIVES).all(|context| ends.contains_key(&context)) && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
 }
 
-/// Checks that each receive of a round ended once. Returns how many failures were reported.
+/// Checks that each receive of a round ended once. Returns the number of reported failures.
 fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
     let mut failed = 0;
     for (context, ends) in ends {
@@ -119,7 +119,7 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
 }
 
 /// When a member is closed at any time, each receive of the context ends once: it gets a message, it ends with the
-/// member that was receiving into it, or it stays available to the other members.
+/// member that was receiving into it, or it remains available to the other members.
 ///
 /// Requirements: CTX-008.
 pub fn receives_end_once_when_a_member_closes<F: Peers>() {
@@ -157,7 +157,7 @@ pub fn receives_end_once_when_a_member_closes<F: Peers>() {
         (0..2 * round).for_each(|_| turn(&members));
         members.read();
         members.closes = None;
-        // Receives that the member had not taken stay available to the others until they are cancelled.
+        // Receives that the member had not used remain available to the others until they are cancelled.
         (0..50).for_each(|_| turn(&members));
         members.read();
         for context in (0..RECEIVES).chain([MANY]) {

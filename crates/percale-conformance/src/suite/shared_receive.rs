@@ -17,7 +17,7 @@ use crate::watchdog::Watchdog;
 const SHARERS: usize = 3;
 
 /// Three endpoints that share receives, and two others that send. On a transport without other endpoints, the three
-/// send to themselves.
+/// endpoints send to themselves.
 struct World<F: Fabric> {
     endpoints: Vec<Option<Endpoint>>,
     peers: Vec<PeerAddress>,
@@ -71,7 +71,7 @@ impl<F: Fabric> World<F> {
         if F::ALONE { to } else { SHARERS + number % 2 }
     }
 
-    /// Injects a message or, if it is long, posts it and waits until it is accepted.
+    /// Injects a message. If it is long, posts it and waits until it is accepted.
     fn send(&self, number: usize, to: usize, tag: Option<u64>, bytes: &[u8]) -> usize {
         let from = self.sender(number, to);
         let endpoint = self.endpoints[from].as_ref().expect("it is open");
@@ -81,7 +81,8 @@ impl<F: Fabric> World<F> {
         from
     }
 
-    /// Waits until all earlier messages have arrived, by sending another message for a receive of the endpoint itself.
+    /// Waits until all earlier messages have arrived. To detect this, it sends another message, for a receive of the
+    /// endpoint itself.
     fn arrived(&self, from: usize, to: usize) {
         const BEHIND: u64 = 1 << 40;
         let [sender, receiver] = [from, to].map(|number| self.endpoints[number].as_ref().expect("it is open"));
@@ -98,7 +99,7 @@ impl<F: Fabric> World<F> {
     }
 }
 
-/// Posted receives are used in posting order, regardless of the endpoint that a message is for.
+/// Shared receives are used in posting order, regardless of the target endpoint of a message.
 ///
 /// Requirements: CTX-007.
 pub fn messages_to_any_endpoint_use_shared_receives<F: Transport>() {
@@ -161,7 +162,7 @@ pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"shared");
 }
 
-/// A message that matched a shared receive stays with that receive, regardless of the receives that its endpoint posts
+/// A message that has matched a shared receive is delivered to it, regardless of the receives that its endpoint posts
 /// before it makes progress.
 ///
 /// Requirements: CTX-007.
@@ -196,8 +197,8 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
     }
 }
 
-/// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily:
-/// receives posted later get later messages in order.
+/// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily.
+/// Receives posted later get later messages in order.
 ///
 /// Requirements: CTX-007.
 pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
@@ -248,7 +249,7 @@ pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
     }
 }
 
-/// Results are reported to the queue of the endpoint that received.
+/// Results are reported to the queue of the endpoint that received the message.
 ///
 /// Requirements: CTX-007.
 pub fn raw_shared_receive_reports_to_the_receiving_endpoint<F: Transport>() {
@@ -307,14 +308,14 @@ pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     errors.extend(world.queues.iter().filter_map(CompletionQueue::read_error));
     assert_eq!(errors.len(), 1);
     assert_eq!((errors[0].entry.context, errors[0].error), (9, ErrorCode::Canceled));
-    // Operations that look at messages without receiving them cannot be shared.
+    // Operations that report messages without receiving them cannot be shared.
     for flags in [OpFlags::PEEK, OpFlags::PEEK | OpFlags::CLAIM, OpFlags::CLAIM | OpFlags::DISCARD] {
         let work = ReceiveWork { from, segments, tag: None, context: 10, flags };
         assert_eq!(post_shared(&world.shared, &work).expect_err("it is refused").errno(), 22);
     }
 }
 
-/// One buffer takes messages to all endpoints, part after part, and is released once.
+/// One buffer receives messages to all endpoints, one after another, and is released once.
 ///
 /// Requirements: CTX-008.
 pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
@@ -356,14 +357,14 @@ pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
     }
 }
 
-/// An endpoint that is closed leaves the receives to the other endpoints. After the last one is closed, they can still
-/// be cancelled.
+/// When an endpoint is closed, the receives remain available to the other endpoints. After the last one is closed, they
+/// can still be cancelled.
 ///
 /// Requirements: CTX-008.
 pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     let mut world = World::<F>::new("closed endpoints take nothing with them");
     // One message waits in an endpoint that is closed before a receive is posted. The notification of another message
-    // is not read.
+    // has not been read.
     world.send(0, 0, None, b"lost");
     world.turns();
     world.endpoints[0] = None;
@@ -375,10 +376,10 @@ pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     world.send(0, 1, None, b"lost too");
     world.turns();
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
-    world.endpoints[1] = None; // The receive was offered to it, and it is closed.
+    world.endpoints[1] = None; // The receive was offered to this endpoint, which is now closed.
     world.turns();
-    // If it still matched its message to the receive, the receive is over; otherwise the receive is available to the
-    // others.
+    // If the endpoint still matched its message to the receive, the receive is over. Otherwise the receive is available
+    // to the others.
     let receiving = match receiving.is_ready() {
         true => {
             assert_eq!(world.end(receiving).expect("a message").to_vec(), b"lost too");
@@ -388,7 +389,7 @@ pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     };
     world.send(0, 2, None, b"found");
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"found");
-    // A receive that waits when all endpoints are closed can still be cancelled.
+    // A receive that waits when all endpoints have been closed can still be cancelled.
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
     world.endpoints.clear();
     assert!(!receiving.is_ready(), "others may join");
@@ -397,7 +398,7 @@ pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     assert_eq!(world.domain.transports().first().map(|kind| kind.name()), Some("loopback"));
 }
 
-/// A wait for a dead peer ends.
+/// A receive directed at a peer ends when the peer dies.
 ///
 /// Requirements: CTX-009.
 pub fn a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
@@ -417,7 +418,7 @@ pub fn a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
     assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
 }
 
-/// Returns two connected endpoints: the client, and the server, which shares receives.
+/// Returns two connected endpoints: the client and the server. The server shares receives.
 fn connected(
     domain: &Domain,
     listener: &Listener,
@@ -439,7 +440,7 @@ fn connected(
     (client, server.expect("it was accepted"))
 }
 
-/// The first message of a connection arrives before there is a shared receive for it, and nothing else happens on the
+/// The first message of a connection arrives before there is a shared receive for it, and nothing else occurs on the
 /// connection.
 ///
 /// Requirements: CTX-007, CTX-010.
@@ -456,7 +457,8 @@ pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
             server.progress();
         };
         let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
-        // After it follows a message for a receive of the endpoint itself, which shows that the first has arrived.
+        // It is followed by a message for a receive of the endpoint itself, whose arrival proves that the first has
+        // arrived.
         let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
             both();
@@ -507,7 +509,7 @@ pub fn connected_endpoints_share_receives<F: Peers + Real>() {
     }
 }
 
-/// Each endpoint has its own thread, and another thread posts receives: no message is lost or received twice.
+/// Each endpoint has its own thread, and another thread posts receives. No message is lost or received twice.
 ///
 /// Requirements: CTX-007.
 pub fn threads_drive_endpoints_that_share_receives<F: Peers + Real>() {

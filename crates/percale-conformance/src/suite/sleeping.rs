@@ -18,7 +18,7 @@ use crate::mesh::{MANY, Mesh, Receive, Send};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
-/// One side sleeps on the descriptor whenever it may. The other sends after pauses of various lengths.
+/// One side sleeps on the descriptor whenever that is permitted. The other side sends after pauses of various lengths.
 ///
 /// Requirements: CMP-015.
 pub fn a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
@@ -67,7 +67,7 @@ pub fn a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
     assert!(slept > 0);
 }
 
-/// Arming checks everything once more. If a send completes in that check, the thread must not sleep.
+/// Arming checks for results once more. If a send completes in that check, the thread must not sleep.
 ///
 /// Requirements: CMP-015.
 pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
@@ -94,7 +94,8 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
     assert!(mesh.finish(waiting).is_ok());
 }
 
-/// A thread that sleeps on the descriptor is woken up, although another waiter started and stopped waiting in between.
+/// A thread that sleeps on the descriptor is woken up even if another waiter has started and stopped waiting in
+/// between.
 ///
 /// Requirements: CMP-015.
 pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
@@ -105,7 +106,7 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
         a.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
     });
     let other = || assert!(!b.wait(Some(Duration::from_millis(1))), "the endpoint's own queue stays empty");
-    // A thread in poll(2).
+    // The sleeper is a thread in poll(2).
     let receiving = b.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
     while !b.try_wait() {
         b.progress();
@@ -116,7 +117,7 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     let fd = b.as_fd();
     assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)), Ok(1), "slept for ever");
     assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
-    // A task.
+    // The sleeper is a task.
     let mut receiving = pin!(b.tagged_recv(3, 0, vec![0; 5]).into_future());
     let waker = fall_asleep(receiving.as_mut());
     other();
@@ -124,14 +125,14 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     assert_eq!(block_on(receiving, &waker).expect("a message").to_vec(), b"third");
 }
 
-/// A task sleeps, and its endpoint gets work that only periodic wake-ups advance: the task is woken up to do it.
+/// A task sleeps, and its endpoint gets work that is advanced only by periodic wake-ups. The task is woken up to do it.
 ///
 /// Requirements: CMP-016.
 pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
-    // Without the timer that checks for silent peers, which would also wake the task, after seconds.
+    // Disable the timer that checks for silent peers, which would also wake the task after some seconds.
     let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (posted, all_posted) = std::sync::mpsc::channel();
@@ -155,13 +156,13 @@ pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     });
 }
 
-/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message arrives. If local
-/// peers share the page of the doorbell, it checks the page every 100 ms.
+/// A thread that sleeps on the descriptor of an idle endpoint uses no processor time until a message arrives. If local
+/// peers share the page of the doorbell, the thread checks the page every 100 ms.
 ///
 /// Requirements: RES-007.
 pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
-    // Without the timer that checks for silent TCP peers.
+    // Disable the timer that checks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -180,15 +181,16 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         });
         waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
         let task = format!("/proc/self/task/{}", told.recv().expect("the sleeper").as_raw_nonzero());
-        // The nanoseconds on a processor, and the number of times that the thread was scheduled. The value in between
-        // is not used.
+        // The nanoseconds of processor time, and the number of times that the thread was scheduled. The value between
+        // them is not used.
         let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
         let asleep = || {
             let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
             stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
         };
         let turns = |taken: &str| taken.split_whitespace().nth(2).and_then(|turns| turns.parse::<u64>().ok());
-        // It may sleep for a short time before it sleeps on the descriptor. It is idle only once two checks agree.
+        // The thread may spin for a short time before it sleeps on the descriptor. It is idle only when two checks
+        // agree.
         let idle = || {
             let before = taken();
             std::thread::sleep(Duration::from_millis(50));
@@ -200,7 +202,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         let after = taken();
         if F::NAME == "shm" {
             let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
-            // A check may take two turns if other tasks need the processor.
+            // A check may be scheduled twice if other tasks need the processor.
             let looks = since.elapsed().as_millis() as u64 / 100 + 1;
             assert!(turns <= 2 * looks, "{turns} turns, but {looks} looks");
         } else {
@@ -223,7 +225,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future that has no result yet until it no longer requests another poll, that is, until it sleeps.
+/// Polls a future that has no result yet until it no longer requests another poll. It then sleeps.
 fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     let waker = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
     while waker.woken.swap(false, Ordering::SeqCst) {
@@ -233,7 +235,7 @@ fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     waker
 }
 
-/// Runs a future that sleeps. It is polled only when it is woken.
+/// Runs a future that sleeps. It is polled only when its waker is called.
 fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark>) -> R {
     loop {
         while !waker.woken.swap(false, Ordering::SeqCst) {
@@ -245,18 +247,18 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
     }
 }
 
-/// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
+/// An endpoint sleeps after its peers were closed: no timer of a peer keeps its descriptor readable.
 ///
 /// Requirements: RES-007.
 pub fn endpoint_sleeps_after_its_peers_left<F: Peers + Real>() {
-    let timeout = Duration::from_millis(200); // Then timers expire every 50 ms.
+    let timeout = Duration::from_millis(200); // With this timeout, timers expire every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
     mesh.connect();
     mesh.close(1);
     let endpoint = mesh.endpoint(0);
     mesh.until(|| endpoint.describe_peers().iter().all(|(_, how)| how.starts_with("loopback")).then_some(()));
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-    // Events of the close may wake it once or twice. A timer that is never read would do so forever.
+    // Events of the close may wake it once or twice. A timer that is never read would wake it forever.
     let quiet = (0..20).any(|_| {
         mesh.turns(10);
         endpoint.try_wait()

@@ -1,5 +1,5 @@
-//! Consequences of the manual pages on which applications rely: empty regions, several counters, counters that are
-//! bound late, thresholds.
+//! Requirements of the manual pages that applications rely on: empty regions, several counters, counters that are bound
+//! late, thresholds.
 
 #![expect(unsafe_code, reason = "registers raw memory, which is never freed")]
 
@@ -19,7 +19,7 @@ use crate::mesh::{Mesh, Receive, Send, Station};
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 20_000;
 
-/// A region of no bytes has a key and gives peers access to nothing: neither to a byte, nor to adjacent memory.
+/// A region of 0 bytes has a key and gives peers no access, not even to adjacent memory.
 ///
 /// Requirements: MR-006, MR-077.
 pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
@@ -52,7 +52,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     }
 }
 
-/// Tests pieces without bytes among others, pieces that wrap around, and unknown rights.
+/// Tests segments without bytes among others, segments that wrap around, and unknown rights.
 ///
 /// Requirements: MR-078, MR-079, MR-080.
 pub fn malformed_segments_are_not_registered<F: Fabric>() {
@@ -88,7 +88,8 @@ pub fn malformed_segments_are_not_registered<F: Fabric>() {
     }
 }
 
-/// The key of a closed region is given to other memory with other rights, and no property of the closed one applies.
+/// The key of a closed region is used for other memory with other rights. The rights of the closed region no longer
+/// apply.
 ///
 /// Requirements: MR-082.
 pub fn reused_key_refers_to_the_current_region<F: Transport>() {
@@ -150,7 +151,7 @@ pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
     assert_eq!(there, [0; 64]);
 }
 
-/// Drives everything until the counter has this value, and then checks that it keeps it.
+/// Drives all stations until the counter has this value, and then checks that the value does not change.
 #[track_caller]
 fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
     mesh.until(|| (counter.value() >= value).then_some(()));
@@ -158,7 +159,7 @@ fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
     assert_eq!(counter.value(), value);
 }
 
-/// Writes on every path of an access. Returns the number of writes.
+/// Writes on every access path. Returns the number of writes.
 fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
     let lens = [8, 3000, remote.len as usize];
     for len in lens {
@@ -170,8 +171,8 @@ fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
     lens.len() as u64 + 1
 }
 
-/// Each counter of a region counts each write once, also a counter that was bound after peers had accessed the region.
-/// Windows inherit the counters.
+/// Each counter of a region counts each write once, even if it was bound after peers had accessed the region. Windows
+/// inherit the counters.
 ///
 /// Requirements: BIND-021, BIND-022.
 pub fn a_region_has_several_counters<F: Fabric>() {
@@ -198,7 +199,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
             for (counter, value) in counters.iter().zip([written, written, written - first]) {
                 counts(&mesh, counter, value);
             }
-            // First a counter that counts nothing else: peers access the region directly until then.
+            // First bind a counter that counts nothing else. Peers access the region directly until then.
             let mut window = domain.window(WindowType::One).expect("a window");
             let name = window.bind(&region, 0..LEN as u64, WindowAccess::WRITE).expect("a bind");
             assert!(matches!(region.count(&counters[3]), Err(CloseError::Windows(()))), "counted through no window");
@@ -247,7 +248,8 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
     Station { endpoint, vector, domain: domain.clone() }
 }
 
-/// Of two endpoints of a domain, one does not count for regions. Accesses through that endpoint are not counted.
+/// Accesses through an endpoint that does not count for regions are not counted. Those through another endpoint of the
+/// domain are.
 ///
 /// Requirements: BIND-023.
 pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
@@ -278,7 +280,7 @@ pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
     }
 }
 
-/// Counters bound to an open endpoint count the operations that end from then on. A kind of operation has one counter.
+/// Counters bound to an open endpoint count the operations that end afterwards. Each kind of operation has one counter.
 ///
 /// Requirements: CMP-021.
 pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
@@ -338,7 +340,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
         trigger.add_error(9);
         assert_eq!(count.value(), 3, "failures count");
         assert!(!trigger.has_work());
-        // A triggered send, which waits for successes only.
+        // A triggered send waits only for successes.
         let trigger = Counter::new();
         let received = mesh.receive(1, Receive::into(Memory::blank(8)).tag(threshold, 0));
         let send = mesh.endpoint(0).tagged_send(mesh.peer(1), threshold, vec![1; 8]).when(&trigger, threshold);
@@ -352,7 +354,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
     }
 }
 
-/// One vector name in domains of different names refers to different vectors.
+/// The same vector name in domains with different names refers to different vectors.
 ///
 /// Requirements: AV-060.
 pub fn vector_names_are_scoped_by_domain_name<F: Transport>() {

@@ -6,7 +6,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// A receive gets the oldest of the messages whose tag is equal to its own in the bits that are not ignored.
+/// A receive gets the oldest message whose tag equals the tag of the receive in all bits that are not ignored.
 ///
 /// Requirements: TAG-001.
 pub fn oldest_matching_message_is_received<F: Transport>() {
@@ -34,7 +34,7 @@ pub fn oldest_matching_message_is_received<F: Transport>() {
     }
 }
 
-/// Each of the 64 bits is compared, and each may be ignored.
+/// Each of the 64 bits is compared, and each can be ignored.
 ///
 /// Requirements: TAG-001.
 pub fn every_bit_may_be_ignored_or_compared<F: Transport>() {
@@ -54,7 +54,7 @@ pub fn every_bit_may_be_ignored_or_compared<F: Transport>() {
     }
 }
 
-/// Of the matching receives, the one posted first gets the message, regardless of its other criteria.
+/// If several receives match, the one posted first gets the message, regardless of its other criteria.
 ///
 /// Requirements: TAG-002.
 pub fn first_posted_matching_receive_gets_the_message<F: Transport>() {
@@ -82,7 +82,7 @@ pub fn first_posted_matching_receive_gets_the_message<F: Transport>() {
     }
 }
 
-/// A receive of one kind never gets a message of the other.
+/// A tagged receive never gets an untagged message, and an untagged receive never gets a tagged one.
 ///
 /// Requirements: TAG-003.
 pub fn tagged_and_untagged_do_not_mix<F: Transport>() {
@@ -104,7 +104,7 @@ pub fn tagged_and_untagged_do_not_mix<F: Transport>() {
     assert_eq!(mesh.done(rest).len, 7);
 }
 
-/// A cancelled receive ends as cancelled, and later messages go to other receives.
+/// A cancelled receive ends with the error for cancellation, and later messages match other receives.
 ///
 /// Requirements: TAG-008.
 pub fn a_cancelled_receive_takes_nothing<F: Transport>() {
@@ -133,7 +133,7 @@ pub fn a_cancelled_receive_takes_nothing<F: Transport>() {
     assert!(!mesh.endpoint(1).cancel(u64::MAX - 7), "nothing has this context");
 }
 
-/// Cancelling a receive that has been matched has no effect.
+/// Cancelling a receive that has already been matched has no effect.
 ///
 /// Requirements: TAG-009.
 pub fn a_matched_receive_completes_once<F: Transport>() {

@@ -11,7 +11,7 @@ use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Nothing is sent below the threshold. The contents are those of the buffer when the threshold is reached.
+/// No message is sent below the threshold. Its contents are those of the buffer when the threshold is reached.
 ///
 /// Requirements: TRIG-006, TRIG-007, TRIG-017.
 pub fn a_send_waits_for_its_counter<F: Transport>() {
@@ -35,8 +35,8 @@ pub fn a_send_waits_for_its_counter<F: Transport>() {
     }
 }
 
-/// Operations start in the order of their thresholds, and in posting order if those are equal, also when one increment
-/// reaches all of them.
+/// Operations start in the order of their thresholds, and in posting order if the thresholds are equal. This also holds
+/// if one increment reaches all of them.
 ///
 /// Requirements: TRIG-009, TRIG-010, TRIG-011.
 pub fn due_operations_start_in_threshold_order<F: Transport>() {
@@ -86,7 +86,7 @@ pub fn operation_with_reached_threshold_starts_immediately<F: Transport>() {
     counter.set(20);
     mesh.done(waits);
     mesh.done(received);
-    // After a counter is set back, later thresholds must be reached again.
+    // After the counter was set to a lower value, later thresholds must be reached again.
     counter.set(0);
     let (waits, received) = (threshold(2), receive());
     mesh.nothing(waits);
@@ -158,7 +158,7 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
     assert_eq!((sends.value() - before, writes.value()), (2, 1));
 }
 
-/// A received message is sent on without a call of the application.
+/// A received message is forwarded without a call of the application.
 ///
 /// Requirements: TRIG-013.
 pub fn receive_triggers_a_send<F: Peers>() {
@@ -183,8 +183,8 @@ pub fn receive_triggers_a_send<F: Peers>() {
     assert_eq!(end.read(), content(8, 1000));
 }
 
-/// A cancelled operation is reported as such, whether it waits or has started. Other operations of the same counter
-/// start.
+/// A cancelled operation is reported as cancelled, whether it waits or has started. Other operations of the same
+/// counter start.
 ///
 /// Requirements: TRIG-016.
 pub fn a_cancelled_triggered_operation_never_begins<F: Transport>() {
@@ -226,7 +226,7 @@ pub fn an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     mesh.close(0);
     assert!(!counter.has_work(), "what waited is forgotten");
     counter.add(1);
-    // Conversely, an operation that waits for a counter that is dropped never starts, and fails.
+    // An operation that waits for a dropped counter never starts, and fails.
     if !F::ALONE {
         let counter = Counter::new();
         let lost = mesh.when(1, mesh.sending(1, Send::of(Memory::content(1, 64))), &counter, 1);
@@ -235,7 +235,7 @@ pub fn an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     }
 }
 
-/// The error is returned at once, and nothing waits.
+/// The error is returned immediately, and no operation waits.
 ///
 /// Requirements: TRIG-004.
 pub fn operations_that_cannot_be_triggered_are_rejected<F: Transport>() {
@@ -274,7 +274,7 @@ pub fn failure_at_start_is_reported_as_error_completion<F: Transport>() {
     assert_eq!(mesh.failed(lost).error, ErrorCode::UnknownAddress);
 }
 
-/// An operation that owns its buffer ends when nothing can start it any more, and returns the buffer.
+/// An operation that owns its buffer ends when nothing can start it any more. It returns the buffer.
 ///
 /// Requirements: TRIG-019.
 pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {

@@ -1,4 +1,4 @@
-//! Random schedules of queueing, cancelling, flushing, counting and closing, compared with a plain model.
+//! Random schedules of queueing, cancelling, flushing, counting and closing, compared with a simple model.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::random::Random;
 const STEPS: usize = 3000;
 const COUNTERS: usize = 4;
 
-/// Work that waits in the model.
+/// Waiting work in the model.
 #[derive(Clone, Debug)]
 enum What {
     /// A send of the message with this number.
@@ -43,7 +43,7 @@ struct Model {
 }
 
 impl Model {
-    /// Starts the work that is due after a counter has changed.
+    /// Starts the due work after a counter has changed.
     fn fire(&mut self, counter: usize) {
         let mut jobs = VecDeque::from([counter]);
         while let Some(counter) = jobs.pop_front() {
@@ -67,7 +67,7 @@ impl Model {
         let (value, errors) = (self.values[counter], self.errors[counter]);
         let due = |line: &Line| line.threshold <= if line.ends { value + errors } else { value };
         let lines = self.lines[counter].iter().enumerate().filter(|(_, line)| due(line));
-        // Of equal thresholds, work that waits for successes comes first.
+        // Among equal thresholds, work that waits for successes comes first.
         lines.min_by_key(|(_, line)| (line.threshold, line.ends, line.number)).map(|(at, _)| at)
     }
 }
@@ -79,7 +79,7 @@ struct Run<F: Fabric> {
     counters: [Counter; COUNTERS],
     /// Queued counter operations by number: the counter that they wait for, and their ID.
     works: HashMap<u64, (usize, WorkId)>,
-    /// Waiting sends: context and number.
+    /// Waiting sends: maps contexts to message numbers.
     sends: HashMap<u64, u64>,
     receives: VecDeque<(u64, Memory)>,
     next: u64,
@@ -111,7 +111,7 @@ impl<F: Fabric> Run<F> {
                 self.queue(counter, near, false, What::Send(number));
             }
             14..20 => {
-                // Only from lower to higher counters, so that no two wait for each other forever.
+                // Only from lower to higher counters, so that no two operations wait for each other forever.
                 let (from, to) = (counter.min(other), counter.max(other));
                 if from != to {
                     let near = self.model.values[from] + self.random.below(8) as u64;
@@ -186,7 +186,7 @@ impl<F: Fabric> Run<F> {
         at.map(|at| self.model.lines[counter].remove(at));
     }
 
-    /// Closes the sender's endpoint with all work that waits in it, and opens another in its place.
+    /// Closes the sender's endpoint with all of its waiting work, and opens another endpoint in its place.
     fn reopen(&mut self) {
         self.mesh.close(0);
         for lines in &mut self.model.lines {
@@ -201,7 +201,7 @@ impl<F: Fabric> Run<F> {
         self.mesh.open(0, Station { endpoint, vector, domain });
     }
 
-    /// Checks that all started messages arrive, in order, and no others.
+    /// Checks that all started messages arrive in order, and no other messages.
     fn compare(&mut self) {
         while let Some(number) = self.model.sent.pop_front() {
             let (context, memory) = self.receives.pop_front().expect("there are enough");

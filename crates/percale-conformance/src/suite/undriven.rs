@@ -1,5 +1,4 @@
-//! Waits for queues and counters to which an endpoint with one owner reports. Only the owner can drive such an
-//! endpoint.
+//! Waits for queues and counters of an endpoint with one owner. Only the owner can drive such an endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +9,7 @@ use percale::{CompletionQueue, Counter, Endpoint, Entry, PostError, WaitSet};
 use crate::fabric::Real;
 use crate::watchdog::Watchdog;
 
-/// Waits are rejected as long as the endpoint has one owner, with and without a timeout, and the error names the
-/// remedy.
+/// While an endpoint has one owner, waits with and without a timeout are rejected, and the error suggests a solution.
 pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     let _watchdog = Watchdog::new("waits that no thread could end are refused");
     let fabric = F::new(1);
@@ -36,7 +34,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
         }
     };
     refused();
-    // Also while an operation is outstanding. Existing results are returned.
+    // The same holds while an operation is outstanding. Available results are returned.
     let receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
     inject(&endpoint, me);
     refused();
@@ -49,7 +47,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     assert_eq!(message.expect("a message").len, 8);
     counter.wait(1, None).expect("it was counted");
     set.wait(None).expect("it was counted");
-    // A waiting thread can drive a shared endpoint, and a wait is permitted if there is no endpoint.
+    // Any waiting thread can drive a shared endpoint. A wait is also permitted if there is no endpoint.
     let shared = endpoint.share().expect("descriptors");
     let receiving = shared.recv(vec![0; 8]).start().expect("a receive");
     inject(&shared, me);

@@ -1,4 +1,4 @@
-//! Peers in address vectors of every kind, and messages to them.
+//! Peers in all kinds of address vectors, and messages to them.
 
 use percale::address::vector::VectorType;
 use percale::{AddressVector, Endpoint, PeerAddress, PostError};
@@ -33,7 +33,7 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
     same(&target.read(), &bytes, "what was said");
 }
 
-/// Messages can be sent to peers in vectors of every type and of every expected size.
+/// Messages can be sent to peers in vectors of every type, with any expected size.
 ///
 /// Requirements: AV-001, AV-004, AV-005, AV-007, AV-029, AV-056.
 pub fn send_to_peers_of_any_vector_succeeds<F: Peers>() {
@@ -56,7 +56,7 @@ pub fn send_to_peers_of_any_vector_succeeds<F: Peers>() {
     }
 }
 
-/// A peer that was inserted through one handle can be sent to by its number through a read-only handle, which cannot
+/// A peer that was inserted through one handle can be addressed by its number through a read-only handle, which cannot
 /// change the vector.
 ///
 /// Requirements: AV-012, AV-014, AV-017.
@@ -74,7 +74,7 @@ pub fn read_only_named_vector_can_be_used_to_send<F: Peers>() {
     says(&mesh, &endpoint, peer);
 }
 
-/// A vector stays as long as an endpoint uses it, even after all handles are dropped.
+/// A vector exists as long as an endpoint uses it, even after all handles are dropped.
 ///
 /// Requirements: AV-018.
 pub fn a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
@@ -92,7 +92,7 @@ pub fn a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
 pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
-    // A few ports around that of the peer, of its node and the next.
+    // The range contains a few ports around that of the peer, on its node and on the next node.
     let first = (to.port() - 3).min(u16::MAX - 19);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let inserted = vector.insert_symmetric(&to.ip().to_string(), 2, &first.to_string(), 20).expect("a range");
@@ -101,14 +101,14 @@ pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
     assert_eq!((vector.lookup(peer), vector.find(to)), (Some(to), Some(peer)));
     let endpoint = with(&mesh, &vector);
     says(&mesh, &endpoint, peer);
-    // Removed from the range, and inserted again at the same position.
+    // The peer is removed from the range, and inserted again at the same position.
     vector.remove(peer).expect("it is there");
     assert!(matches!(endpoint.inject(peer, b"nobody"), Err(PostError::UnknownPeer(_))));
     assert_eq!(vector.insert(to), Ok(peer));
     says(&mesh, &endpoint, peer);
 }
 
-/// Several calls have the same result as one, even if other insertions happen between them.
+/// Several insertions have the same result as one, even if there are other insertions between them.
 ///
 /// Requirements: AV-002, AV-030, AV-031.
 pub fn several_insertions_have_the_result_of_one<F: Peers>() {
@@ -126,7 +126,7 @@ pub fn several_insertions_have_the_result_of_one<F: Peers>() {
     }
 }
 
-/// A removed peer cannot be sent to until it is inserted again.
+/// Messages cannot be sent to a removed peer until it is inserted again.
 ///
 /// Requirements: AV-046, AV-047, AV-050.
 pub fn send_to_removed_peer_fails<F: Peers>() {

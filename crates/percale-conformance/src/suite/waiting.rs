@@ -1,4 +1,4 @@
-//! Calls that wait, futures, endpoints that threads share, and automatic progress.
+//! Calls that wait, futures, endpoints shared by threads, and automatic progress.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Barrier};
@@ -43,7 +43,8 @@ pub(super) fn two_in<F: Fabric>(adjust: fn(DomainBuilder) -> DomainBuilder) -> (
     (a, b)
 }
 
-/// Opens two shared endpoints (the same one twice, if the transport has no others), each in the other's vector.
+/// Opens two shared endpoints, each in the other's vector. On a transport without other endpoints, both are the same
+/// endpoint.
 pub(super) fn two_shared<F: Fabric>(
     progress: Progress,
     adjust: impl for<'d> Fn(EndpointBuilder<'d>) -> EndpointBuilder<'d>,
@@ -72,7 +73,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
     }
 }
 
-/// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends in time.
+/// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends when it should.
 ///
 /// Requirements: CMP-013, CMP-016.
 pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
@@ -100,7 +101,7 @@ pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
             for receiving in receives {
                 same(&receiving.wait().expect("a message").to_vec(), &content(1, len), "a message");
             }
-            // The receiver is not driven any more, so its sender must be able to finish.
+            // The receiver is no longer driven. Its sender must be able to finish nevertheless.
         });
     }
     // A failure ends the wait.
@@ -141,7 +142,7 @@ pub fn blocking_calls_make_progress<F: Peers + Real>() {
     });
 }
 
-/// Futures of a runtime with one thread yield to others while they have nothing to do.
+/// Futures in a single-threaded runtime yield to others while they wait.
 pub fn futures_work_with_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -157,7 +158,7 @@ pub fn futures_work_with_tokio<F: Real>() {
         // A waiting future sleeps, so timers run. Dropping it cancels the receive.
         let none = tokio::time::timeout(Duration::from_millis(20), b.recv(vec![0; 8]).into_future()).await;
         assert!(none.is_err(), "nothing was sent");
-        // Many in turn, with both sides waiting for each other.
+        // Exchange many messages in turn, with both sides waiting for each other.
         let give = async {
             for number in 0..200 {
                 a.send(mesh.peer(1), content(number, 64)).await.expect("a send");
@@ -175,8 +176,8 @@ pub fn futures_work_with_tokio<F: Real>() {
     });
 }
 
-/// An endpoint with one owner is shared with many threads while messages are in transfer: an unexpected one, and a long
-/// one. From then on a thread that waits on a counter drives the endpoint.
+/// An endpoint with one owner becomes shared while an unexpected message and a long message are in transfer. From then
+/// on, a thread that waits on a counter drives the endpoint.
 ///
 /// Requirements: CMP-016.
 pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
@@ -227,7 +228,7 @@ pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
     });
 }
 
-/// Four threads on each side, blocked in calls. Each pair uses separate tags.
+/// On each side, four threads are blocked in calls. Each pair of threads uses its own tags.
 pub fn four_threads_share_an_endpoint<F: Real>() {
     let _watchdog = Watchdog::new("four threads share an endpoint");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -253,7 +254,7 @@ pub fn four_threads_share_an_endpoint<F: Real>() {
     });
 }
 
-/// The receiver posts and then does nothing. The message arrives and its send completes.
+/// The receiver posts a receive and makes no further call. The message arrives and its send completes.
 pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress needs no calls");
     let (a, b) = two_shared::<F>(Progress::Automatic, |endpoint| endpoint);
@@ -262,7 +263,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
         scope.spawn(|| {
             let receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
             barrier.wait();
-            done.wait(); // Makes no call into percale until the delivery is reported to the sender.
+            done.wait(); // This thread makes no call into percale until the delivery is reported to the sender.
             same(&receiving.wait().expect("a message").to_vec(), &content(1, 3 * F::BULK), "the message");
         });
         barrier.wait();
@@ -274,7 +275,8 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint of one owner has no progress of its own");
 }
 
-/// Everything is opened, used and closed a thousand times. Runs in a separate process, see the helper `open-and-close`.
+/// All objects are opened, used and closed a thousand times. Runs in a separate process, see the helper
+/// `open-and-close`.
 ///
 /// Requirements: RES-002.
 pub fn opening_and_closing_leaks_nothing<F: Real>() {

@@ -1,4 +1,5 @@
-//! Wakers are code of the application. Whatever they do when they are called or dropped, all other operations continue.
+//! Wakers are application code. All other operations continue, regardless of what a waker does when it is called or
+//! dropped.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -32,7 +33,8 @@ fn call() {
 
 static CALLED: AtomicU32 = AtomicU32::new(0);
 
-/// Runs `run` while each waker that is called or dropped in this thread calls `each`. At least one must be.
+/// Runs `run`. Each waker that is called or dropped in this thread meanwhile calls `each`. There must be at least one
+/// such call.
 fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     CALL.with(|call| *call.borrow_mut() = Some(each));
     let before = CALLED.load(Ordering::SeqCst);
@@ -41,7 +43,7 @@ fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     assert!(CALLED.load(Ordering::SeqCst) > before, "no waker of this thread was called or dropped");
 }
 
-/// A waker that calls the function when it is woken, and when it is dropped.
+/// A waker that calls the function when it is woken and when it is dropped.
 struct Busy;
 
 impl Wake for Busy {
@@ -71,8 +73,8 @@ fn polled<F: Future + Unpin>(future: &mut F, waker: &Waker) {
     }
 }
 
-/// Wakers call the endpoint, end other operations of it, and panic, when they are called, replaced, and dropped with
-/// their futures.
+/// Wakers call the endpoint, end other operations of it, and panic. They do so when they are called, replaced, and
+/// dropped with their futures.
 fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(impl Fn(u64) + Copy)) {
     let receive = |tag| endpoint.tagged_recv(tag, 0, vec![0; 8]).start().expect("a receive");
     let uses = move || {
@@ -91,7 +93,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
         // The waker is dropped with its future.
         polled(&mut receiving, &busy());
         while_wakers(Rc::clone(&doing), || drop(receiving));
-        // The waker is called while another operation is waited for.
+        // The waker is called while another operation is awaited.
         let mut woken = receive(2);
         polled(&mut woken, &busy());
         let waited = receive(3);
@@ -111,7 +113,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
     }
 }
 
-/// Tests endpoints of one owner and shared endpoints.
+/// Tests endpoints with one owner and shared endpoints.
 pub fn wakers_may_call_the_endpoint_and_panic<F: Peers + Real>() {
     let _watchdog = Watchdog::new("wakers may call the endpoint and panic");
     fn inject<A: Ownership>(endpoint: &Endpoint<A>, tag: u64) {
@@ -175,7 +177,7 @@ fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A waker that panics in the thread that wakes tasks stops no other task of the process.
+/// A waker that panics in the thread that wakes tasks does not stop other tasks of the process.
 pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a waker that panics stops no other task");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -183,7 +185,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     let mut first = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut first, &Waker::from(Arc::clone(&panics)));
     while !panics.1.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1)); // It may be woken occasionally without a reason.
+        std::thread::sleep(Duration::from_millis(1)); // It may occasionally be woken without a reason.
     }
     std::thread::scope(|scope| {
         for round in 0..5 {
@@ -197,7 +199,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     });
 }
 
-/// A future that is dropped or ends leaves no waker behind, regardless of what its endpoint does later.
+/// A future that ends or is dropped also drops its waker, regardless of what its endpoint does later.
 pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     let _watchdog = Watchdog::new("futures that are dropped leave no waker");
     let (_a, b) = two::<F>();
@@ -207,7 +209,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
         let mut dropped = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         polled(&mut dropped, &waker);
         drop((dropped, waker));
-        // The thread that wakes tasks may be about to call a waker that it has taken before.
+        // The thread that wakes tasks may be about to call a waker that it took earlier.
         while Arc::strong_count(&counts) > 1 {
             std::thread::sleep(Duration::from_millis(1));
             assert!(!b.progress(), "the endpoint has nothing to do, and its descriptor is not readable");

@@ -1,8 +1,8 @@
-//! Random operations on regions, windows, keys and endpoints against a plain model of them.
+//! Random operations on regions, windows, keys and endpoints, compared with a simple model.
 //!
 //! The model contains the access that each key permits, the users of each key, and every byte. Station 1 owns the
-//! memory. The users are stations 0 and 2, and an endpoint of the owner's domain that sends to itself, and is closed
-//! and opened again.
+//! memory. The users are stations 0 and 2, and an endpoint of the owner's domain that sends to itself. This endpoint is
+//! sometimes closed and opened again.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const REGIONS: usize = 3;
 const WINDOWS: usize = 6;
 const LEN: usize = 24_000;
 
-/// The user of a key: one user by number, or `None` for every user.
+/// The number of the user of a key. `None` if every user can use it.
 type Who = Option<usize>;
 /// The number of the endpoint of the owner's domain that sends to itself.
 const INNER: usize = 2;
@@ -49,7 +49,7 @@ struct Model<'m, F: Fabric> {
     windows: Vec<Option<Window>>,
     /// The valid keys.
     keys: BTreeMap<u64, Given>,
-    /// Memory descriptions that were valid once, or never.
+    /// Memory descriptions that were once valid, or never were.
     names: Vec<RemoteMemory>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -66,7 +66,7 @@ impl<F: Fabric> Model<'_, F> {
         *self.counts.entry(what).or_default() += u64::from(result);
     }
 
-    /// Opens the inner endpoint if there is none.
+    /// Opens the inner endpoint if it is not open.
     fn open_inner(&mut self) {
         if self.inner.is_none() {
             let domain = &self.mesh.station(1).domain;
@@ -77,7 +77,7 @@ impl<F: Fabric> Model<'_, F> {
         }
     }
 
-    /// Closes the inner endpoint, unless windows of type 2A hold it.
+    /// Closes the inner endpoint, unless windows of type 2A prevent this.
     fn close_inner(&mut self) {
         let Some((endpoint, me)) = self.inner.take() else { return };
         let bound = self.keys.values().any(|given| given.who == Some(INNER));
@@ -141,7 +141,7 @@ impl<F: Fabric> Model<'_, F> {
 
     fn window(&mut self, at: usize) {
         if let Some(window) = self.windows[at].take() {
-            // The window is deallocated in either way.
+            // The window is deallocated in both cases.
             if self.random.below(2) == 0 {
                 assert!(window.close().is_ok(), "nobody is stopped");
             } else {
@@ -238,7 +238,7 @@ impl<F: Fabric> Model<'_, F> {
         window
     }
 
-    /// Returns a random key that is valid, was valid once, or never was.
+    /// Returns a random key that is valid, was once valid, or never was.
     fn some_key(&mut self) -> u64 {
         let live = self.keys.len();
         match self.random.below(4) {
@@ -404,17 +404,17 @@ impl<F: Fabric> Model<'_, F> {
     }
 }
 
-/// Returns the owner's address of a user that is a station.
+/// Returns the owner's address for a user that is a station.
 fn user<F: Fabric>(mesh: &Mesh<F>, who: usize) -> PeerAddress {
     mesh.peer(2 * who)
 }
 
-/// Returns the user's number. Users of the same station are the same user.
+/// Returns the user's number. Users at the same station are the same user.
 fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
     if F::ALONE && who != INNER { 0 } else { who }
 }
 
-/// Random operations have the same results as the model, with `PERCALE_LONG` a million of them.
+/// Random operations have the same results as the model. With `PERCALE_LONG`, there are a million of them.
 ///
 /// Requirements: MW-021, MW-043.
 pub fn random_window_operations_match_the_model<F: Fabric>() {

@@ -1,5 +1,5 @@
-//! Windows and endpoints: the endpoints through which a key works, how a key ends with an endpoint, and how peers
-//! return a key.
+//! Windows and endpoints: the endpoints through which a key is valid, how a key ends when an endpoint closes, and how
+//! peers return a key.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::fabric::{Direct, Fabric};
 use crate::memory::{content, same};
 use crate::mesh::{Mesh, Station};
 
-/// Opens another endpoint in a station's domain. Its vector contains station 0 and itself, and the caller drives it.
+/// Opens another endpoint in a station's domain. Its vector contains station 0 and itself. The caller drives it.
 fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
     let domain = mesh.station(number).domain.clone();
     let vector = domain.address_vector().build().expect("a vector");
@@ -21,8 +21,8 @@ fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
     Station { endpoint, vector, domain }
 }
 
-/// Type 1: the key works through every endpoint of the domain, and through none of another. Endpoints are opened and
-/// closed.
+/// A key of type 1 is valid through every endpoint of its domain and through no endpoint of another. Endpoints are
+/// opened and closed in between.
 ///
 /// Requirements: MW-032, MW-033.
 pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
@@ -50,7 +50,8 @@ pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
     }
 }
 
-/// Type 2: bound with a chosen byte, never to an empty range, and not twice; invalidated once, and bound again.
+/// A window of type 2 is bound with a chosen key byte, never to an empty range, and not twice. It is invalidated once,
+/// and bound again.
 ///
 /// Requirements: MW-035, MW-036, MW-037, MW-043, MW-046.
 pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
@@ -75,7 +76,7 @@ pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
     }
 }
 
-/// Type 2: the key is for one peer of one endpoint.
+/// A key of type 2 is valid for one peer of one endpoint.
 ///
 /// Requirements: MW-038, MW-040, MW-052.
 pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
@@ -85,22 +86,22 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
             let window = mesh.station(1).domain.window(two.into()).expect("a window");
             let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
             assert_eq!(user_reads(&mesh, name), bytes(0..8));
-            // Another endpoint of the domain, with itself as the peer: neither end is right.
+            // Another endpoint of the domain has itself as the peer, so neither end is the right one.
             let other = second(&mesh, 1);
             let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
             assert_eq!(code(refused), ErrorCode::KeyRejected);
             let refused = other.endpoint.invalidate(PeerAddress(1), name.key).wait();
             assert_eq!(code(refused), ErrorCode::Denied);
             if !F::ALONE {
-                // Another peer of the endpoint.
+                // Another peer of the endpoint uses the key.
                 assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
                 let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
                 assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
-                // The owner, with an operation to another peer.
+                // The owner invalidates it for another peer.
                 let other = mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(2), name.key));
                 assert_eq!(code(other), ErrorCode::Denied);
                 assert_eq!(window.state(), WindowState::Bound(name.key));
-                // The owner itself.
+                // The owner uses the key itself.
                 assert_eq!(reads(&mesh, mesh.endpoint(1), mesh.peer(1), name), REFUSED);
             }
             assert_eq!(user_reads(&mesh, name), bytes(0..8), "it is as it was");
@@ -156,8 +157,8 @@ pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
     }
 }
 
-/// A message of a peer invalidates a window: eager and offered, expected and unexpected, tagged and untagged. The
-/// completion of the receive contains the invalidated key.
+/// A message of a peer invalidates a window. The message is eager or offered, expected or unexpected, tagged or
+/// untagged. The completion of the receive contains the invalidated key.
 ///
 /// Requirements: MW-045.
 pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
@@ -191,7 +192,7 @@ pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
                 assert_eq!(window.state(), WindowState::Unbound);
                 mesh.finish(send).expect("the send");
                 assert_eq!(user_reads(&mesh, name), REFUSED);
-                // Only once: a second such message is not delivered.
+                // A second such message is not delivered.
                 let receive = receive();
                 let again = user.tagged_send(mesh.peer(1), 5, content(3, len)).invalidating(name.key);
                 assert_eq!(code(mesh.finish(again)), ErrorCode::KeyRejected);
@@ -200,7 +201,7 @@ pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
                 mesh.finish(receive).expect_err("it was cancelled");
             }
         }
-        // A message without a key reports that it invalidated none.
+        // The completion of a message without a key reports that no key was invalidated.
         let receive = owner.recv(vec![0; 8]).start().expect("a receive");
         mesh.finish(user.send(mesh.peer(1), vec![1; 8]).data(7)).expect("a send");
         let got = mesh.finish(receive).expect("a message");
@@ -208,7 +209,7 @@ pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
     }
 }
 
-/// Bind, use and invalidation take effect in the order in which they were posted, also before there is a connection.
+/// Binds, accesses and invalidations take effect in posting order, even before the connection is established.
 ///
 /// Requirements: MW-026.
 pub fn binds_keep_their_place_among_messages<F: Fabric>() {
@@ -228,7 +229,7 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
         assert_eq!(user_reads(&mesh, name), bytes(16..24), "whoever has the key can use it");
         assert_eq!(mesh.finish(bind).expect("the bind"), name);
         mesh.finish(send).expect("the send");
-        // Invalidate and bind again, posted in a row.
+        // Invalidate the window and bind it again, without waiting in between.
         let ended = owner.invalidate(mesh.peer(0), name.key).start().expect("room");
         let next = owner
             .bind_window(mesh.peer(0), &window, &region, how(24..32, WindowAccess::READ, 2))
@@ -242,7 +243,8 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
     }
 }
 
-/// Accesses in progress while the window is invalidated complete entirely or fail. Afterwards nothing is written.
+/// Accesses in progress while the window is invalidated either complete entirely or fail. Afterwards the memory is not
+/// written.
 ///
 /// Requirements: MW-050.
 pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
@@ -255,7 +257,7 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
             let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
             let write = |fill| user.write(peer, vec![fill; len as usize], name).start().expect("room");
             if round % 2 == 0 {
-                mesh.finish(write(1)).expect("it is bound"); // From the next access on, the user may access it directly.
+                mesh.finish(write(1)).expect("it is bound"); // The user may access it directly from the next access on.
             }
             let writes: Vec<_> = (10..40).map(write).collect();
             mesh.turns(usize::from(round));
@@ -272,8 +274,8 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
     }
 }
 
-/// Windows of both types are read and written while only their user makes progress; over verbs, if the device has
-/// windows.
+/// Windows of both types are read and written while only their user makes progress. Over verbs this holds if the device
+/// supports windows.
 ///
 /// Requirements: MW-049.
 pub fn window_access_needs_no_owner_progress<F: Direct>() {
@@ -314,7 +316,7 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
     }
 }
 
-/// Returns whether the device has windows, which the owner reports once its peer has a queue pair for accesses.
+/// Returns whether the device supports windows. The owner reports this once its peer has a queue pair for accesses.
 fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     mesh.until(|| {
         assert!(user_reads(mesh, name).is_ok());
@@ -323,7 +325,7 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     })
 }
 
-/// Drives only the user until `done` holds, at most for this time. Returns whether it holds.
+/// Drives only the user until `done` returns true, for at most this time. Returns whether it did.
 fn during_one<F: Fabric>(mesh: &Mesh<F>, time: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begun = std::time::Instant::now();
     while !done() && begun.elapsed() < time {

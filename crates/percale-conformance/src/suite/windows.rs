@@ -1,7 +1,7 @@
-//! Memory windows through the safe API: the types of windows, binding, the access that a key permits, and the end of a
-//! key.
+//! Memory windows through the safe API: the types of windows, binding, the access that a key permits, and when a key
+//! becomes invalid.
 //!
-//! The owner is station 1, the user station 0. Every test runs on memory of both kinds, and every access is made
+//! The owner is station 1, and the user is station 0. Every test runs on both kinds of memory. Every access is repeated
 //! several times, because local peers access a window directly only from the second access on.
 
 use std::ops::Range;
@@ -99,7 +99,7 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// A new window permits no access. The handle reports the state of the window at every point of its life.
+/// A new window permits no access. The handle reports the state of the window at any time.
 ///
 /// Requirements: MW-001, MW-002, MW-005, MW-006, MW-034.
 pub fn window_handle_reports_its_state<F: Fabric>() {
@@ -161,7 +161,7 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
     }
 }
 
-/// Index and byte of the key must both be right. An access with another key has no effect.
+/// Both the index and the byte of the key must be correct. An access with another key has no effect.
 ///
 /// Requirements: MW-007, MW-008, MW-010, MW-049.
 pub fn only_the_current_window_key_is_accepted<F: Fabric>() {
@@ -255,7 +255,7 @@ pub fn read_only_region_rejects_windows_with_write_access<F: Fabric>() {
     assert_eq!(one.bind(&apart, 0..8, WindowAccess::READ), Err(WindowError::NotAllowed));
 }
 
-/// Accesses inside of the window work, and accesses one byte outside fail, for any position of the window and any
+/// Accesses within the window succeed and accesses one byte outside fail, for any position of the window and any
 /// addresses of the region.
 ///
 /// Requirements: MW-019, MW-020.
@@ -296,7 +296,7 @@ pub fn window_access_is_limited_to_its_range<F: Fabric>() {
     }
 }
 
-/// Windows of both types over one region overlap and have separate rights. Each bind takes effect at once.
+/// Windows of both types over one region can overlap and have separate rights. Each bind takes effect immediately.
 ///
 /// Requirements: MW-021, MW-022, MW-023, MW-048.
 pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
@@ -332,7 +332,7 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
     }
 }
 
-/// Each type is bound in its own way. Type 1 is never invalidated.
+/// Each type has separate bind operations. Type 1 is never invalidated.
 ///
 /// Requirements: MW-024, MW-025, MW-031, MW-047.
 pub fn each_window_type_has_separate_operations<F: Fabric>() {
@@ -392,7 +392,8 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
     }
 }
 
-/// Type 1: each bind makes a new key and invalidates the old one. Binding an empty range unbinds the window.
+/// Each bind of a window of type 1 creates a new key and invalidates the old one. Binding an empty range unbinds the
+/// window.
 ///
 /// Requirements: MW-028, MW-029, MW-030.
 pub fn rebind_invalidates_the_old_key<F: Fabric>() {

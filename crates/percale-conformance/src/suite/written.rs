@@ -1,4 +1,4 @@
-//! Operations that start when a device, or in these tests a thread, has written a variable.
+//! Operations that start when a variable is written by a device. In these tests, a thread writes it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
     std::array::from_fn(|_| mesh.station(0).domain.variable())
 }
 
-/// Nothing is sent before that. The contents are those of the buffer when the variable is written.
+/// No message is sent before the variable is written. Its contents are those of the buffer at that time.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-019.
 pub fn a_send_waits_for_its_variable<F: Transport>() {
@@ -23,7 +23,7 @@ pub fn a_send_waits_for_its_variable<F: Transport>() {
         let (from, to) = (Memory::content(1, len), Memory::blank(len));
         let received = mesh.receive(1, Receive::into(to));
         let sent = mesh.when_written(0, mesh.sending(1, Send::of(from)), &variable);
-        other.write(); // Another variable.
+        other.write(); // This is another variable.
         mesh.nothing(received);
         from.write(&content(2, len));
         variable.write();
@@ -32,7 +32,7 @@ pub fn a_send_waits_for_its_variable<F: Transport>() {
     }
 }
 
-/// If a variable was written before the operation is posted, the operation starts at once.
+/// If the variable was written before the operation is posted, the operation starts immediately.
 ///
 /// Requirements: XPU-013.
 pub fn operation_of_written_variable_starts_immediately<F: Transport>() {
@@ -44,7 +44,7 @@ pub fn operation_of_written_variable_starts_immediately<F: Transport>() {
     mesh.all_done([sent, received]);
 }
 
-/// Writing variables in another order does not change the order in which operations start.
+/// The order in which variables are written does not change the order in which operations start.
 ///
 /// Requirements: XPU-015, XPU-018.
 pub fn operations_begin_in_the_order_of_the_queue<F: Transport>() {
@@ -68,7 +68,7 @@ pub fn operations_begin_in_the_order_of_the_queue<F: Transport>() {
     assert_eq!(receives.iter().map(|memory| memory.read()[0]).collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
 
-/// Every kind of operation can wait for a variable, and has its completion.
+/// Every kind of operation can wait for a variable and completes normally.
 ///
 /// Requirements: XPU-013.
 pub fn every_kind_waits_for_its_variable<F: Transport>() {
@@ -105,7 +105,7 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The other operations start as if the cancelled one had never existed, and nothing hangs when the endpoint is closed.
+/// The other operations start as if the cancelled one had not been posted, and closing the endpoint does not hang.
 ///
 /// Requirements: XPU-017.
 pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
@@ -129,8 +129,8 @@ pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
     assert!(never.is_written());
 }
 
-/// The safe API: a waiting thread detects a store of another thread without a notification. A counter may count the
-/// end.
+/// Through the safe API, a waiting thread detects a store by another thread without a notification. A counter can count
+/// the completion.
 ///
 /// Requirements: XPU-013.
 pub fn a_store_of_another_thread_ends_a_wait<F: Transport>() {

@@ -1,4 +1,4 @@
-//! The registration cache if the system denies a call: it may keep fewer registrations, but must never be incorrect.
+//! The registration cache when the system denies a call. It may keep fewer registrations, but must never be incorrect.
 
 #![expect(
     unsafe_code,
@@ -19,7 +19,7 @@ use percale_conformance::process::{Helper, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// The number of the current mapping of the range. A registration has the number of the mapping at its creation.
+/// The number of the current mapping of the range. A registration has the number that was current when it was created.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 struct Device;
@@ -47,7 +47,7 @@ fn choice(name: &str) -> Choice {
 
 const PAGES: usize = 4;
 
-/// Maps pages in place of existing ones.
+/// Maps pages, which replace existing ones.
 fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
     let len = PAGES * rustix::param::page_size();
     let (rights, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -92,7 +92,7 @@ pub(crate) fn cache() {
             }
         }
         if round % 2 == 0 {
-            // SAFETY: the mapping belongs to this test. The cache must be notified of the change.
+            // SAFETY: the mapping belongs to this test, which does not access it any more.
             unsafe { munmap(start, len) }.expect("an end of the mapping");
         }
         EPOCH.fetch_add(1, Ordering::SeqCst);
@@ -130,7 +130,7 @@ fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) 
 fn cache_with_denied_call_is_never_stale_and_names_the_call() {
     let _watchdog =
         Watchdog::within("a cache that is refused a call", Duration::from_secs(if long() { 3600 } else { 900 }));
-    // Only the cases of one of the two transports, because no transport is used here.
+    // Use only the cases of one of the two transports, because this test does not use a transport.
     let cases: Vec<Case> = denial::cases().into_iter().filter(|case| case.transport == "any").collect();
     let mut all = Vec::new();
     for monitor in MONITORS {

@@ -1,4 +1,4 @@
-//! Limits of resources, set at the start or in the middle of a run.
+//! Resource limits, set at the start or in the middle of a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::rust::run_two;
 
-/// A limit, its values, and the words in an error about it.
+/// A limit, its values, and the words that an error about it contains.
 struct Limit {
     name: &'static str,
     resource: Resource,
@@ -24,7 +24,7 @@ struct Limit {
 }
 
 const LIMITS: [Limit; 4] = [
-    // The second value is less than the memory of a pair, and more than that of a doorbell.
+    // The second value is smaller than the memory of a pair, and larger than that of a doorbell.
     Limit { name: "RLIMIT_FSIZE", resource: Resource::Fsize, values: &[0, 4096, 1 << 20], says: &["ulimit -f"] },
     Limit {
         name: "RLIMIT_NOFILE",
@@ -33,11 +33,11 @@ const LIMITS: [Limit; 4] = [
         says: &["ulimit -n", "Too many open files", "descriptors"],
     },
     Limit { name: "RLIMIT_MEMLOCK", resource: Resource::Memlock, values: &[0, 4096], says: &["ulimit -l"] },
-    // In addition to the memory that the process has mapped by then.
+    // These values are added to the memory that the process has already mapped.
     Limit { name: "RLIMIT_AS", resource: Resource::As, values: &space::BEYOND, says: &space::SAYS },
 ];
 
-/// Lowers the limit that the test names, if this is the time for it.
+/// Lowers the limit that the test selected, if `when` is the selected time.
 pub(crate) fn apply(when: &str) {
     let Ok(told) = std::env::var("PERCALE_LIMIT") else { return };
     let [name, value, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
@@ -84,12 +84,12 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
     assert!(bound > 0, "no limit of address space was one");
 }
 
-/// The number of processes, and the number of descriptors of each: too few for the memory of a pair with each peer, and
-/// enough for sockets.
+/// The number of processes, and the number of descriptors of each. There are too few descriptors for the shared memory
+/// of all pairs, and enough for sockets.
 const PROCESSES: usize = 12;
 const DESCRIPTORS: u32 = 40;
 
-/// Exchanges a message with each peer, and reports the transports used.
+/// Exchanges a message with each peer, and reports the transports that were used.
 pub(crate) fn mesh() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let (vector, events) = (domain.address_vector().build().expect("a vector"), EventQueue::default());
@@ -149,7 +149,7 @@ fn pairs_with_few_descriptors_use_tcp() {
     all.into_iter().for_each(Helper::end);
 }
 
-/// Listens with one descriptor left for connections.
+/// Listens with only one free descriptor for connections.
 pub(crate) fn last() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let vector = domain.address_vector().build().expect("a vector");
@@ -181,7 +181,7 @@ fn last_descriptor_is_kept_until_another_caller_connects() {
     assert!(is_kept(&mut first), "the only caller was turned away");
     let mut second = call();
     assert!(is_kept(&mut second), "the newer caller was turned away");
-    // The older caller, which has not sent anything, receives the reason.
+    // The older connection, which has not sent anything, receives the reason.
     let mut said = Vec::new();
     first.read_to_end(&mut said).expect("what it is told");
     assert!(!said.is_empty(), "it was turned away without a word");

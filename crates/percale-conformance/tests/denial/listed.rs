@@ -8,7 +8,7 @@ use percale_conformance::process::Helper;
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// Runs two helpers to the end of their exchange under strace, and returns the names of the calls of the first.
+/// Runs two helpers under strace until their exchange ends. Returns the names of the first helper's calls.
 fn seen(transport: &str) -> BTreeSet<String> {
     let log = std::env::temp_dir().join(format!("percale-calls-{transport}-{}", std::process::id()));
     let output = log.to_str().expect("a path in UTF-8").to_owned();

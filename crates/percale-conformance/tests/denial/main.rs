@@ -1,4 +1,4 @@
-//! Tests on a system that denies calls or resources: see `percale_conformance::denial`.
+//! Tests on a system that denies calls or resources, see `percale_conformance::denial`.
 
 mod cache;
 mod limits;

@@ -13,13 +13,14 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Lengths of messages and accesses: in a line, through a ring, and more than a ring holds.
+/// Lengths of messages and accesses: one that fits in a cache line, one that fits in a ring, and one that exceeds a
+/// ring.
 const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 
 /// The key of the memory that peers access.
 const KEY: u64 = 7;
 
-/// The time limit of an operation. An end by this limit is distinguished from an end by itself.
+/// The time limit of an operation. The test distinguishes an end by this limit from others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -57,8 +58,8 @@ pub(crate) fn pair() {
         }
         let how = side.how();
         say(&format!("works {how}"));
-        // The peer may still be reading. No thread waits for the end of the test, because there may be no memory for a
-        // thread.
+        // The peer may still be reading. No thread is started to wait for the end of the test, because there may be no
+        // memory for one.
         while !is_over() {
             side.endpoint.wait(Some(Duration::from_millis(1)));
         }
@@ -69,7 +70,7 @@ pub(crate) fn pair() {
     }
 }
 
-/// Returns whether the test has sent a line, or has ended.
+/// Returns whether the test has sent a line or has ended.
 fn is_over() -> bool {
     let input = std::io::stdin();
     let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -92,7 +93,7 @@ fn open() -> Result<Side, String> {
 }
 
 impl Side {
-    /// Exchanges messages in both directions at once, then accesses the memory of the peer.
+    /// Exchanges messages in both directions at the same time, and then accesses the memory of the peer.
     fn exchange(&self, peer: PeerAddress, round: u64) -> Result<(), String> {
         for (number, len) in (10 * round..).zip(LENGTHS) {
             let (what, bytes) = (format!("a message of {len} bytes in round {round}"), content(number, len));
@@ -139,7 +140,7 @@ impl Side {
     }
 }
 
-/// Runs both sides. The first is denied the call.
+/// Runs both sides. The call is denied to the first one.
 fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     let error = case.error.to_string();
     let transport = ("PERCALE_FABRIC", case.transport);
@@ -147,7 +148,7 @@ fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     run_two(&[transport, call[0], call[1], call[2]], &[transport])
 }
 
-/// Runs both sides, with these environment variables. Returns their outcomes, and the time that they took.
+/// Runs both sides with these environment variables. Returns their outcomes and the elapsed time.
 pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
     let mut denied = Helper::start("pair", first);
     let mut clock = Clock::start();

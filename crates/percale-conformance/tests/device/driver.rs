@@ -1,4 +1,4 @@
-//! Tests of the device driver: rejected calls, and calls that are not part of operations.
+//! Tests of the device driver: rejected calls, and calls outside of operations.
 
 #![expect(unsafe_code, reason = "has a driver copy and close; each block says why the memory is there")]
 
@@ -34,7 +34,7 @@ fn missing_library_error_contains_its_name() {
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
-/// A library without the functions is rejected with a separate error.
+/// A library without the driver's functions is rejected with a different error.
 ///
 /// Requirements: HMEM-006.
 fn library_without_driver_functions_is_rejected() {
@@ -42,9 +42,8 @@ fn library_without_driver_functions_is_rejected() {
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
 }
 
-/// Without unified addressing, the addresses of a device could also be host addresses. Then its memory is not
-/// recognized as device memory, and host memory is still recognized as such (fi_mr(3),
-/// FI_MR_CUDA_CACHE_MONITOR_ENABLED).
+/// Without unified addressing, the addresses of a device could also be host addresses. Device memory is then not
+/// recognized. Host memory is still recognized (fi_mr(3), FI_MR_CUDA_CACHE_MONITOR_ENABLED).
 ///
 /// Requirements: RCACHE-018.
 fn device_without_unified_addressing_is_not_used() {
@@ -70,7 +69,7 @@ fn exported_memory_is_opened_by_another_process() {
         let named = driver().export(0, memory.address() as usize);
         return assert!(named.is_err(), "memory of pools has no name: {named:?}");
     }
-    // Of a byte in the middle.
+    // Export by the address of a byte in the middle.
     let exported = driver().export(0, memory.address() as usize + 40_000).expect("a name");
     assert_eq!((exported.offset, exported.buffer), (40_000, place(&memory).buffer));
     assert!(exported.len >= 100_000);
@@ -83,7 +82,7 @@ fn exported_memory_is_opened_by_another_process() {
     same(&memory.read(), &expected, "what the other process wrote");
     // Host memory cannot be exported.
     assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
-    // Freeing memory takes effect even while another process has it open.
+    // Freeing the memory takes effect even while another process has it open.
     helper.tell("close");
     assert_eq!(helper.hear(), "closed");
 }
@@ -120,7 +119,7 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     same(&to.read(), &content(seed, 65_536), "what was received");
 }
 
-/// An application may reset a device. Memory that was used for transfers before must not be freed as memory of the
+/// An application may reset a device. Memory that was used for earlier transfers must not be freed as memory of the
 /// application, and vice versa.
 ///
 /// Requirements: HMEM-003.
@@ -129,13 +128,13 @@ fn device_reset_does_not_affect_host_memory() {
     let mesh = Mesh::<Shm>::connected(2);
     send_between_devices(&mesh, 1);
     let library = std::env::var(LIBRARY).expect("the double's file");
-    // SAFETY: the library is loaded already. This returns another handle to it.
+    // SAFETY: the library is already loaded. This returns another handle to it.
     let library = unsafe { libloading::Library::new(&library) }.expect("the double");
     // SAFETY: this is the type of the driver's function.
     let reset = unsafe { library.get::<unsafe extern "C" fn(i32) -> i32>(b"cuDevicePrimaryCtxReset_v2") };
     // SAFETY: no copy is in progress, and no memory of the device is used any more.
     assert_eq!(unsafe { reset.expect("a reset")(100) }, 0);
-    // The kernel maps them where the reset has unmapped memory, because they are not larger than that.
+    // The kernel maps them where the reset has unmapped memory, because they are not larger.
     let pages: Vec<Memory> = (0..64).map(|_| Memory::mapped(&content(7, PAGES))).collect();
     for seed in 2..6 {
         send_between_devices(&mesh, seed);
@@ -159,8 +158,8 @@ fn place(memory: &DeviceMemory) -> Place {
     driver().locate(memory.address() as usize).expect("a place")
 }
 
-/// Each allocation has a number that differs from those of all others, including earlier ones at the same address. Host
-/// memory has none.
+/// The ID of each allocation differs from those of all others, including earlier ones at the same address. Host memory
+/// has no ID.
 ///
 /// Requirements: RCACHE-019.
 fn each_allocation_has_a_unique_id() {
@@ -181,7 +180,7 @@ fn each_allocation_has_a_unique_id() {
     assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
 }
 
-/// If only a part of a mapping is pinned, all of the mapping is host memory, for any such part.
+/// If only a part of a mapping is pinned, the whole mapping is host memory, for any such part.
 ///
 /// Requirements: HMEM-018.
 fn partly_pinned_memory_is_host_memory() {
@@ -189,7 +188,7 @@ fn partly_pinned_memory_is_host_memory() {
     let memory = Memory::blank(2 * HALF);
     for at in [0, HALF] {
         let half = memory.segment().slice(at, HALF);
-        // SAFETY: the memory stays until the mapping ends, below.
+        // SAFETY: the mapping exists until it is unmapped below.
         unsafe { driver().register_host(half) }.expect("pinned memory");
         let ends = [0, 2 * HALF - 1].map(|at| driver().locate(memory.address() as usize + at).expect("a place").kind);
         assert_ne!(ends[0], ends[1], "one half is pinned");
@@ -217,8 +216,8 @@ fn copies_have_ended_when_event_recording_fails() {
     same(&memory.read(), &content(6, 2_000), "what the device has");
 }
 
-/// Copies that are queued one after the other are over after waiting for them. If they are polled instead, they are
-/// over eventually.
+/// Copies that are queued one after another have ended after a wait for them. If they are polled instead, they end
+/// eventually.
 ///
 /// Requirements: HMEM-003.
 fn copies_are_started_and_awaited() {
@@ -254,14 +253,15 @@ fn copies_are_started_and_awaited() {
     }
 }
 
-/// Memory of the host's that a device's was copied to by percale.
+/// Returns the contents of device memory, copied to host memory by percale.
 fn copied(memory: &DeviceMemory) -> Vec<u8> {
     let here = Memory::blank(memory.segment().len());
     copy(CopyWay::ToHost, here.segment(), memory.segment());
     here.read()
 }
 
-/// Has each device copy, several times, memory of several lengths that it has copied before and not.
+/// Makes each device copy memory of several lengths several times: both memory that it has copied before and memory
+/// that it has not.
 fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
     for ordinal in 0..driver().devices().min(2) {
         for len in [1, 64 << 10, 1 << 20] {
@@ -275,7 +275,7 @@ fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
     }
 }
 
-/// A copy reads what the application's synchronous copy, which has returned, has written.
+/// A copy reads the data written by a synchronous copy of the application that has returned.
 ///
 /// Requirements: HMEM-003.
 fn data_of_a_synchronous_copy_is_read() {
@@ -287,7 +287,7 @@ fn data_of_a_synchronous_copy_is_read() {
     });
 }
 
-/// What a copy writes is not overwritten by the application's synchronous copy, which has returned before.
+/// The data written by a copy is not overwritten by a synchronous copy of the application that returned earlier.
 ///
 /// Requirements: HMEM-003.
 fn copy_is_not_overwritten_by_an_earlier_synchronous_copy() {
@@ -299,7 +299,8 @@ fn copy_is_not_overwritten_by_an_earlier_synchronous_copy() {
     });
 }
 
-/// A dma-buf is given away when what the application's synchronous copy wrote is there. The double's can be read as a file.
+/// A dma-buf is exported only when the data of the application's synchronous copy has been written. The dma-buf of the
+/// test double can be read like a file.
 ///
 /// Requirements: HMEM-003.
 fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
@@ -310,7 +311,7 @@ fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
     same(&bytes, &content(1, 5000), "what is in the dma-buf");
 }
 
-/// An allocation costs calls of the driver once; memory of pools and mapped memory cost one at each copy.
+/// An allocation needs calls of the driver only once. Memory of pools and mapped memory need one for each copy.
 ///
 /// Requirements: HMEM-003.
 fn driver_synchronizes_once_per_allocation() {
@@ -326,12 +327,12 @@ fn driver_synchronizes_once_per_allocation() {
         Some(_) => (10, 10),
     };
     assert_eq!((now.0 - before.0, now.1 - before.1), expected, "calls for ten copies of memory {pools:?}");
-    // Another allocation at the address is another one.
+    // A new allocation at the same address is not considered synchronized.
     memory.free();
     let next = DeviceMemory::blank(1000);
     next.write(&content(3, 1000));
     same(&copied(&next), &content(3, 1000), "what was copied");
-    // Nor is host memory settled.
+    // Host memory is not marked as synchronized.
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
     let before = asked();
     driver().settle(pinned.address() as usize).expect("nothing to do");
@@ -339,7 +340,7 @@ fn driver_synchronizes_once_per_allocation() {
     assert_eq!(asked(), before);
 }
 
-/// Registering memory settles it: accesses to the region ask for nothing more.
+/// Registering memory synchronizes it. Accesses to the region make no more such calls.
 ///
 /// Requirements: HMEM-003.
 fn registration_synchronizes_device_memory() {
@@ -358,7 +359,7 @@ fn registration_synchronizes_device_memory() {
     region.close().expect("nobody is at it");
 }
 
-/// While a thread captures a graph, copies neither invalidate it nor read what is still under way.
+/// While a thread captures a graph, copies do not invalidate it, and do not read data that is still in flight.
 ///
 /// Requirements: HMEM-003.
 fn copies_do_not_invalidate_a_stream_capture() {
@@ -366,14 +367,14 @@ fn copies_do_not_invalidate_a_stream_capture() {
     let (known, new) = (DeviceMemory::on_device(&content(1, 1000)), DeviceMemory::on_device(&content(2, 1000)));
     same(&copied(&known), &content(1, 1000), "what was copied");
     let to = Memory::blank(1000);
-    // On another thread's stream, which nothing waits for.
+    // The capture is on another thread's stream, for which no thread waits.
     capture(2);
     same(&copied(&new), &content(2, 1000), "what was copied");
     assert_eq!((capture(0), capture_mode()), (0, 0), "calls that invalidate a graph, and the thread's mode");
     let new = DeviceMemory::of(Kind::Device, 0, &[7; 1000]);
     capture(1);
     for memory in [known, new] {
-        // SAFETY: memory that is there until the copy is over, and that nothing else uses.
+        // SAFETY: the memory exists until the copy is over, and nothing else uses it.
         match unsafe { driver().begin(0, &[(CopyWay::ToHost, to.segment(), memory.segment())]) } {
             Ok(copies) => {
                 driver().finish(copies).expect("the copy");
@@ -386,7 +387,7 @@ fn copies_do_not_invalidate_a_stream_capture() {
         }
     }
     assert_eq!(capture(0), 0, "calls that invalidate a graph");
-    // It was not taken for settled.
+    // The memory was not marked as synchronized.
     let drained = count("doubleDrained");
     same(&copied(&new), &[7; 1000], "what was copied");
     assert_eq!(count("doubleDrained"), drained + 1);

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, with a count for each thread.
+/// The system's allocator, with a count of allocations for each thread.
 struct Counting;
 
 thread_local! {
@@ -15,7 +15,7 @@ pub(crate) fn of_this_thread() -> u64 {
     COUNT.get()
 }
 
-/// Increments the count of this thread. A thread that is ending has no count any more.
+/// Increments the count of this thread. The count no longer exists while the thread ends.
 fn count() {
     COUNT.try_with(|count| count.set(count.get() + 1)).unwrap_or_default();
 }
@@ -24,24 +24,24 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }

@@ -1,7 +1,7 @@
 //! Checks that the hot path neither allocates nor makes system calls.
 //!
-//! Both are measured with two endpoints that one thread drives, so that the peer is always active and nothing depends
-//! on the scheduler.
+//! Both are measured with two endpoints that one thread drives. The peer is therefore always active, and the result
+//! does not depend on the scheduler.
 
 #![expect(unsafe_code, reason = "an allocator that counts, and posting from memory that is never freed")]
 
@@ -64,7 +64,7 @@ impl<F: Fabric> PingPong<F> {
         Self { mesh, memory: [Memory::content(1, 2048), Memory::blank(2048)] }
     }
 
-    /// Sends one message of `len` bytes. The receive is posted before.
+    /// Sends one message of `len` bytes, after posting its receive.
     fn go(&self, from: usize, to: usize, len: usize, inject: bool) {
         let (a, b) = (self.mesh.endpoint(from), self.mesh.endpoint(to));
         let (source, target) = (self.memory[from % 2].part(0, len), self.memory[to % 2].part(0, len));
@@ -111,7 +111,7 @@ fn wait(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// Checks 10,000 ping-pongs after all buffers have grown to their final size.
+/// Checks that 10,000 ping-pongs do not allocate. All buffers have grown to their final size before.
 fn allocate_nothing<F: Fabric>() {
     let game = PingPong::<F>::new();
     game.rounds(2000);
@@ -125,7 +125,7 @@ fn allocate_nothing<F: Fabric>() {
     assert!(verification > 0, "the allocator counts");
 }
 
-/// Checks the system calls of a thread under strace while it runs 20,000 ping-pongs. Calls that establish its
+/// Checks under strace that a thread makes no system calls while it runs 20,000 ping-pongs. Calls that establish its
 /// connection are not counted.
 fn call_no_system(transport: &str) {
     let traced = std::process::Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
@@ -146,12 +146,12 @@ fn call_no_system(transport: &str) {
     assert_eq!(calls, BTreeMap::new(), "40,000 messages made system calls");
 }
 
-/// The system calls with which the thread marks the beginning and the end of the measurement. They are recognized by
-/// these names in the output of strace.
+/// The paths in the system calls with which the thread marks the beginning and the end of the measurement. They are
+/// recognized in the output of strace.
 const MARKS: [&str; 2] = ["/percale/rounds/begin", "/percale/rounds/end"];
 
-/// Returns the number of calls of the thread before the first mark, and the calls between the two marks, from the
-/// output of `strace -f`. Each line begins with the number of the thread, followed by the name of the call.
+/// Parses the output of `strace -f`. Returns the number of calls of the thread before the first mark, and the calls
+/// between the two marks. Each line begins with the number of the thread, followed by the name of the call.
 fn between_marks(log: &str) -> (usize, BTreeMap<&str, u64>) {
     let begins = log.lines().find(|line| line.contains(MARKS[0])).expect("the first mark");
     let thread = begins.split_whitespace().next().expect("a thread");

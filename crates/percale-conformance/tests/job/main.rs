@@ -1,9 +1,9 @@
-//! A job in a simulated network: nodes with many endpoints each, all in one symmetric range of a vector, each of which
-//! sends to random others. The test measures the memory that the job takes.
+//! A job in a simulated network. It has nodes with many endpoints each, all of them in one symmetric range of a vector.
+//! Each endpoint sends to random others. The test measures the memory that the job uses.
 //!
 //! `PERCALE_JOB=100x100x64` (nodes, endpoints of each node, peers of each endpoint) runs the full size, which takes
-//! some minutes and a gigabyte or two. The allocator counts the requested bytes of the one thread that does all the
-//! work.
+//! some minutes and one or two gigabytes. The allocator counts the bytes requested by the single thread that does all
+//! the work.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
@@ -74,7 +74,7 @@ impl Job {
         Self { size, network, endpoints: Vec::new(), vector, _nodes: nodes }
     }
 
-    /// Inserts all endpoints as one range. Returns the bytes that the range takes.
+    /// Inserts all endpoints as one range. Returns the number of bytes that the range uses.
     fn name(&self) -> isize {
         let before = in_use();
         let inserted =
@@ -118,7 +118,7 @@ impl Job {
         expected
     }
 
-    /// Checks that every endpoint receives each message that was sent to it once, with its source.
+    /// Checks that every endpoint receives each message that was sent to it exactly once, with its source.
     fn receive(&self, expected: &mut [Vec<usize>]) {
         for (to, from) in expected.iter_mut().enumerate() {
             from.sort_unstable();
@@ -217,7 +217,7 @@ mod sim {
             assert!(range <= 100, "{range} bytes for the range");
             assert!(most as isize + range <= 2048, "{most} bytes and a range's {range}");
             assert!(idle <= IDLE, "{idle} bytes for an idle endpoint");
-            // A peer in the vector takes no memory of an endpoint that never communicates with it.
+            // A peer in the vector uses no memory of an endpoint that never communicates with it.
             let quiet = job.endpoints[0].naming_bytes();
             let before = in_use();
             let more = job.vector.insert_symmetric("10.64.0.0", 10_000, "5000", 100).expect("a range");

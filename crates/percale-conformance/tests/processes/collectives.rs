@@ -1,4 +1,4 @@
-//! Groups of processes: sums, exchanges of blocks, and members that are killed.
+//! Groups of processes: sums, exchanges of blocks, and killed members.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,9 +19,9 @@ crate::on!(shm, tcp: {
     killed_member_can_join_again,
 });
 
-/// The time limit for the failure of a sum.
+/// The time within which a sum must fail.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The number of sums that show that a group works.
+/// The number of sums that prove that a group works.
 const SOME: u64 = 30;
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
@@ -30,7 +30,7 @@ fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> G
     endpoint.join(members).expect("a group").wait_for(PATIENCE).expect("everybody joins")
 }
 
-/// Returns the numbers of a member. Their sum over all members is known.
+/// Returns the contribution of a member. The sum over all members is known.
 fn numbers(rank: usize, round: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64 / 8).flat_map(|at| (at * round + rank as u64).to_ne_bytes()).collect()
 }
@@ -45,7 +45,7 @@ fn set(open: &Open, addresses: &str) -> AddressSet {
     addresses.split(',').map(|address| open.insert(address)).collect()
 }
 
-/// Starts the members of a group in separate processes with this role. They have joined when this returns.
+/// Starts the members of a group in separate processes with this role. All of them have joined when this returns.
 fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64) -> Vec<Helper> {
     let (bytes, rounds) = (bytes.to_string(), rounds.to_string());
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BYTES", &bytes), ("PERCALE_ROUNDS", &rounds)];
@@ -56,7 +56,7 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
     all
 }
 
-/// The role of a member that sums until the test ends it, or a sum fails.
+/// The role of a member that computes sums until the test ends it or a sum fails.
 pub(crate) fn summand() {
     rounds("a member of a group of processes that sums", |group, round, bytes| {
         let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
@@ -66,8 +66,8 @@ pub(crate) fn summand() {
     });
 }
 
-/// The role of a member that joins one group after the other, as members are killed and replaced. Reports when the sums
-/// of a group are right, and when the group ends.
+/// The role of a member that joins one group after another, while members are killed and replaced. It reports when the
+/// sums of a group are correct and when the group ends.
 pub(crate) fn rejoiner() {
     let _watchdog = Watchdog::new("a member of one group after the other");
     let open = open_as_told();
@@ -76,7 +76,7 @@ pub(crate) fn rejoiner() {
     loop {
         let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
         let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause)) else {
-            std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has learned late which one was missing.
+            std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has detected late which member was missing.
             continue;
         };
         for round in 0.. {
@@ -96,12 +96,12 @@ pub(crate) fn rejoiner() {
     }
 }
 
-/// Returns the number that a member has for another in a round.
+/// Returns the number that one member sends to another in a round.
 const fn number(from: usize, to: usize, round: u64) -> u64 {
     (from as u64) << 32 | (to as u64) << 16 | round & 0xFFFF
 }
 
-/// The role of a member that exchanges blocks until the test ends it, or an exchange fails. Each member is the root in
+/// The role of a member that exchanges blocks until the test ends it or an exchange fails. The members are the root in
 /// turn.
 pub(crate) fn exchanger() {
     rounds("a member of a group of processes that exchanges", |group, round, bytes| {
@@ -136,7 +136,7 @@ pub(crate) fn exchanger() {
     });
 }
 
-/// Runs rounds as a member of a group until the test ends it, or a round fails.
+/// Runs rounds as a member of a group until the test ends it or a round fails.
 fn rounds(
     name: &'static str,
     mut act: impl FnMut(&Group<'_, percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
@@ -183,8 +183,7 @@ fn exchanges_of_processes_are_right(transport: &str) {
     are_right(transport, "exchanger", &all);
 }
 
-/// Checks that groups of these numbers of members, with these numbers of bytes, get the right results in these numbers
-/// of rounds.
+/// Checks groups of these sizes with these numbers of bytes: they must get correct results in this number of rounds.
 fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     for &(members, bytes, rounds) in all {
         let mut all = start(transport, role, members, bytes, rounds);
@@ -196,7 +195,7 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     }
 }
 
-/// A member is killed during sums. Every sum of the others ends with an error, and no member hangs.
+/// A member is killed while sums are in progress. Every sum of the others ends with an error, and no member hangs.
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_sum(transport: &str) {
@@ -205,7 +204,7 @@ fn a_killed_member_ends_every_sum(transport: &str) {
     a_killed_member_ends_it(transport, "summand", &all);
 }
 
-/// Like [`a_killed_member_ends_every_sum`], but for exchanges of blocks.
+/// Like [`a_killed_member_ends_every_sum`], with exchanges of blocks.
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_exchange(transport: &str) {
@@ -232,8 +231,8 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
     }
 }
 
-/// Members are killed one after the other and started again at their addresses. Each time the group of all others
-/// fails, and all join again.
+/// Members are killed one after another and restarted at their addresses. Each time the group of the others fails, and
+/// all members join again.
 ///
 /// Requirements: FLT-001, FLT-003.
 fn killed_member_can_join_again(transport: &str) {
@@ -253,7 +252,7 @@ fn killed_member_can_join_again(transport: &str) {
                 println!("{rank} is to fail");
                 hear_at_last(helper, "failed");
             }
-            // In the meantime the others try to join, for a short or a longer time.
+            // In the meantime the others try to join, for a short time or for a longer one.
             std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 0 } else { 50 }));
             let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BIND", &addresses[victim])];
             all[victim] = Helper::start("rejoiner", &variables);
@@ -264,7 +263,7 @@ fn killed_member_can_join_again(transport: &str) {
     }
 }
 
-/// Reads lines until this one.
+/// Reads lines until this line arrives.
 fn hear_at_last(helper: &mut Helper, wanted: &str) {
     while helper.hear() != wanted {}
 }

@@ -1,4 +1,4 @@
-//! Connected endpoints in several processes: deaths, and several connections between the same two processes.
+//! Connected endpoints in several processes: killed peers, and several connections between the same two processes.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ impl Party {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
 
-    /// Waits for the end of a connection by the death of its peer. There must be no other event.
+    /// Waits for the event that a connection has ended because its peer died. No other event may occur.
     #[track_caller]
     fn dies(&self, end: usize) {
         match self.event() {
@@ -96,8 +96,7 @@ impl Party {
     }
 }
 
-/// The role of a server that accepts `PERCALE_COUNT` requests, and echoes on all connections in turn, until the test
-/// stops it.
+/// The role of a server that accepts `PERCALE_COUNT` requests and echoes on all connections, until the test stops it.
 pub(crate) fn server() {
     let mut party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -113,13 +112,13 @@ pub(crate) fn server() {
         let end = &party.ends[turn % count];
         let got = match end.recv(vec![0; 4096]).wait() {
             Ok(got) => got,
-            // The test is over, and has closed its endpoints.
+            // The test has ended and closed its endpoints.
             Err(error) if error.errno() == ErrorCode::Closed.errno() => return,
             Err(error) => panic!("no message: {error}"),
         };
         end.send(end.peer(), got.to_vec()).wait().expect("the echo");
         if got.to_vec() == b"quiet" {
-            party.until(|| None::<()>); // Until it is killed.
+            party.until(|| None::<()>); // Runs until the process is killed.
         }
         turn += 1;
     }
@@ -137,7 +136,7 @@ pub(crate) fn client() {
     drop(party.until(|| party.events.read()));
 }
 
-/// The role of a listener that answers no request.
+/// The role of a listener that does not answer requests.
 pub(crate) fn silent_listener() {
     let party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -190,7 +189,7 @@ fn a_killed_client_ends_its_connection(transport: &str) {
     assert_eq!(helper.hear(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
-    // Messages that it sent before can still be received.
+    // Messages that it sent before its death can still be received.
     let got = party.ends[end].recv(vec![0; 100]).wait().expect("it was sent before");
     assert_eq!(got.to_vec(), b"the last word");
     party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("there is no more");
@@ -261,7 +260,7 @@ fn two_processes_have_two_connections(transport: &str) {
             let end = &party.ends[usize::from(number % 2)];
             end.inject(end.peer(), &[number; 100]).expect("room");
         }
-        // The server takes messages from the connections in turn.
+        // The server receives messages from the connections in turn.
         for number in numbers {
             let end = &party.ends[usize::from(number % 2)];
             let echo = end.recv(vec![0; 100]).start().expect("a receive").wait_for(PATIENCE).expect("the echo");

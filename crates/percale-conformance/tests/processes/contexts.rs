@@ -1,4 +1,4 @@
-//! Tests in which peers of scalable endpoints, and of endpoints that share receives, are killed.
+//! Killed peers of scalable endpoints, and of endpoints that share receives.
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
@@ -17,10 +17,10 @@ crate::on!(shm, tcp: {
     a_killed_peer_ends_shared_receives_from_it,
 });
 
-/// The number of bits for receive contexts in addresses.
+/// The number of address bits for receive contexts.
 const BITS: u32 = 2;
 
-/// The role of a helper that sends on request to one of the contexts in `PERCALE_PEER`, with a given number of bytes.
+/// The role of a helper that, on request, sends a given number of bytes to one of the contexts in `PERCALE_PEER`.
 pub(crate) fn caller() {
     let domain = domain(&told("PERCALE_FABRIC"), |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
@@ -81,7 +81,7 @@ impl Party {
         (helper, peer)
     }
 
-    /// Makes a helper send to one of its contexts.
+    /// Makes a helper send to one of its peers.
     fn send(&self, helper: &mut Helper, to: usize, len: usize) {
         helper.tell(&format!("{to} {len}"));
         while helper.try_hear().is_none() {
@@ -113,7 +113,7 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
     assert_eq!(got.source, Some(from));
 }
 
-/// The killed peer had sent to two of three contexts. Operations that wait for it there end; the contexts and the other
+/// The killed peer had sent to two of three contexts. Operations there that wait for it end. The contexts and the other
 /// peer continue.
 ///
 /// Requirements: FLT-001, CTX-005.
@@ -147,12 +147,12 @@ fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
     for end in &party.ends {
         party.finish(end.send(survivor.1, content(1, 100))).expect("the other peer lives");
     }
-    // Another peer is served like the dead one before.
+    // Another peer can communicate in the same way afterwards.
     party.meet(&mut party.caller(&there));
 }
 
-/// The killed peer had sent to two endpoints that share receives. Shared receives from it end, others still wait, and
-/// its messages are kept.
+/// The killed peer had sent to two endpoints that share receives. Shared receives directed at it end, others still
+/// wait, and its messages are kept.
 ///
 /// Requirements: FLT-001, CTX-009.
 fn a_killed_peer_ends_shared_receives_from_it(transport: &str) {

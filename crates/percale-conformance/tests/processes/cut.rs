@@ -1,4 +1,4 @@
-//! Connections that are cut in the middle of a message.
+//! Connections that break in the middle of a message.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,19 +10,19 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(tcp: { partial_messages_of_dead_peers_are_no_longer_counted });
 
-/// The length of a message that is sent together with its head, in many segments.
+/// The length of a message that is sent eagerly, in many TCP segments.
 const LEN: usize = 300_000;
-/// The number of bytes of a caller that are passed to its target: the handshake, and about half of a message.
+/// The number of a client's bytes that are forwarded to the target: the handshake, and about half of a message.
 const PASSED: usize = LEN / 2;
 
-/// Forwards one connection to `to`, and cuts it when the caller has sent [`PASSED`] bytes.
+/// Forwards one connection to `to`, and breaks it when the client has sent [`PASSED`] bytes.
 fn pass_some(listener: &TcpListener, to: SocketAddr) {
     let (caller, _) = listener.accept().expect("a caller");
     let called = TcpStream::connect(to).expect("somebody listens");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut from, mut to) = (&called, &caller);
-            // This ends when the other direction is cut.
+            // This ends when the other direction ends.
             drop(std::io::copy(&mut from, &mut to));
         });
         let (mut from, mut to) = (&caller, &called);
@@ -34,8 +34,8 @@ fn pass_some(listener: &TcpListener, to: SocketAddr) {
     });
 }
 
-/// Unexpected messages are counted from their first byte on. The bytes of messages that will never be complete are
-/// subtracted again.
+/// Unexpected messages count against the cap as soon as their first byte arrives. The bytes of messages that will never
+/// be complete are subtracted again.
 ///
 /// Requirements: MSG-013.
 fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
@@ -59,7 +59,7 @@ fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
             drop(sending);
         });
     }
-    // A sender from which the receiver has requested offers may not inject.
+    // A sender that the receiver has told to offer its messages cannot inject.
     let friend = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = friend.insert(&receiver.endpoint.address().to_string());
     friend.inject(peer, 2, b"hello");

@@ -1,4 +1,4 @@
-//! After endpoints are open, the system has no more memory to share, or denies calls that shared memory needs.
+//! After endpoints were opened, the system runs out of memory for sharing, or denies calls that shared memory needs.
 
 #![expect(
     unsafe_code,
@@ -10,8 +10,8 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// Calls that allocate memory for a pair of processes, and the errors with which they fail from some moment on. EINTR
-/// stands for a sandbox that always returns it.
+/// Calls that allocate the memory of a pair of processes, and the errors that they return after a certain time. EINTR
+/// simulates a sandbox that always returns it.
 const FAILURES: [(&str, i64, i32); 8] = [
     ("memfd_create", libc::SYS_memfd_create, libc::EPERM),
     ("memfd_create", libc::SYS_memfd_create, libc::ENOMEM),
@@ -23,10 +23,10 @@ const FAILURES: [(&str, i64, i32); 8] = [
     ("ftruncate", libc::SYS_ftruncate, libc::EINTR),
 ];
 
-/// Lengths of messages: in a line, through the ring, and more than a ring holds.
+/// Lengths of messages: one that fits in a cache line, one that fits in the byte ring, and two that are offered.
 const LENGTHS: [usize; 4] = [8, 3000, 200_000, (1 << 20) + 3];
 
-/// Makes this call fail with this error in every thread, from now on. Returns false if the system does not permit
+/// Makes this call fail with this error in all threads from now on. Returns false if the system does not permit
 /// filters.
 fn deny(call: i64, error: i32) -> bool {
     let filter = [
@@ -43,7 +43,7 @@ fn deny(call: i64, error: i32) -> bool {
     privileges == 0 && done == 0
 }
 
-/// Starts signals at short intervals. Their handler makes calls return EINTR.
+/// Starts a timer that sends signals at short intervals. Their handler makes calls return EINTR.
 fn interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all fields of this structure may be zero. Without flags, calls are not restarted.
@@ -57,7 +57,7 @@ fn interrupt() {
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
 }
 
-/// The role of a process in which a call starts to fail before or after it has a connection. It continues with the
+/// The role of a process in which a call starts to fail before or after its first connection. It continues with the
 /// remaining transports.
 pub(crate) fn denied() {
     let open = open_as_told();
@@ -83,7 +83,7 @@ pub(crate) fn denied() {
     say(&format!("{transport}: {reason}"));
 }
 
-/// Returns the result of such a process. Its peer, for which all calls work, calls it or is called.
+/// Returns the result of such a process. All calls work in its peer. Either of the two connects to the other.
 fn found(when: &str, call: i64, error: i32) -> String {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let (call, error) = (call.to_string(), error.to_string());

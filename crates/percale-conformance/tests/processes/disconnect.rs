@@ -1,4 +1,4 @@
-//! Connections that one side ends, and endpoints that do not connect by themselves.
+//! Connections that one side closes, and endpoints that do not connect automatically.
 
 use std::time::{Duration, Instant};
 
@@ -61,13 +61,13 @@ fn disconnect_ends_both_sides_and_allows_reconnect() {
         for round in 0..20 {
             let message = vec![round; 100];
             one.endpoint.tagged_send(to_other, 7, message.clone()).start().unwrap().wait_for(PATIENCE).unwrap();
-            // A receive that is posted before this side knows the connection calls the peer, and may reach it after the
-            // end of the connection.
+            // A receive that is posted before this side has detected the connection connects to the peer, and may reach
+            // it after the connection has ended.
             other.event(|event| matches!(event, Event::Connected { peer, .. } if *peer == to_one));
             let received = other.endpoint.tagged_recv(7, 0, vec![0; 100]).from(to_one).start().unwrap();
             assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), message);
             assert!(one.endpoint.is_connected(to_other) && other.endpoint.is_connected(to_one));
-            // Both wait for each other when the connection ends.
+            // Both sides wait for each other when the connection ends.
             let waiting = one.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_other).start().unwrap();
             assert!(one.endpoint.disconnect(to_other));
             assert_eq!(code(waiting.wait_for(PATIENCE)), ErrorCode::Closed);
@@ -90,14 +90,14 @@ fn passive_endpoint_opens_no_connections() {
         let (to_client, to_server) = (server.knows(&client), client.knows(&server));
         let sent = server.endpoint.tagged_send(to_client, 7, vec![1; 8]).start().unwrap().wait_for(PATIENCE);
         assert_eq!(code(sent), ErrorCode::NotConnected);
-        // After the client has connected, its connection is used.
+        // The client has connected, and its connection is used.
         client.endpoint.tagged_send(to_server, 7, vec![2; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
         let received = server.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [2; 8]);
         server.endpoint.tagged_send(to_client, 7, vec![3; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
         let received = client.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_server).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [3; 8]);
-        // After that connection has ended, neither a send nor a receive calls the client.
+        // After that connection has ended, neither a send nor a receive connects to the client.
         let waiting = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert!(client.endpoint.disconnect(to_server));
         assert!(waiting.wait_for(PATIENCE).is_err());

@@ -1,5 +1,5 @@
-//! Discovery on a host where something is missing: it succeeds, reports the missing part and the reason, and the rest
-//! works.
+//! Discovery on a host where a feature is missing. It succeeds, reports the missing feature and the reason, and the
+//! other features work.
 
 #![expect(unsafe_code, reason = "forbids itself system calls, in a process of its own; each block states its reason")]
 
@@ -11,7 +11,7 @@ use percale_conformance::watchdog::Watchdog;
 
 use crate::environment::possible;
 
-/// Runs the helper `info` in a separate network namespace without this part. Returns its report.
+/// Runs the helper `info` in a separate network namespace without this feature. Returns its report.
 fn found_without(what: &str) -> Option<String> {
     if !possible("a host where something is missing", &["unshare", "ip"]) {
         return None;
@@ -50,14 +50,14 @@ fn discovery_without_cma_reports_the_reason() {
     assert!(answer.contains("shm: true") && answer.contains("(process_vm_readv: "), "{answer}");
 }
 
-/// The role of a helper that removes the part named by the test, runs discovery, and uses the remaining transports.
+/// The role of a helper that removes the feature named by the test, runs discovery, and uses the remaining transports.
 pub(crate) fn info() {
     let part = told("PERCALE_PART");
     if part == "CMA" {
         forbid_cma();
     } else {
         if let Err(error) = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1") {
-            eprintln!("IPv6 stays: {error}"); // A kernel without IPv6.
+            eprintln!("IPv6 stays: {error}"); // The kernel has no IPv6.
         }
         if part == "IPv6" {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
@@ -100,7 +100,7 @@ pub(crate) fn info() {
     say(&all.join("; "));
 }
 
-/// Forbids the kernel to copy between processes, for this thread and the threads that it will start.
+/// Makes the kernel reject copies between processes, for this thread and its later children.
 fn forbid_cma() {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -1,4 +1,4 @@
-//! Strangers that send without end, and peers that start to send random bytes.
+//! Processes that are not peers and send without end, and peers that start to send random bytes.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +12,13 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { endless_and_truncated_input_uses_bounded_memory });
 
-/// The number of bytes that counts as endless: more than the buffers of the kernel hold.
+/// The number of bytes that counts as endless. It exceeds the kernel's buffers.
 const BYTES: usize = 64 << 20;
-/// The permitted growth of the victim's memory in KiB, far less than it was sent.
+/// The permitted growth of the victim's memory in KiB, which is far less than the data sent to it.
 const GROWTH_KIB: usize = 8 << 10;
 
-/// Strangers send to the helper `endured`, which measures its own memory. Meanwhile it serves a well-behaved peer.
+/// Processes that are not peers send to the helper `endured`, which measures its own memory. Meanwhile it exchanges
+/// messages with a well-behaved peer.
 ///
 /// Requirements: FLT-008.
 fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
@@ -35,7 +36,7 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let mut random = Random::new(seed);
     println!("PERCALE_SEED={seed}");
     let at: SocketAddr = address.parse().expect("an address");
-    // After a first round, all memory that is kept for reuse is allocated.
+    // After a first round, all memory that is kept for reuse has been allocated.
     let mut before = 0;
     for round in 0..3 {
         let taken = endless(at, &mut random) + cut(at, &mut random);
@@ -51,8 +52,8 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     victim.end();
 }
 
-/// Sends random bytes without end to the listener at this address. Returns the number of accepted bytes. The strangers
-/// start in different ways, some like percale.
+/// Sends random bytes without end to the listener at this address. Returns the number of accepted bytes. The
+/// connections start in different ways, some like percale's.
 fn endless(at: SocketAddr, random: &mut Random) -> usize {
     let mut taken = 0;
     for stranger in 0..8 {
@@ -74,8 +75,8 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
     taken
 }
 
-/// Sends beginnings of connections like those of percale, truncated at a random position. Returns the number of
-/// accepted bytes.
+/// Sends the beginnings of connections like percale's, truncated at random positions. Returns the number of accepted
+/// bytes.
 fn cut(at: SocketAddr, random: &mut Random) -> usize {
     let said = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
@@ -113,7 +114,7 @@ pub(crate) fn babbler() {
     let mut bytes = vec![0; 4 << 10];
     let (mut said, mut refused) = (0, 0);
     let sockets = crate::hostile::sockets();
-    // Ends when no byte was accepted for a while.
+    // Ends when no byte has been accepted for a while.
     while said < BYTES && refused < 500 {
         random.fill(&mut bytes);
         let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
@@ -129,7 +130,7 @@ pub(crate) fn babbler() {
     drop(ask());
 }
 
-/// The role of the victim: exchanges messages with its well-behaved peer all the time, and reports its memory on
+/// The role of the victim. It continuously exchanges messages with its well-behaved peer, and reports its memory on
 /// request.
 pub(crate) fn endured() {
     let open = open_as_told();

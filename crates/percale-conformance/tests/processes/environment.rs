@@ -1,4 +1,4 @@
-//! Tests with other hosts, other users, and features that are forbidden or switched off.
+//! Tests with other hosts, other users, and features that are forbidden or disabled.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -13,8 +13,8 @@ use percale_conformance::watchdog::Watchdog;
 /// The user ID of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Returns whether a test is possible here. It needs root and these programs. If it is not possible, reports the test
-/// as skipped.
+/// Returns whether a test can run here. It needs root and these programs. If it cannot run, reports the test as
+/// skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped(what, "it needs root");
@@ -94,12 +94,13 @@ fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
     assert!(reason.contains("user"), "{reason}");
 }
 
-/// A copy of this program that every user may run, in a separate directory. It is removed when this is dropped.
+/// A copy of this program that all users may execute, in a separate directory. The copy is removed when this value is
+/// dropped.
 struct Copy {
     directory: std::path::PathBuf,
 }
 
-/// Copies this program to a directory where another user can run it.
+/// Copies this program to a directory where another user can execute it.
 fn copy_for_all() -> Option<Copy> {
     use std::os::unix::fs::PermissionsExt;
     let name = format!("percale-test-{}-{:?}", std::process::id(), std::thread::current().id());
@@ -122,7 +123,7 @@ impl Copy {
     fn start(&self, role: &str, told: &[(&str, &str)]) -> Helper {
         let program = self.directory.join("program");
         let program = program.to_str().expect("a plain name");
-        // `env` runs the copy. The name of this program, which follows, is only an argument that matches no test.
+        // `env` executes the copy. The name of this program follows, and is only an argument that matches no test.
         Helper::through(&["/usr/bin/env", program], role, told, |command| {
             command.uid(NOBODY).gid(NOBODY).current_dir("/");
         })
@@ -159,7 +160,7 @@ fn the_environment_chooses_the_transport() {
 fn unusable_selected_transport_is_a_descriptive_error() {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
-        // The peer needs no other endpoint; it only has to exist.
+        // The peer needs no other endpoint. It only needs to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
         let told = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.hear())];
         let mut helper = Helper::start("by-name-to", &told);
@@ -263,7 +264,7 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) fn host() {
     say("ready");
     drop(ask());
-    // A wildcard, so the advertised address must be that of the interface between the hosts.
+    // Bind to a wildcard, so that the advertised address must be that of the interface between the hosts.
     let open = open("any", "0.0.0.0:0", |domain| domain.peer_timeout(PEER_TIMEOUT));
     open.say_address();
     let peer = open.insert(&ask());
@@ -343,7 +344,7 @@ fn long_partition_fails_operations_and_short_one_does_not() {
     println!("{answer}");
     assert!(answer.contains("PeerDown"));
     hosts.cut(false);
-    // The link works again. An attempt may still detect the end of the old connection.
+    // The link works again. An attempt may still detect that the old connection has ended.
     let again = (0..20).any(|_| {
         hosts.helpers[1].tell("exchange");
         let answer = hosts.helpers[1].hear();
@@ -372,7 +373,7 @@ fn long_messages_arrive_without_cma_permission() {
     client.end();
 }
 
-/// The role of a process that other processes of the same user may not inspect.
+/// The role of a process that other processes of the same user must not inspect.
 pub(crate) fn guarded() {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).expect("not dumpable");
     let open = open_as_told();

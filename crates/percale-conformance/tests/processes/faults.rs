@@ -1,4 +1,4 @@
-//! Peers that die, stop, leave and come back; running out of descriptors; forked children.
+//! Peers that die, stop, close or restart. Also exhausted descriptors and forked children.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ mod patient {
     crate::on!(tcp: { a_peer_that_does_not_read_for_a_while_is_not_dead });
 }
 
-/// The time limit for operations to fail. The measured time is printed.
+/// The time limit for operations to fail. The test prints the measured time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
@@ -42,8 +42,7 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
     peer
 }
 
-/// The test kills a peer with 1,000 outstanding operations, either while it receives nothing or while it receives all
-/// the time.
+/// The test kills a peer with 1,000 outstanding operations. The peer either receives nothing, or receives continuously.
 ///
 /// Requirements: FLT-001.
 fn operations_of_a_killed_peer_fail(transport: &str) {
@@ -97,7 +96,7 @@ fn operations_of_a_killed_peer_fail(transport: &str) {
     }
 }
 
-/// The operations end, and a successor can use the port, while the child lives.
+/// While the child lives, the operations end, and a successor can use the port.
 ///
 /// Requirements: FLT-002.
 fn a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
@@ -138,7 +137,7 @@ fn a_forked_child_does_not_hide_that_its_parent_executes_another_program(transpo
     assert_eq!(error.errno(), libc::ECONNRESET);
 }
 
-/// The role of a helper that forks a child, which keeps all its descriptors, and executes another program.
+/// The role of a helper that forks a child, which holds all of its descriptors, and executes another program.
 pub(crate) fn executor() {
     use std::os::unix::process::CommandExt;
     let open = open_as_told();
@@ -147,7 +146,7 @@ pub(crate) fn executor() {
     drop(ask());
     let parent = rustix::process::getpid();
     let _child = fork(|| {
-        // The process ID stays with the other program.
+        // The process ID remains that of the other program.
         while rustix::process::getppid() == Some(parent) {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -157,7 +156,7 @@ pub(crate) fn executor() {
     panic!("{error}");
 }
 
-/// The role of a helper that forks a child, which keeps all its descriptors.
+/// The role of a helper that forks a child, which holds all of its descriptors.
 pub(crate) fn forker() {
     let open = open_as_told();
     open.say_address();
@@ -173,7 +172,7 @@ pub(crate) fn forker() {
     }
 }
 
-/// Messages that were sent before arrive. Later operations fail.
+/// Messages that were sent before the close arrive. Later operations fail.
 ///
 /// Requirements: FLT-003.
 fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
@@ -202,7 +201,8 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
 }
 
-/// An event reports the death. Operations until the restart fail. The restarted peer is reached under the same address.
+/// An event reports the death. Operations before the restart fail. The restarted peer can be reached at the same
+/// address.
 ///
 /// Requirements: FLT-005, CON-004.
 fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
@@ -219,7 +219,7 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
         if life == 3
             && let Err(error) = open.exchange(peer, 77, 8)
         {
-            println!("{transport}: {error}"); // The first operation detected the end of the previous life.
+            println!("{transport}: {error}"); // The first operation detected the death of the previous process.
         }
         for len in [8, 2048, 100_000] {
             open.exchange(peer, life * 10 + 1, len).unwrap_or_else(|error| panic!("life {life}: {error}"));
@@ -228,7 +228,7 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
         println!("{used}: {reason}");
         assert_eq!(used, transport);
         if life == 2 {
-            continue; // Dropped without waiting: the death is detected at the next use.
+            continue; // Dropped without waiting. The death is detected at the next use.
         }
         helper.kill();
         let mut down = false;
@@ -254,12 +254,13 @@ fn without_descriptors_only_new_connections_fail(transport: &str) {
         let mut peer = Helper::start("echo", &told);
         exhausted.tell(&peer.hear());
         println!("{transport}: {}", exhausted.hear());
-        std::mem::forget(peer); // It echoes until it dies with this thread.
+        std::mem::forget(peer); // It echoes until it is killed at the end of this thread.
     }
     exhausted.end();
 }
 
-/// The role of a helper that uses one peer, then another while there are no descriptors, then again when there are.
+/// The role of a helper that uses one peer, then another while there are no free descriptors, and that peer again when
+/// there are.
 pub(crate) fn exhaust() {
     let open = open_as_told();
     open.say_address();
@@ -286,7 +287,7 @@ pub(crate) fn exhaust() {
     say(&format!("without descriptors: {failed}"));
 }
 
-/// The operations of a stopped peer wait, and those of another peer do not. After the stopped peer continues, its
+/// The operations of a stopped peer wait, and those of another peer do not. When the stopped peer continues, its
 /// operations complete.
 ///
 /// Requirements: FLT-009.
@@ -301,7 +302,7 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     open.exchange(second, 1, 100).expect("an echo");
     helpers[0].signal(Signal::STOP);
     while !is_stopped(helpers[0].pid()) {
-        std::thread::yield_now(); // A thread that runs on another processor stops a little later.
+        std::thread::yield_now(); // A thread that runs on another processor stops slightly later.
     }
     let echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
     let sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
@@ -316,8 +317,9 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     sending.wait().expect("the send");
 }
 
-/// A peer is stopped, or too busy to answer, when it is called for the first time. Its host accepts the connection, so
-/// the caller waits for it, and the connection uses the same transport as otherwise.
+/// A peer is stopped, or too busy to answer, when a connection to it is requested for the first time. Its host accepts
+/// the TCP connection. Therefore the client waits for the peer, and the connection uses the same transport as
+/// otherwise.
 ///
 /// Requirements: CON-003.
 fn connect_waits_for_a_stopped_peer(transport: &str) {
@@ -332,7 +334,7 @@ fn connect_waits_for_a_stopped_peer(transport: &str) {
     }
     let echo = open.endpoint.tagged_recv(5, 0, vec![0; 3000]).from(peer).start().expect("a receive");
     let sending = open.endpoint.tagged_send(peer, 5, content(5, 3000)).start().expect("a send");
-    // Longer than a host may take to accept.
+    // This is longer than a host may take to accept.
     let until = Instant::now() + Duration::from_secs(7);
     while Instant::now() < until {
         open.endpoint.wait(Some(Duration::from_millis(20)));
@@ -343,8 +345,8 @@ fn connect_waits_for_a_stopped_peer(transport: &str) {
     assert_eq!(open.connected().0, transport);
 }
 
-/// A peer that is stopped for four times the timeout, while more data is sent than its kernel buffers, is not reported
-/// dead.
+/// A peer that is stopped for four times the timeout is not reported dead, even if more data is sent to it than its
+/// kernel buffers.
 ///
 /// Requirements: FLT-009.
 fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
@@ -396,8 +398,8 @@ fn calls_in_a_forked_child_fail() {
     helper.end();
 }
 
-/// The role of a helper that forks with open endpoints. The child's calls fail, its own domain works, and the parent
-/// continues.
+/// The role of a helper that forks while endpoints are open. The child's calls on inherited objects fail, its own
+/// domain works, and the parent continues.
 pub(crate) fn fork_calls() {
     let mesh = Mesh::<Shm>::connected(2);
     let waiting = mesh.receive(0, Receive::into(Memory::blank(8)));
@@ -413,7 +415,8 @@ pub(crate) fn fork_calls() {
         true
     });
     let crowded = fork(|| {
-        // Another process on the same processor delays yields. A waiter then checks the shared memory, if it exists.
+        // Another process on the same processor delays yields. A waiter then checks the shared memory with the peer, if
+        // there is any.
         let one = sched_getaffinity(None).expect("an affinity");
         let one = (0..CpuSet::MAX_CPU).find(|&processor| one.is_set(processor)).expect("a processor");
         let mut set = CpuSet::new();

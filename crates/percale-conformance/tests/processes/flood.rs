@@ -1,4 +1,4 @@
-//! More outstanding messages between two processes than either keeps.
+//! More outstanding messages between two processes than either can buffer.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ crate::on!(shm, tcp: { two_processes_send_a_thousand_long_messages_before_either
 const COUNT: u64 = 1000;
 const LEN: usize = 1 << 20;
 
-/// Both processes report that they have posted all sends before either posts a receive.
+/// Each process reports that it has posted all sends before either posts a receive.
 ///
 /// Requirements: MSG-014.
 fn two_processes_send_a_thousand_long_messages_before_either_receives(transport: &str) {
@@ -31,7 +31,7 @@ fn two_processes_send_a_thousand_long_messages_before_either_receives(transport:
     both.into_iter().for_each(Helper::end);
 }
 
-/// The role of one of the two processes. All messages of a side use one buffer, and are numbered by their tags.
+/// The role of one of the two processes. All messages of one side use one buffer, and are numbered by their tags.
 pub(crate) fn flood() {
     let open = open_as_told();
     open.say_address();

@@ -1,4 +1,4 @@
-//! A peer that writes random bytes over all memory that it shares with its victim.
+//! A peer that writes random bytes to all memory that it shares with its victim.
 
 #![expect(unsafe_code, reason = "scribbles over shared memory on purpose, in a process of its own")]
 
@@ -14,7 +14,7 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { peer_corrupting_shared_memory_breaks_only_its_connection });
 
-/// Peers connect and overwrite the shared memory, one after the other. Meanwhile the messages of another peer are
+/// Peers connect and overwrite the shared memory, one after another. Meanwhile the messages of another peer are
 /// verified.
 ///
 /// Requirements: FLT-007, FLT-008.
@@ -66,8 +66,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     assert!(failed > 0, "an attack was noticed");
 }
 
-/// The role of the attacker: exchanges a few messages, then writes random bytes into everything shared: mapped memory,
-/// descriptors of sockets and events.
+/// The role of the attacker. It exchanges a few messages, and then writes random bytes to all shared objects: mapped
+/// memory, and descriptors of sockets and events.
 pub(crate) fn scribbler() {
     let open = open_as_told();
     open.say_address();
@@ -78,10 +78,10 @@ pub(crate) fn scribbler() {
     }
     drop(open.connected());
     say("scribbling");
-    // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim hides missing
-    // wake-ups.
+    // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim would hide a
+    // missing one.
     let sockets = if random.below(2) == 0 { sockets() } else { Vec::new() };
-    // From now on this process makes no calls of percale, which would detect the damage and end the connection itself.
+    // From now on this process makes no calls of percale. They would detect the corruption and close the connection.
     let maps = shared_maps();
     let (burst, pause) = (1 + random.below(200), random.below(300) as u64);
     loop {
@@ -92,8 +92,8 @@ pub(crate) fn scribbler() {
                 let reach = if random.below(2) == 0 { len.min(4096) } else { len };
                 let at = start + random.below(reach - 8) / 8 * 8;
                 let value = if random.below(4) == 0 { random.next() % 70_000 } else { random.next() };
-                // SAFETY: not sound, but contained: the mapping is shared memory of this process, which does nothing
-                // else.
+                // SAFETY: not sound, but contained: the mapping is shared memory of this process, which has no other
+                // work.
                 unsafe { std::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(value) };
             }
         }

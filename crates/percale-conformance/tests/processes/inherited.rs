@@ -1,5 +1,5 @@
-//! A forked child opens its own domain in addition to the inherited objects. This makes no object of the parent usable
-//! in the child, and does not affect the parent and its peer.
+//! A forked child opens its own domain in addition to the inherited objects. This does not make objects of the parent
+//! usable in the child, and does not affect the parent or its peer.
 
 #![expect(
     unsafe_code,
@@ -32,7 +32,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const LEN: usize = 300_000;
-/// The tag of the last message of the peer, for which the parent waits as a task does.
+/// The tag of the last message of the peer. The parent waits for it in the same way as a task.
 const AWAITED: u64 = 9;
 /// The contents of the child's memory.
 const CHILDS: u8 = 0xc4;
@@ -45,7 +45,7 @@ struct Parents {
     allocation: Allocation,
 }
 
-/// The role of the parent: receives the task of its child, forks, and reports how the child ended.
+/// The role of the parent. It receives the command for its child, forks, and reports how the child ended.
 pub(crate) fn parent() {
     let open = open_as_told();
     let peer = open.insert(&told("PERCALE_PEER"));
@@ -118,7 +118,7 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             let receiving = own.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]);
             std::thread::scope(|scope| {
                 let sender = scope.spawn(move || {
-                    // By then the other thread sleeps.
+                    // The other thread sleeps by then.
                     std::thread::sleep(Duration::from_millis(300));
                     let sending = other.endpoint.tagged_send(to, AWAITED, vec![7; 8]).start();
                     sending.expect("a send").wait_for(PATIENCE).is_ok()
@@ -164,7 +164,7 @@ fn refused(inherited: &Parents) {
     assert_eq!(error.errno(), libc::ECHILD);
 }
 
-/// Sends from one endpoint of this process to another.
+/// Sends from one endpoint of this process to another one.
 fn talk(to: &Open, from: &Open, bytes: Buffer) {
     let peer = from.vector.insert(to.endpoint.address().to_string()).expect("an address");
     let receiving = to.endpoint.tagged_recv(1, 0, vec![0; bytes.len()]).start().expect("a receive");
@@ -215,7 +215,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future as a task does: polls it only after it was woken. Returns `None` if it is never woken.
+/// Waits for a future in the same way as a task: polls it only after it was woken. Returns `None` if it is never woken.
 fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
     let mut future = pin!(future.into_future());
     let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
@@ -248,7 +248,7 @@ fn child_memory_at_parent_addresses_is_not_overwritten(kind: &str) {
     has_a_child_that(kind, "memory");
 }
 
-/// The peer uses all objects of the parent, while the parent forks one child after another.
+/// The peer uses all objects of the parent while the parent forks one child after another.
 fn has_a_child_that(kind: &str, part: &str) {
     let _watchdog = Watchdog::new("a child with a domain of its own");
     let open = open_kind(kind, |domain| domain);
@@ -257,7 +257,7 @@ fn has_a_child_that(kind: &str, part: &str) {
     let said = helper.hear();
     let [address, keys @ ..] = &said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
     let peer = open.insert(address);
-    // By then the parent sleeps.
+    // The parent sleeps by then.
     std::thread::sleep(Duration::from_millis(300));
     open.inject(peer, AWAITED, b"awaited!");
     while helper.try_hear().is_none() {

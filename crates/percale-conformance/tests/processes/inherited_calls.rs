@@ -1,5 +1,5 @@
-//! Every public call on inherited objects, each in a separate forked child: it must return an error, and must neither
-//! end the child by a signal nor hang. Threads of the parent are in the middle of such calls when it forks.
+//! Every public call on inherited objects, each in a separate forked child. The call must return an error. It must not
+//! hang or end the child by a signal. Threads of the parent are in the middle of such calls when it forks.
 
 #![expect(unsafe_code, reason = "an alarm that ends a child which hangs; the block states its reason")]
 
@@ -31,7 +31,7 @@ fn calls_on_inherited_objects_are_rejected(kind: &str) {
     Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
 }
 
-/// A short time. Every call on an inherited object must return sooner.
+/// A short time, within which every call on an inherited object must return.
 pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 
 /// Makes a call in a forked child. `call` returns whether the call returned an error.
@@ -55,7 +55,7 @@ pub(crate) fn polled<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
     }
 }
 
-/// The calls of an exclusively owned or shared endpoint.
+/// The calls of an endpoint with one owner, or of a shared endpoint.
 macro_rules! endpoint_calls {
     ($who:literal, $endpoint:expr, $peer:expr) => {{
         let (endpoint, peer) = ($endpoint, $peer);
@@ -99,7 +99,7 @@ macro_rules! endpoint_calls {
     }};
 }
 
-/// Exchanges a message. Returns the handles of the receive and the send, which have ended.
+/// Exchanges a message. Returns the handles of the receive and the send, both of which have ended.
 fn exchange<'e>(
     one: &'e Endpoint,
     two: &'e Endpoint,
@@ -114,7 +114,7 @@ fn exchange<'e>(
     (got, sent)
 }
 
-/// A shared endpoint, and the queues and the counter to which it reports.
+/// A shared endpoint, with its queues and its counter.
 struct SharedObjects {
     endpoint: SharedEndpoint,
     events: EventQueue,
@@ -133,7 +133,7 @@ impl SharedObjects {
         Self { endpoint, events, counter, queue }
     }
 
-    /// Makes the calls of all objects, while threads of the parent are in the middle of such calls.
+    /// Makes the calls on all objects, while threads of the parent are in the middle of such calls.
     fn call_while_busy(&self, peer: PeerAddress) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -199,12 +199,12 @@ impl SharedObjects {
     }
 }
 
-/// Makes the calls of regions. Returns the regions, which the parent still uses.
+/// Makes the calls of regions. Returns the regions that the parent still uses.
 fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
     let heap = domain.register(vec![0; 4096], both).expect("a region");
-    // Calls that cannot return an error panic, as documented, because the memory does not exist.
+    // Calls that cannot return an error panic, as documented, because the memory does not exist in the child.
     case("region: read of what a child does not have", || {
         std::panic::set_hook(Box::new(|_| ()));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.read(0, &mut [0; 8]))).is_err()

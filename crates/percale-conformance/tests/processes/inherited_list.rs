@@ -1,11 +1,11 @@
-//! Checks that the lists of calls on inherited objects in a forked child are complete: each public function of
-//! `percale` has a case, or is named here with the reason why it needs none. A new public function without either fails
-//! this test.
+//! Checks that the lists of calls on inherited objects in a forked child are complete. Each public function of
+//! `percale` must have a case, or an entry here with the reason why it needs none. A new public function with neither
+//! fails this test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The types that the first words of cases stand for: `"queue: read"` is a case of `CompletionQueue::read`.
+/// The types that the first word of a case names: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
     ("accessing", "Accessing"),
     ("cache", "Cache"),
@@ -46,7 +46,7 @@ const MEMORY: &str = "memory, whose copy or absence in a child is the kernel's";
 const DEVICE: &str = "asks a device's driver; nothing of a domain is touched";
 const TOGETHER: &str = "in one case with another function of its type";
 
-/// Types, or functions of a type, without a separate case.
+/// Types, or functions of a type, that need no separate case.
 const WITHOUT: &[(&str, &str)] = &[
     ("AddressSet", VALUE),
     ("AtomicOp", VALUE),
@@ -160,7 +160,7 @@ const INTERNAL: &[&str] = &[
     "local_memory/atomic/word.rs",
 ];
 
-/// Files of internal crates of which percale exports nothing.
+/// Files of internal crates from which percale exports nothing.
 const NOT_EXPORTED: &[&str] = &[
     "percale-device/src/arriving.rs",
     "percale-device/src/copied.rs",
@@ -189,7 +189,7 @@ const NOT_EXPORTED: &[&str] = &[
     "percale-region/src/keys/window/table.rs",
 ];
 
-/// The file of percale-transport with a type of the public API.
+/// The file of percale-transport that contains a type of the public API.
 const PUBLIC: &str = "percale-transport/src/kind.rs";
 
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
@@ -203,7 +203,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// Returns the type whose inherent functions begin on a line.
+/// Returns the type whose inherent functions begin at this line.
 fn implements(line: &str) -> Option<&str> {
     let mut rest = line.strip_prefix("impl")?;
     if rest.starts_with('<') {
@@ -219,7 +219,8 @@ fn implements(line: &str) -> Option<&str> {
     (!rest.contains(" for ") && !name.is_empty()).then_some(name)
 }
 
-/// Returns the name of the public function that begins on a line, in an `impl` block or in a macro that makes several.
+/// Returns the name of the public function that begins at this line, in an `impl` block or in a macro that generates
+/// several.
 fn function(line: &str) -> Option<&str> {
     let mut rest = line.trim_start().strip_prefix("pub ")?;
     for word in ["const ", "async ", "unsafe "] {
@@ -249,7 +250,7 @@ fn functions() -> BTreeSet<(String, String)> {
         let text = std::fs::read_to_string(&path).expect("a source file");
         let (mut of, mut is_hidden) = (None, false);
         for line in text.lines() {
-            // What percale's documentation does not show is for the crates of percale.
+            // Functions that are hidden in percale's documentation are internal.
             if line.trim_start().starts_with(['#', '/']) {
                 is_hidden |= line.trim_start() == "#[doc(hidden)]";
                 continue;

@@ -1,6 +1,6 @@
-//! Every call on the objects of a domain other than endpoints, each in a separate forked child: it must return an
-//! error, and must neither end the child by a signal nor hang. Threads of the parent are in the middle of such calls
-//! when it forks, and the parent uses all objects afterwards.
+//! Every call on the objects of a domain other than endpoints, each in a separate forked child. The call must return an
+//! error. It must not hang or end the child by a signal. Threads of the parent are in the middle of such calls when it
+//! forks, and the parent uses all objects afterwards.
 
 #![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
 
@@ -48,20 +48,20 @@ impl Registrar for Device {
     fn unpin(&self, _start: u64) {}
 }
 
-/// Returns true, for a call that cannot return an error and neither hangs nor ends the child.
+/// Returns true. Used for a call that cannot return an error, and that must not hang or end the child.
 pub(crate) fn harmless<T>(_: T) -> bool {
     true
 }
 
-/// Like [`harmless`], for a call that returns nothing.
+/// Like [`harmless`], for a call without a result.
 pub(crate) fn done(call: impl FnOnce()) -> bool {
     call();
     true
 }
 
-/// Calls `fork` while threads execute these functions repeatedly.
+/// Calls `fork` while threads repeatedly execute these functions.
 pub(crate) fn while_busy(what: &[&(dyn Fn(&AtomicBool) + Sync)], fork: impl FnOnce()) {
-    /// Ends the threads, even if a case fails.
+    /// Stops the threads, even if a case fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -94,7 +94,7 @@ fn vectors(domain: &Domain) {
         let events = EventQueue::new(16);
         let mut inserter = Some(Inserter::new(vector, &events));
         let before = vector.len();
-        // The iterator is called while the vector is locked, so the vector is locked when the process forks.
+        // The iterator runs while the vector is locked, so the vector is locked when the process forks.
         let endless = |over: &AtomicBool| {
             let addresses = std::iter::from_fn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -212,7 +212,7 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     case("window operation: wait", || operation.take().is_some_and(|operation| operation.wait().is_err()));
     case("window operation: drop", || operation.take().is_some());
     operation.expect("a child took it").wait().expect("it is bound");
-    // Accesses that wait for a counter, so that they are outstanding.
+    // Accesses that wait for a counter remain outstanding.
     let remote = region.remote();
     let start = || one.read(to_two, remote, vec![0; 4096]).when(&counter, 1).start().expect("a read");
     let (mut access, mut future) = (Some(start()), Box::pin(start()));
@@ -368,7 +368,7 @@ fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: Pee
         unsafe { one.post_collective(&work) }.is_err()
     });
     case("group: drop", || group.take().is_some());
-    // Both barriers of the parent's side.
+    // Post both barriers of the parent's side.
     let theirs = [other.barrier().start().expect("a barrier"), other.barrier().start().expect("a barrier")];
     let under_way = under_way.expect("a child took it");
     while !under_way.is_ready() | !theirs[0].is_ready() | !theirs[1].is_ready() {}

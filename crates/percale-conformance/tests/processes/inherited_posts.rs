@@ -1,5 +1,5 @@
-//! Every raw posting call, and the calls of the API that the other two lists omit, each in a separate forked child: it
-//! must return an error, and must neither end the child by a signal nor hang.
+//! Every raw posting call, and the public calls that the other two lists omit, each in a separate forked child. The
+//! call must return an error. It must not hang or end the child by a signal.
 
 #![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
 
@@ -38,7 +38,7 @@ fn posting_calls_on_inherited_objects_are_rejected(kind: &str) {
 const NONE: OpFlags = OpFlags::empty();
 const FORKED: Result<(), PostError> = Err(PostError::Forked);
 
-/// The posting calls of an exclusively owned or shared endpoint. None of them uses memory.
+/// The posting calls of an endpoint with one owner, or of a shared endpoint. None of them uses memory.
 macro_rules! posting_calls {
     ($who:literal, $endpoint:expr, $peer:expr, $remote:expr) => {{
         let (endpoint, peer, remote): (_, PeerAddress, RemoteMemory) = ($endpoint, $peer, $remote);

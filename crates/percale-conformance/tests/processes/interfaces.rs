@@ -7,7 +7,7 @@ use percale_conformance::watchdog::Watchdog;
 
 use super::environment::possible;
 
-/// The interfaces of a container host in addition to its network: a bridge with a carrier, and a virtual cable with a
+/// The interfaces of a container host in addition to its network: a bridge with a carrier, and a veth pair with a
 /// link-local address.
 const CONTAINERS: &str = "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && \
     ip link add plug0 type veth peer name plug1 && ip link set plug1 master docker0 && ip link set docker0 up && \
@@ -15,7 +15,7 @@ const CONTAINERS: &str = "ip link add docker0 type bridge && ip addr add 172.17.
     ip link add pod0 type veth peer name pod1 && ip addr add 169.254.1.1/16 dev pod0 && ip link set pod0 up && \
     ip link set pod1 up && ip link set lo up";
 
-/// A network: the end of a virtual cable, with a name that has no special meaning and with the default route.
+/// A network: one end of a veth pair, with a neutral name and with the default route.
 const NETWORK: &str = "ip link add net0 type veth peer name net1 && ip addr add 10.77.0.9/24 dev net0 && \
     ip link set net0 up && ip link set net1 up";
 
@@ -40,7 +40,7 @@ fn container_host_advertises_an_externally_reachable_address() {
     for (script, wanted, why) in [
         (with_route.as_str(), "10.77.0.9", "the default route"),
         (route_first.as_str(), "10.77.0.9", "the default route"),
-        // If there is nothing better, a bridge is preferred to a link-local address.
+        // Without a better interface, a bridge is preferred to a link-local address.
         (CONTAINERS, "172.17.0.1", "bridges"),
     ] {
         let run = format!("{script} && exec \"$0\" \"$@\"");

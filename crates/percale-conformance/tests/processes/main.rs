@@ -1,7 +1,7 @@
 //! Tests with several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
-//! Helpers are this program in another role. They are started, signalled and ended by their process IDs. A test that
-//! needs root or a program that is missing prints a message and is skipped.
+//! Helpers are processes of this program in another role. They are started, signalled and killed by their process IDs.
+//! A test that needs root or a missing program prints a message and is skipped.
 
 mod collectives;
 mod connected;
@@ -32,8 +32,8 @@ mod unmapped;
 
 use percale_conformance::peers;
 
-/// Makes tests of functions that take the name of a transport, in a module for each transport. Without that transport,
-/// a test prints why it is skipped.
+/// Makes tests of functions whose parameter is the name of a transport, in a module for each transport. If the
+/// transport is not available, a test prints the reason why it is skipped.
 macro_rules! on {
     ($($transport:ident),+: $names:tt) => {
         $($crate::on!(@one $transport $names);)+

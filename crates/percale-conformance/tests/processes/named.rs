@@ -1,4 +1,4 @@
-//! Named address vectors that processes share, change, and leave by dying.
+//! Named address vectors that processes share and change, while some of the processes are killed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,8 @@ fn builder(name: &str) -> VectorBuilder {
     VectorBuilder::default().name(name).kind(VectorType::Map)
 }
 
-/// Returns an address that shows whether it is torn: port and both halves are computed from one number.
+/// Returns an address that shows whether it was read torn: its port and both of its halves are computed from one
+/// number.
 fn whole(n: u64) -> SocketAddr {
     let port = (n % 65_000) as u16 + 1;
     match n % 3 {
@@ -35,14 +36,14 @@ fn whole(n: u64) -> SocketAddr {
 /// Returns whether an address is not torn.
 fn is_whole(address: SocketAddr) -> bool {
     match address.ip() {
-        // An address of a range (10.200/16, ports from 7000 on), or a single one.
+        // The address is in a range (10.200/16, ports from 7000), or a single one.
         IpAddr::V4(ip) if ip.octets()[..2] == [10, 200] => (7000..7010).contains(&address.port()),
         IpAddr::V4(ip) => whole(u64::from(ip.to_bits() & 0xff_ffff)) == address,
         IpAddr::V6(ip) => whole(ip.to_bits() as u64) == address,
     }
 }
 
-/// Returns a number below that of 10.200.0.0, so that no single address is mistaken for one of a range.
+/// Returns a number below that of 10.200.0.0, so that no single address looks like one of a range.
 fn number(random: &mut Random) -> u64 {
     random.below(0xc0_0000) as u64
 }
@@ -77,7 +78,7 @@ pub(crate) fn holder() {
     }
 }
 
-/// The role of a process that inserts and removes without end.
+/// The role of a process that inserts and removes entries without end.
 pub(crate) fn churner() {
     let vector = builder(&told("VECTOR")).build().expect("a vector");
     let mut random = Random::new(told("SEED").parse().unwrap());
@@ -128,8 +129,8 @@ pub(crate) fn reader() {
     say(&format!("whole {seen} {rounds}"));
 }
 
-/// The role of a process that looks up every entry, and reports whether all are right and how much memory of the vector
-/// it uses.
+/// The role of a process that looks up every entry. It reports whether all are correct, and how much memory of the
+/// vector it uses.
 pub(crate) fn resident() {
     let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
     say("open");
@@ -147,8 +148,8 @@ fn single(n: u64) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 + n as u32).into(), 7471)
 }
 
-/// Returns the resident KiB of the mapped vectors, and this process's share of them, in which memory that several
-/// processes use counts in parts.
+/// Returns the resident memory of the mapped vectors in KiB, and this process's proportional share of it. Memory that
+/// several processes use is divided among them.
 fn memory_of_vectors() -> (u64, u64) {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let (mut ours, mut resident, mut share) = (false, 0, 0);
@@ -165,11 +166,11 @@ fn memory_of_vectors() -> (u64, u64) {
     (resident, share)
 }
 
-/// Checks the consistency of the table: existing entries are not torn, are counted, and are found; free entries are
+/// Checks the consistency of the table. Existing entries are not torn, are counted, and are found. Free entries are
 /// assigned, lowest first.
 fn check(vector: &AddressVector) {
     let base = vector.options().base;
-    // This also repairs the table if a process died while it changed the table.
+    // This also repairs the table if a process died while changing it.
     let peer = vector.insert(whole(5)).unwrap();
     vector.remove(peer).unwrap();
     let there: Vec<_> = (0..CHURNED * 4).map(|index| vector.lookup(PeerAddress(base + index))).collect();
@@ -210,17 +211,17 @@ mod shm {
             assert_eq!(asked(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
             assert_eq!(asked(&mut first, &format!("remove {}", ours.0)), "0");
             assert_eq!((vector.lookup(ours), vector.removals()), (None, 2));
-            // The death of its creator changes neither the vector nor its name.
+            // When the process that created the vector dies, neither the vector nor its name changes.
             first.kill();
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));
             assert_eq!(asked(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
-            // With another base the numbers are different, in this process only.
+            // With another base the numbers are different, but only in this process.
             let elsewhere = builder(&name).base(1 << 20).build().unwrap();
             assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
             assert_eq!(elsewhere.find("10.1.1.1:5".parse().unwrap()), Some(PeerAddress(1 << 20)));
             assert_eq!(elsewhere.lookup(peer), None);
-            // The vector ends with the last process that uses it.
+            // The vector is removed by the last process that uses it.
             drop((vector, elsewhere));
             second.kill();
             let fresh = builder(&name).build().unwrap();
@@ -268,7 +269,7 @@ mod shm {
             check(&vector);
         }
 
-        /// `PERCALE_VECTOR_ENTRIES=1000000` runs the full size.
+        /// `PERCALE_VECTOR_ENTRIES=1000000` selects the full size.
         ///
         /// Requirements: AV-011.
         #[test]
@@ -284,7 +285,7 @@ mod shm {
             for reader in &mut readers {
                 assert_eq!(reader.hear(), "whole");
             }
-            // Each has read all entries, and none has ended.
+            // All processes have read all entries, and none has ended.
             let entries = count * 8 / 1024;
             let (own, mut sum) = memory_of_vectors();
             assert!(own >= entries, "{own} KiB here");
@@ -308,7 +309,7 @@ mod shm {
             let times: u64 = std::env::var("PERCALE_VECTOR_DEATHS").map_or(25, |times| times.parse().unwrap());
             let name = new_name();
             let (mut random, mut readers) = (Random::new(7), 0);
-            // In most cases the process that made the vector is among the dead.
+            // In most cases, the process that created the vector has been killed.
             let mut last = start("vector-churner", &name, ("SEED", "99"));
             for seed in 0..times {
                 let next = start("vector-churner", &name, ("SEED", &seed.to_string()));
@@ -336,18 +337,18 @@ mod shm {
     }
 }
 
-/// Returns the bytes of a vector of `count` IPv4 entries: their words and their numbers, in whole pages, and some
-/// additional pages.
+/// Returns the size in bytes of a vector with `count` IPv4 entries: their words and their numbers in whole pages, and
+/// some additional pages.
 const fn vector_bytes(count: u64) -> u64 {
     count.next_multiple_of(512) * (8 + 8) + (64 << 10)
 }
 
-/// Like [`check`], as far as possible while others write.
+/// Like [`check`], for a vector that other processes are changing. Checks only what remains true then.
 fn check_among(vector: &AddressVector) {
     let base = vector.options().base;
     let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));
     assert!(there.all(is_whole), "an entry is torn");
     let peer = vector.insert(whole(5)).expect("it can be written");
-    // Another process may have removed the entry, and inserted another one there.
+    // Another process may have removed the entry and inserted another one at its place.
     assert!(vector.lookup(peer).is_none_or(is_whole));
 }

@@ -1,5 +1,4 @@
-//! The resources that are held after many peers were killed, with many connected peers, and with many processes at
-//! once.
+//! Resource use after many peers were killed, with many connected peers, and with many processes at the same time.
 
 use std::time::Duration;
 
@@ -53,8 +52,8 @@ fn killed_peers_leak_nothing(transport: &str) {
     helper.end();
 }
 
-/// The role of a helper that repeats 50 times (1,000 times with PERCALE_LONG): connect, exchange, kill the peer with an
-/// outstanding operation.
+/// The role of a helper that repeats a cycle 50 times (1,000 times with PERCALE_LONG): it connects, exchanges messages,
+/// and kills the peer with an outstanding operation.
 pub(crate) fn cycles() {
     let transport = told("PERCALE_FABRIC");
     let open = open_as_told();
@@ -68,7 +67,7 @@ pub(crate) fn cycles() {
         (0..number % 20).for_each(|_| _ = open.endpoint.progress());
         peer.kill();
         for sending in sends {
-            // It may have been echoed already; only its end matters.
+            // It may have been echoed already. The test only requires that it has ended.
             drop(sending.wait_for(Duration::from_secs(10)));
         }
         while open.events.read().is_some() {}
@@ -104,7 +103,7 @@ pub(crate) fn cycles() {
 
 /// The number of peers in one helper process.
 const SPOKES: usize = 200;
-/// The number of exchanges with every peer. The cost of a peer must not grow with it.
+/// The number of exchanges with every peer. The cost of a peer must not grow with this number.
 const ROUNDS: usize = 4;
 
 /// Tests an endpoint with many peers. The helper `hub` measures its own memory.
@@ -151,26 +150,26 @@ fn many_descriptors() {
     rustix::process::setrlimit(Resource::Nofile, most).expect("the most that is allowed");
 }
 
-/// The role of the hub: echoes one message of each peer, several times, and measures the cost of the peers once they
-/// are idle.
+/// The role of the hub: echoes one message of each peer several times, and measures the cost of the peers once they are
+/// idle.
 pub(crate) fn hub() {
     many_descriptors();
     let number = |name| told(name).parse::<usize>().expect("a number");
     let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
     let open = open_as_told();
-    // The endpoint, the allocator and the vector are used before the first measurement. The vector learns the peers
-    // from their first messages.
+    // The endpoint, the allocator and the vector are used before the first measurement. Peers are added to the vector
+    // when their first messages arrive.
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
     open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
-    // Of the mappings, rings belong to a pair, and doorbells are pages of the peers.
+    // Among the mappings, rings belong to a pair, and doorbells are pages of the peers.
     let measure = || [resident_kib(), status_kib("RssAnon"), mapped_kib("percale-pair"), mapped_kib("percale-bell")];
     let before = measure();
     open.say_address();
     let mut known = Vec::new();
     for round in 0..ROUNDS {
         for _ in 0..peers {
-            // A message contains the address of its sender, which may be unknown so far.
+            // A message contains the address of its sender, which may not be in the vector yet.
             let got = open.endpoint.tagged_recv(0, !0, vec![0; 100]).wait().expect("a message");
             let text = String::from_utf8(got.to_vec()).expect("an address");
             let peer = if round == 0 { open.insert(&text) } else { got.source.expect("a known peer") };
@@ -195,7 +194,7 @@ pub(crate) fn hub() {
     }
 }
 
-/// The role of a process with many endpoints, each of which exchanges a message with the hub on request.
+/// The role of a process with many endpoints. On request, each of them exchanges a message with the hub.
 pub(crate) fn spokes() {
     many_descriptors();
     let count: usize = told("PERCALE_PEERS").parse().expect("a number");
@@ -222,7 +221,7 @@ pub(crate) fn spokes() {
     }
 }
 
-/// More processes than cores, each of which sends short and long messages to all others.
+/// There are more processes than cores. Each process sends short and long messages to all others.
 fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
     let _watchdog = Watchdog::new("four and sixteen processes exchange all to all");
     for count in [4, 16] {
@@ -244,10 +243,11 @@ fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
     }
 }
 
-/// The lengths of the messages, each of which is sent to all several times.
+/// The lengths of the messages. Each is sent to all others several times.
 const LENS: [usize; 6] = [0, 8, 600, 2048, 10_000, 200_000];
 
-/// The role of one process, pinned to two processors: receives from all, in order, while it sends to all.
+/// The role of one process, pinned to two processors. It receives from all others, in order, while it sends to all
+/// others.
 pub(crate) fn all_to_all() {
     let mut two = rustix::thread::CpuSet::new();
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
@@ -284,7 +284,7 @@ pub(crate) fn all_to_all() {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
     say("done");
-    // A process that still receives needs the progress of this one until all are done.
+    // A process that is still receiving may need the progress of this one.
     let told = std::thread::spawn(ask);
     open.until(|| told.is_finished());
 }

@@ -1,4 +1,4 @@
-//! More processes than processors, of which one at a time has work to do.
+//! A ring of more processes than processors. Only one process at a time has work to do.
 
 use percale_conformance::ring::{context_switch, measure, processors};
 use percale_conformance::skipped;
@@ -14,15 +14,15 @@ mod shm {
 }
 
 const HOPS: u64 = 10_000;
-/// The factor between a hop of many processes, and a hop of two processes plus a context switch, above which a process
-/// must be spinning.
+/// The maximum ratio of a hop in a ring of many processes to a hop between two processes plus a context switch. A
+/// higher ratio means that a process is spinning.
 const SPINNING: f64 = 50.0;
 /// The maximum number of measurements. Other load on the processors affects some of them.
 const ROUNDS: u32 = 12;
 
-/// No process spins without yielding: a spinning process would delay each hop for the rest of its time slice, that is
-/// milliseconds, thousands of times the time of a hop. The example `token_ring` measures the exact ratio, which a test
-/// must not check because the machine may be busy.
+/// No process spins without yielding. A spinning process would delay each hop for the rest of its time slice, which is
+/// milliseconds and thousands of times the duration of a hop. The example `token_ring` measures the exact ratio. A test
+/// must not check it, because the machine may be busy.
 fn a_token_goes_round() {
     let [first, second, ..] = processors()[..] else {
         return skipped("a token on two processors", "there is only one");

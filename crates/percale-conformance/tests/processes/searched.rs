@@ -1,4 +1,4 @@
-//! The search with several processes ends its rounds, regardless of the fate of its workers.
+//! The search with several processes ends its rounds, regardless of what happens to its workers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,8 +14,8 @@ fn round(seed: u64, kinds: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A forked child holds the output of a worker that executed another program, or was killed, longer than the round
-/// waits.
+/// A forked child may hold the output of a worker longer than the round waits, after the worker has executed another
+/// program or was killed.
 #[test]
 fn round_does_not_wait_for_executed_or_killed_workers() {
     let (is_good, printed) = round(1, "exec,fork,kill");

@@ -1,4 +1,4 @@
-//! The sockets that a process opens, and the time at which it opens them.
+//! The sockets that a process opens, and when it opens them.
 
 use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, ask, say};
@@ -19,7 +19,7 @@ fn no_socket_is_opened_before_the_first_operation(transport: &str) {
     lazy.end();
 }
 
-/// Returns the number of sockets that this process has open.
+/// Returns the number of open sockets of this process.
 fn sockets() -> usize {
     let own = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     let targets = own.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());

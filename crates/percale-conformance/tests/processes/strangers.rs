@@ -1,5 +1,5 @@
-//! Many strangers at an endpoint without an authorization key: their cost, and their effect on its peers. The measured
-//! values are printed.
+//! Connections from many processes that are not peers, to an endpoint without an authorization key. Checks their cost
+//! and their effect on the endpoint's peers, and prints the measured values.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,11 +21,11 @@ crate::on!(tcp: {
     misdirected_frames_use_bounded_memory_and_block_no_peer,
 });
 
-/// More strangers than an endpoint keeps of any kind.
+/// The number of strangers. It exceeds the number of each kind that an endpoint keeps.
 const MANY: usize = 3000;
 
-/// The maximum growth of an endpoint's memory, regardless of the behaviour of strangers: 1,024 of each kind, of a few
-/// kilobytes each.
+/// The maximum growth of an endpoint's memory, regardless of what strangers send: 1,024 strangers of each kind, with a
+/// few kilobytes each.
 const BOUND: usize = 16 << 20;
 
 /// Raises the limit of descriptors of this process and its helpers to the maximum. Returns the limit.
@@ -58,7 +58,7 @@ fn latency(open: &Open, peer: PeerAddress) -> Duration {
     times[times.len() / 2]
 }
 
-/// A stranger that sends a hello, and accepts the connection if it is offered one.
+/// Connects as a stranger: sends a hello, and accepts the connection if it is offered one.
 fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream> {
     let mut incarnation = [7; 16];
     incarnation[..8].copy_from_slice(&number.to_le_bytes());
@@ -86,9 +86,9 @@ fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream
     Some(stream)
 }
 
-/// Runs strangers at an endpoint in another process. `flood` receives the address of the endpoint and the number of the
-/// stranger, and returns the objects that the stranger keeps. A peer continues to exchange messages, and another one
-/// connects.
+/// Connects strangers to an endpoint in another process. `flood` receives the address of the endpoint and the number of
+/// the stranger, and returns the objects that the stranger keeps open. Meanwhile one peer continues to exchange
+/// messages, and another one connects.
 fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) {
     let _watchdog = Watchdog::new(name);
     let limit = descriptors();
@@ -135,7 +135,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
 
 /// Requirements: FLT-007.
 fn silent_connections_use_bounded_memory_and_block_no_peer(_: &str) {
-    // Some send nothing, others half a hello.
+    // Some send nothing, and others send half of a hello.
     endure("silent strangers", |to, number| {
         let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
         if number % 2 == 1 {
@@ -169,7 +169,7 @@ fn misdirected_frames_use_bounded_memory_and_block_no_peer(_: &str) {
     endure("strangers that send control frames", |to, number| {
         let mut stream = meet(to, nowhere, number as u64)?;
         stream.set_write_timeout(Some(Duration::from_secs(20))).ok()?;
-        // The endpoint cuts the connection at some point.
+        // The endpoint closes the connection at some point.
         stream.write_all(&bytes).err();
         Some(stream)
     });

@@ -1,4 +1,4 @@
-//! Operations on memory that does not exist.
+//! Operations on unmapped memory.
 
 use percale::{ErrorCode, Event, EventQueue};
 use percale_conformance::fabric::Shm;
@@ -8,7 +8,7 @@ use percale_conformance::skipped;
 
 crate::on!(shm: { unmapped_memory_fails_only_its_operation });
 
-/// Long messages from and to unmapped addresses, which the kernel detects, between valid ones.
+/// Long messages from and to unmapped addresses, posted between valid messages. The kernel detects the error.
 ///
 /// Requirements: FLT-011.
 fn unmapped_memory_fails_only_its_operation(transport: &str) {

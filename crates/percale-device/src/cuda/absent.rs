@@ -1,4 +1,4 @@
-//! The replacement of `cuda` in a build without that feature: there is no driver.
+//! The replacement of `cuda` in a build without that feature, which has no driver.
 
 use super::driver::{DeviceError, Driver};
 use super::kind::Interface;

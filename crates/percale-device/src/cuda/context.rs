@@ -1,7 +1,7 @@
 //! A device's primary context, and its lanes.
 //!
-//! A lane is a stream, and an event behind its last copy. Copies take a free lane, or a new one, so that no two kinds
-//! of transfer wait for each other. A lane is returned when its copies have ended.
+//! A lane is a stream, and an event that is recorded after its last copy. Copies take a free lane, or a new one, so
+//! that different kinds of transfers do not wait for each other. A lane is returned when its copies have ended.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -60,13 +60,13 @@ impl Context {
         let mut ours: Opaque = ptr::null_mut();
         // SAFETY: the context was pushed above.
         let code: Code = unsafe { (functions.pop_context)(&raw mut ours) };
-        // The call may report an earlier error of a device. Such an error does not affect the work of this call: copies
-        // that have begun are waited for.
+        // The call may report an earlier error of a device. Such an error does not affect the work of this call,
+        // because copies that have begun are waited for.
         told(functions.check("cuCtxPopCurrent", code));
         result
     }
 
-    /// Takes a lane that is not in use. The context is current.
+    /// Takes a lane that is not in use. The context must be current.
     pub(super) fn take(&self, functions: &Functions) -> Result<(usize, Lane), DeviceError> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = lanes.free.pop() {

@@ -20,7 +20,7 @@ use crate::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
 use crate::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
 
-/// The environment variable with the file name of another library.
+/// The environment variable with the file name of a library to use instead.
 const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 
 /// The driver and its devices.
@@ -47,14 +47,14 @@ impl Cuda {
     /// Loads the driver's library, and counts its devices.
     pub(super) fn load() -> Result<Self, DeviceError> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: any program may load the driver's library, and its initializers touch nothing of percale. A user who
+        // SAFETY: any program may load the driver's library, and its initializers do not affect percale. A user that
         // names another library is responsible for it.
         let library = unsafe { Library::new(&name) };
         let library = library.map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             missing(format!("the driver's library {} cannot be loaded: {why}", name.to_string_lossy()))
         })?;
-        // The library is never unloaded: its threads and the functions below stay valid.
+        // The library is never unloaded, so its threads and the functions below stay valid.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions = Functions::of(library)
             .map_err(|symbol| missing(format!("{} has no {symbol}: the driver is too old", name.to_string_lossy())))?;
@@ -79,7 +79,7 @@ impl Cuda {
             let code = unsafe { (cuda.functions.device_attribute)(&raw mut unified, UNIFIED_ADDRESSING, handle) };
             cuda.functions.check("cuDeviceGetAttribute", code)?;
             if unified == 0 {
-                // Without unified addressing, its addresses could also be those of host memory (RCACHE-018).
+                // Without unified addressing, the device's addresses could also be those of host memory (RCACHE-018).
                 return Err(missing(format!("device {ordinal} has no unified addressing")));
             }
             cuda.devices.push(Device { handle, context: OnceLock::new() });
@@ -122,12 +122,12 @@ fn address(memory: Segment) -> Address {
 
 /// Returns the memory at an address that the driver returned.
 fn segment(address: Address, len: usize) -> Segment {
-    // SAFETY: the driver returned this memory, and the code that gets it promises to use it as its kind allows.
+    // SAFETY: the driver returned this memory, and the code that gets it uses it only as its kind allows.
     unsafe { Segment::new(ptr::with_exposed_provenance_mut(address as usize), len) }
 }
 
-// SAFETY: each function of the driver touches only the memory that it is passed, and copies have ended when their event
-// is complete.
+// SAFETY: each function of the driver accesses only the memory that it is passed, and copies have ended when their
+// event is complete.
 unsafe impl Driver for Cuda {
     fn interface(&self) -> Interface {
         Interface::Cuda
@@ -140,11 +140,11 @@ unsafe impl Driver for Cuda {
     fn locate(&self, address: usize) -> Result<Place, DeviceError> {
         const ASKED: [u32; 4] =
             [attribute::MEMORY_TYPE, attribute::BUFFER_ID, attribute::IS_MANAGED, attribute::DEVICE_ORDINAL];
-        // Each element is wider than any of the answers, so that the exact size of none matters. The byte order is
+        // Each element is wider than any of the attributes, so that their exact sizes do not matter. The byte order is
         // little-endian.
         let mut said = [0_u64; ASKED.len()];
         let room = said.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
-        // SAFETY: the arguments are `ASKED.len()` questions, and room for as many answers.
+        // SAFETY: the arguments are `ASKED.len()` attributes, and room for as many values.
         let code = unsafe {
             (self.functions.pointer_attributes)(ASKED.len() as u32, ASKED.as_ptr(), room.as_ptr(), address as Address)
         };
@@ -159,7 +159,7 @@ unsafe impl Driver for Cuda {
         if kind.is_host() {
             return Ok(Place { kind, ..Place::HOST });
         }
-        // Managed memory may belong to no device in particular.
+        // Managed memory need not belong to a particular device.
         let ordinal = if (ordinal as u32) < self.devices() { ordinal as u32 } else { 0 };
         Ok(Place { kind, ordinal, buffer })
     }
@@ -204,8 +204,8 @@ unsafe impl Driver for Cuda {
             match begun.and_then(|()| self.functions.check("cuEventRecord", code)) {
                 Ok(()) => Ok(copies),
                 Err(error) => {
-                    // The copies before it are under way, and the event may not be behind them. SAFETY: the stream
-                    // belongs to the lane.
+                    // The copies before it are in progress, and the event may not be recorded after them. SAFETY: the
+                    // stream belongs to the lane.
                     let code = unsafe { (self.functions.finish_stream)(lane.stream) };
                     told(self.functions.check("cuStreamSynchronize", code));
                     context.give_back(number);
@@ -278,11 +278,11 @@ unsafe impl Driver for Cuda {
     unsafe fn free(&self, kind: Kind, ordinal: u32, memory: Segment) {
         let freed = self.within(ordinal, || {
             if kind == Kind::Pinned {
-                // SAFETY: the caller promises this.
+                // SAFETY: guaranteed by the caller.
                 let code = unsafe { (self.functions.free_host)(memory.as_ptr().cast()) };
                 return self.functions.check("cuMemFreeHost", code);
             }
-            // SAFETY: the caller promises this.
+            // SAFETY: guaranteed by the caller.
             let code = unsafe { (self.functions.free)(address(memory)) };
             self.functions.check("cuMemFree", code)
         });
@@ -317,7 +317,7 @@ unsafe impl Driver for Cuda {
     }
 
     fn export(&self, ordinal: u32, at: usize) -> Result<Exported, DeviceError> {
-        // The copies of the other process do not wait for those of this process.
+        // The copies of the other process do not wait for the copies of this process.
         let place = self.settled_place(at)?;
         self.within(ordinal, || {
             let (mut first, mut len) = (0, 0);
@@ -356,7 +356,7 @@ unsafe impl Driver for Cuda {
 
     unsafe fn close(&self, ordinal: u32, memory: Segment) {
         let closed = self.within(ordinal, || {
-            // SAFETY: the caller promises this.
+            // SAFETY: guaranteed by the caller.
             let code = unsafe { (self.functions.close)(address(memory)) };
             self.functions.check("cuIpcCloseMemHandle", code)
         });
@@ -384,7 +384,7 @@ unsafe impl Driver for Cuda {
         let context = self.context(ordinal)?;
         context.within(&self.functions, || {
             let (number, lane) = context.take(&self.functions)?;
-            // SAFETY: the caller promises the address, and the stream belongs to the lane.
+            // SAFETY: the caller guarantees the address, and the stream belongs to the lane.
             let code = unsafe { write(lane.stream, address, value, 0) };
             // SAFETY: the stream belongs to the lane.
             let finished = unsafe { (functions.finish_stream)(lane.stream) };

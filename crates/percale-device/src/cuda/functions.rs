@@ -1,8 +1,8 @@
-//! The driver's functions: hand-written declarations of the part of the CUDA driver API that percale calls, after its
-//! reference.
+//! The functions of the driver. These are hand-written declarations of the part of the CUDA driver API that percale
+//! calls, according to its reference.
 //!
-//! Names are those that the library exports: a later form of a function has a number as its suffix. A function that an
-//! older driver lacks is `None` if percale can work without it.
+//! The names are those that the library exports: a later version of a function has a number as its suffix. A function
+//! that an older driver lacks is `None` if percale can work without it.
 
 #![expect(unsafe_code, reason = "takes functions from a library and calls one; each block says why that is sound")]
 
@@ -15,11 +15,11 @@ use crate::driver::DeviceError;
 
 /// The return code of functions. 0 is success.
 pub(super) type Code = c_int;
-/// A device, as the driver's handle (not the ordinal).
+/// A device, identified by the driver's handle (not the ordinal).
 pub(super) type DeviceHandle = c_int;
 /// An address that devices use.
 pub(super) type Address = u64;
-/// Contexts, streams and events: pointers that belong to the driver.
+/// Contexts, streams and events, which are pointers that belong to the driver.
 pub(super) type Opaque = *mut c_void;
 
 /// The handle that identifies memory to other processes (`CUipcMemHandle`).
@@ -41,7 +41,7 @@ pub(super) mod code {
     /// The codes of calls that are refused because a graph is being captured (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to
     /// _WRONG_THREAD, and the codes between them).
     pub(in super::super) const CAPTURING: std::ops::RangeInclusive<Code> = 900..=908;
-    /// Not a code of the driver: the library lacks the function.
+    /// The library lacks the function. This is not a code of the driver.
     pub(in super::super) const NO_FUNCTION: Code = -1;
 }
 
@@ -58,15 +58,15 @@ pub(super) mod attribute {
     pub(in super::super) const MEMPOOL_HANDLE: c_uint = 17;
 }
 
-/// `CUmemorytype`.
+/// The value of `CUmemorytype` for memory of the host.
 pub(super) const MEMORY_HOST: u64 = 1;
-/// `CUmemorytype`.
+/// The value of `CUmemorytype` for memory of a device.
 pub(super) const MEMORY_DEVICE: u64 = 2;
 /// The default stream that synchronous copies use (CU_STREAM_LEGACY).
 pub(super) const LEGACY: Opaque = ptr::without_provenance_mut(1);
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 pub(super) const CAPTURE_RELAXED: c_int = 2;
-/// Streams that do not wait for the default one (CU_STREAM_NON_BLOCKING).
+/// Streams that do not wait for the default stream (CU_STREAM_NON_BLOCKING).
 pub(super) const NON_BLOCKING: c_uint = 1;
 /// Events without timing (CU_EVENT_DISABLE_TIMING).
 pub(super) const NO_TIMING: c_uint = 2;
@@ -187,7 +187,7 @@ impl std::fmt::Debug for Functions {
     }
 }
 
-/// Logs an error that the caller cannot act on.
+/// Logs an error that the caller cannot handle.
 pub(super) fn told(result: Result<(), DeviceError>) {
     if let Err(error) = result {
         crate::later::later!(warn: %error, "memory of a device");

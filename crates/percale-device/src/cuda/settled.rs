@@ -1,4 +1,4 @@
-//! Waits for the work that the application's synchronous copies have left under way.
+//! Waits for the work that the application's synchronous copies have left in progress.
 //!
 //! cuMemcpyHtoD from pageable memory may return while its last bytes, at most 64 KiB, are still being copied to the
 //! device. cuMemcpyDtoD and cuMemset do not wait for the device at all. The legacy default stream orders them before
@@ -9,28 +9,29 @@
 //! Therefore, before percale's first copy from or to an allocation, and before it exports the allocation to another
 //! process or device:
 //!
-//! 1. It sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: from then on, synchronous calls return when their bytes are in the allocation.
-//! 2. It waits for the legacy stream of the device's primary context, so that calls before that are complete, too.
-//! 3. It remembers the allocation by its buffer number, which no other allocation of the process ever has. Later copies
-//!    query the number (cuPointerGetAttributes) and look it up, because the address alone may belong to another
-//!    allocation by now.
+//! 1. It sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. From then on, synchronous calls return when their bytes are in the
+//!    allocation.
+//! 2. It waits for the legacy stream of the device's primary context, so that earlier calls are complete too.
+//! 3. It stores the allocation's buffer number, which no other allocation of the process ever has. Later copies query
+//!    the number (cuPointerGetAttributes) and look it up, because the address alone may belong to another allocation by
+//!    then.
 //!
 //! **Pools and mapped memory.** The attribute has no effect on memory of a pool (cuMemAllocAsync), and is refused for
-//! memory that is mapped (cuMemMap). Such memory is never remembered: each copy waits for the legacy stream, which
-//! takes about 2 µs on an H200.
+//! memory that is mapped (cuMemMap). The number of such memory is never stored. Each copy waits for the legacy stream,
+//! which takes about 2 µs on an H200.
 //!
-//! **Captures.** While a graph is captured on a blocking stream of the context, the legacy stream cannot be waited for,
-//! and an attempt would invalidate the graph. So no attempt is made, and the allocation is not remembered. If the
-//! attribute was set, the copy continues: according to its reference, cuPointerSetAttribute returns after pending
+//! **Captures.** While a graph is captured on a blocking stream of the context, it is not possible to wait for the
+//! legacy stream, and an attempt would invalidate the graph. So no attempt is made, and the number is not stored. If
+//! the attribute was set, the copy continues: according to its reference, cuPointerSetAttribute returns after pending
 //! synchronous operations. Otherwise there is no evidence that the bytes have arrived, and the copy is refused. Other
-//! captures do not matter, because the thread's capture mode is relaxed during the calls.
+//! captures have no effect, because the thread's capture mode is relaxed during the calls.
 //!
 //! **Not covered.** The application has to wait for its asynchronous work. The same applies to synchronous calls in a
 //! context other than the primary one, if the memory belongs to a pool or is mapped.
 //!
 //! The wait includes kernels that the application has started on the legacy stream. If a kernel there waits for a
 //! transfer, the transfer needs memory that was registered or used before the kernel was started. (Such a kernel would
-//! hold up the application's own synchronous copies too.)
+//! also delay the application's own synchronous copies.)
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -41,7 +42,7 @@ use std::sync::{PoisonError, RwLock};
 use super::functions::{Address, CAPTURE_RELAXED, Functions, LEGACY, Opaque, attribute, code, told};
 use crate::driver::DeviceError;
 
-/// The maximum number of remembered allocations. Numbers of freed allocations are never used again, and they cannot be
+/// The maximum number of stored allocations. Numbers of freed allocations are never used again, and they cannot be
 /// identified. So when the set is full, all of it is dropped, and allocations in use are settled once more.
 const MOST: usize = 1 << 16;
 
@@ -57,12 +58,12 @@ impl Settled {
         self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&buffer)
     }
 
-    /// Waits for synchronous calls that have returned, and remembers the allocation if later calls need no wait. The
-    /// primary context of the device is current.
+    /// Waits for synchronous calls that have returned, and stores the allocation's number if later calls need no wait.
+    /// The primary context of the device must be current.
     ///
     /// # Errors
-    /// The error that the driver reports, which may be one of the application's earlier work. If the wait would
-    /// invalidate a graph that is being captured, an error with the code of that.
+    /// The error that the driver reports, which may be an error of the application's earlier work. If the wait would
+    /// invalidate a graph that is being captured, an error with the driver's code for that.
     pub(super) fn settle(&self, functions: &Functions, at: Address, buffer: u64) -> Result<(), DeviceError> {
         let _relaxed = Relaxed::enter(functions);
         let is_synchronous = make_synchronous(functions, at);
@@ -109,11 +110,11 @@ fn make_synchronous(functions: &Functions, at: Address) -> bool {
     code == code::SUCCESS
 }
 
-/// Returns whether memory belongs to a pool. Drivers that refuse the question have no pools.
+/// Returns whether memory belongs to a pool. Drivers that do not support the query have no pools.
 fn is_pool(functions: &Functions, at: Address) -> bool {
     let mut pool: Opaque = ptr::null_mut();
     let (asked, room) = ([attribute::MEMPOOL_HANDLE], [(&raw mut pool).cast()]);
-    // SAFETY: the arguments are one question, and room for its answer, a handle.
+    // SAFETY: the arguments are one attribute, and room for its value, which is a handle.
     let code = unsafe { (functions.pointer_attributes)(1, asked.as_ptr(), room.as_ptr(), at) };
     code == code::SUCCESS && !pool.is_null()
 }
@@ -133,8 +134,8 @@ fn wait(functions: &Functions) -> i32 {
     unsafe { (functions.finish_stream)(LEGACY) }
 }
 
-/// Allows the calling thread to make calls that a capture by another thread prohibits, until this is dropped. None of
-/// the calls made here takes part in the capture.
+/// Allows the calling thread to make calls that a capture by another thread prohibits, until this object is dropped.
+/// None of the calls made here takes part in the capture.
 struct Relaxed<'a> {
     functions: &'a Functions,
     before: Option<i32>,

@@ -6,7 +6,7 @@ use crate::types::ErrorCode;
 
 bitflags! {
     /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access by a peer, on every
-    /// transport; local rights state the purpose of a region. The values are libfabric's.
+    /// transport. Local rights state the purpose of a region. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {
         /// Results of this endpoint's own reads and fetching atomics are written to the region.
@@ -21,7 +21,7 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// Peers may write the region, and change it with atomics.
         const REMOTE_WRITE = 1 << 13;
-        /// Peers may change and fetch only with atomics. This right is not libfabric's; verbs has it.
+        /// Peers may change and fetch only with atomics. libfabric does not have this right, but verbs does.
         const REMOTE_ATOMIC = 1 << 62;
         /// Peers may fetch with atomics. Implied by other rights.
         #[doc(hidden)]
@@ -29,11 +29,11 @@ bitflags! {
     }
 }
 
-/// The rights of peers in an [`Access`]. For the crates of percale, not for programs.
+/// The rights of peers in an [`Access`]. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AccessExt: Sized {
-    /// Returns all rights of peers: a right to write includes changing with atomics, a right to read includes fetching
-    /// (ATM-006).
+    /// Returns all rights of peers. A right to write includes changing with atomics, and a right to read includes
+    /// fetching.
     fn remote_rights(self) -> Self;
 
     /// Returns whether peers may change the memory in any way.
@@ -55,14 +55,14 @@ impl AccessExt for Access {
     }
 }
 
-/// Checks an access to `len` bytes from `address` on, in a region of `size` bytes from `base` on that does or does not
-/// give the right. Returns the offset of the first byte of the access.
+/// Checks an access to the `len` bytes that start at `address`. The region has `size` bytes that start at `base`, and
+/// may or may not grant the right. Returns the offset of the first byte of the access.
 #[inline(always)]
 pub const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
     if !right {
         return Err(Refusal::Right);
     }
-    // Neither subtraction wraps: the first is checked, and the second follows a comparison.
+    // Neither subtraction wraps, because the first is checked and the second follows a comparison.
     match address.checked_sub(base) {
         Some(offset) if offset <= size && len <= size - offset => Ok(offset),
         _ => Err(Refusal::Range),
@@ -76,7 +76,7 @@ pub enum Refusal {
     /// The domain has no region with this key, or the region was closed.
     #[error("no region of the peer's domain has this key")]
     Key,
-    /// The region does not give peers this right.
+    /// The region does not grant peers this right.
     #[error("the region does not give peers this right")]
     Right,
     /// A part of the access is outside the region.
@@ -88,13 +88,13 @@ pub enum Refusal {
     /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]
     Misaligned,
-    /// The target has no memory for an intermediate copy.
+    /// The target cannot allocate memory for an intermediate copy.
     #[error("the peer is out of memory")]
     Memory,
 }
 
 impl Refusal {
-    /// Returns libfabric's positive code for the error that the access completes with.
+    /// Returns libfabric's positive error code with which the access completes.
     #[must_use]
     #[inline]
     pub const fn errno(self) -> i32 {
@@ -108,13 +108,13 @@ impl Refusal {
     }
 }
 
-/// The representation of a [`Refusal`] on the wire. For the crates of percale, not for programs.
+/// The representation of a [`Refusal`] on the wire. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait RefusalExt: Sized {
     /// Returns the error code of the operation that was refused.
     fn code(self) -> ErrorCode;
 
-    /// Returns the number on the wire, in `Kind::Done`; never 0.
+    /// Returns the number on the wire, in `Kind::Done`. It is never 0.
     fn number(self) -> u64;
 
     /// Decodes the number on the wire. Returns `None` if it is invalid.

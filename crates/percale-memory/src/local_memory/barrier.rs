@@ -1,10 +1,10 @@
-//! A fence on every processor that runs a thread of a registered process: `membarrier(GLOBAL_EXPEDITED)`.
+//! A fence on every processor that runs a thread of a registered process, executed by `membarrier(GLOBAL_EXPEDITED)`.
 //!
-//! It moves the cost of Dekker's fence from the side that publishes often to the side that checks rarely (16 µs for the
-//! latter, nothing for the former): to a receiver that goes to sleep, or to a target that revokes a right. It reaches
-//! only processes that have registered, and the kernel does not report which have. So a process that wants to omit its
-//! fences registers before it announces this. A process that would fence on behalf of others allows this only after it
-//! has tested that it can.
+//! It moves the cost of the fence in Dekker's pattern from the side that publishes often to the side that checks
+//! rarely. The checking side is a receiver that goes to sleep, or a target that revokes a right. It pays 16 µs, and the
+//! publishing side pays nothing. The fence reaches only processes that have registered, and the kernel does not report
+//! which processes have. So a process that wants to omit its fences registers before it announces this. A process that
+//! would fence on behalf of others allows this only after it has tested that it can.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 
@@ -21,13 +21,13 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// A forked child registers for itself: the fork may have happened while a thread of the parent registered, and in the
-/// child a wait for that thread would never end.
+/// A forked child registers itself. If a thread of the parent was registering at the time of the fork, waiting for that
+/// thread in the child would never end.
 static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 
-/// Registers this process, so that other processes' [`everywhere`] reaches it. The first time this takes some 10 ms
-/// (the kernel waits until no processor uses the process's old state), so a thread that has messages to send must not
-/// call it.
+/// Registers this process, so that [`everywhere`] in other processes reaches it. The first call takes about 10 ms (the
+/// kernel waits until no processor uses the process's old state), so a thread that has messages to send must not make
+/// it.
 #[inline]
 pub fn register() {
     match REGISTERED.get_or_make() {
@@ -42,14 +42,14 @@ pub fn is_registered() -> bool {
     REGISTERED.get().and_then(OnceLock::get) == Some(&true)
 }
 
-/// Returns whether this process can fence others.
+/// Returns whether this process can execute fences for other processes.
 #[inline]
 pub fn available() -> bool {
     static AVAILABLE: PerProcess<OnceLock<bool>> = PerProcess::new();
     AVAILABLE.get_or_make().is_ok_and(|available| *available.get_or_init(everywhere))
 }
 
-/// Makes every registered process fence. Returns false if the system refused.
+/// Executes a fence in every registered process. Returns false if the system refused.
 #[must_use]
 #[inline]
 pub fn everywhere() -> bool {

@@ -1,27 +1,32 @@
-//! The doorbell: notifies an endpoint that a ring which it does not poll has frames, and wakes a sleeping endpoint.
+//! The doorbell. It notifies an endpoint that a ring that the endpoint does not poll has frames, and wakes up a
+//! sleeping endpoint.
 //!
-//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that its peers hold. The page contains
-//! * `asleep`: not 0 while the endpoint sleeps or is about to sleep; its bits give the [wake-up method](Rouse): the event
-//!   descriptor, or a futex(2) on `asleep` itself. The sender that swaps it to 0 performs the wake-up, so that only one of
-//!   many senders pays for it;
-//! * a bitmap with one bit for each inbound ring, set by the sender that finds its ring marked *cold* (in the pair memory),
-//!   and a summary of the bitmap: bit `n` is set if word `n` of the bitmap has bits set.
+//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that its peers hold. The page
+//! contains
+//! * `asleep`, which is not 0 while the endpoint sleeps or is about to sleep. Its bits give the [wake-up
+//!   method](Rouse): the event descriptor, or a futex(2) on `asleep` itself. The sender that swaps it to 0 performs the
+//!   wake-up, so that only one of many senders pays for it.
+//! * a bitmap with one bit for each inbound ring, and a summary of the bitmap. A sender that finds its ring marked
+//!   *cold* (in the pair memory) sets the bit of its ring. Bit `n` of the summary is set if word `n` of the bitmap has
+//!   bits set.
 //!
 //! # Why no wake-up is lost
-//! Both checks ("is the ring cold?", "is the endpoint asleep?") use Dekker's pattern. The sender writes its mark, fences, and
-//! then reads `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then reads the ring (all its rings,
-//! and the summary). One of the two fences comes first, and the write before it is visible to the reads after the other
-//! fence: so either the sender finds that it must ring, or the receiver finds the frame and does not sleep. A sender that
-//! rings a cold ring sets the bit, then the summary's bit, then fences, then reads `asleep`: the same pattern once more. The
-//! receiver takes a word's bits only after it has cleared the summary's bit.
+//! Both checks ("is the ring cold?", "is the endpoint asleep?") use Dekker's pattern. The sender writes its mark,
+//! fences, and then reads `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then reads the
+//! ring (all its rings, and the summary). One of the two fences comes first, and the write before it is visible to the
+//! reads after the other fence. So either the sender finds that it must ring the bell, or the receiver finds the frame
+//! and does not sleep. A sender that rings for a cold ring sets the bit, then the summary's bit, then fences, then
+//! reads `asleep`. This is the same pattern again. The receiver takes a word's bits only after it has cleared the
+//! summary's bit.
 //!
-//! A sender that streams omits its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from then on
-//! uses compiler fences only. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for both sides
-//! ([`Bell::barrier`]): the receiver's check then sees everything that the sender published before that barrier, and every
-//! later check by the sender sees `cold` or `asleep`. A receiver that does not find `unfenced` set executed its fence before
-//! the fence of the sender's announcement, so the sender's later checks see the receiver's mark. To return to fences, the
-//! sender fences, then clears `unfenced` (Release); a receiver that reads the cleared value sees everything that was
-//! published before. Loom does not model membarrier, so the loom model covers only the fenced form.
+//! A sender that streams omits its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from then
+//! on uses only compiler fences. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for both
+//! sides ([`Bell::barrier`]). The receiver's check then sees everything that the sender published before that barrier,
+//! and every later check by the sender sees `cold` or `asleep`. A receiver that does not find `unfenced` set executed
+//! its fence before the fence of the sender's announcement, so the sender's later checks see the receiver's mark. To
+//! return to fences, the sender fences, then clears `unfenced` (Release). A receiver that reads the cleared value sees
+//! everything that was published before. Loom does not support membarrier, so the loom model covers only the variant
+//! with fences.
 //!
 //! # Going to sleep
 //! ```text
@@ -31,16 +36,16 @@
 //! if poll_hot_links() || bell.take_rung(poll_that_link) > 0 { bell.disarm(); return }
 //! bell.sleep(Rouse::Word, timeout); bell.disarm();
 //! ```
-//! [`Rouse::Event`] is for endpoints that wait for other descriptors as well, or that hand the descriptor to other code: it
-//! is passed to poll(2), and [drained](Bell::drain) before the bell is armed. A sleep on the word ([`Rouse::Word`]) saves
-//! that read, and the cost of epoll in the wake-up.
+//! [`Rouse::Event`] is for endpoints that also wait for other descriptors, or that pass the descriptor to other code.
+//! The descriptor is passed to poll(2), and [drained](Bell::drain) before the bell is armed. A sleep on the word
+//! ([`Rouse::Word`]) saves that read, and the cost of epoll in the wake-up.
 //!
 //! # Wake-ups do not depend on one peer
-//! All peers can write to the page. A peer that dies or misbehaves after it cleared `asleep` and before it wrote the event
-//! would suppress the wake-ups of all other peers. Therefore
-//! 1. the page decides only whether a *peer* saves a system call. Threads of the endpoint's own process use a mark that peers
-//!    cannot reach (`Asleep`), and always wake a sleeping endpoint;
-//! 2. every sleep ends after a bounded time and is followed by a check of all links, rung or not.
+//! All peers can write to the page. A peer that exits or misbehaves after it cleared `asleep` and before it wrote the
+//! event would suppress the wake-ups by all other peers. Therefore
+//! 1. the page determines only whether a *peer* can omit a system call. Threads of the endpoint's own process use a
+//!    mark that peers cannot reach (`Asleep`), and always wake up a sleeping endpoint;
+//! 2. every sleep ends after a bounded time. After it all links are checked, even if their bits are not set.
 
 #![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
 
@@ -96,8 +101,8 @@ impl Rouse {
     }
 }
 
-/// The layout of the page: atomics only, since peers write to it. Cache lines are separated by alignment, because padding
-/// fields would be plain memory.
+/// The layout of the page. It contains only atomics, because peers write to it. Cache lines are separated by alignment,
+/// because padding fields would be plain memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Page {
@@ -110,7 +115,7 @@ pub(super) struct Page {
 #[repr(C, align(64))]
 struct Sleeper {
     asleep: AtomicU32,
-    /// The processor on which the endpoint last reported to run, plus one; 0 if it has not reported any.
+    /// The processor on which the endpoint last reported to run, plus one, or 0 if it has not reported any.
     processor: AtomicU32,
 }
 
@@ -161,7 +166,7 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the mark of a sleeping endpoint. Returns the wake-up method if the caller has to wake the endpoint.
+    /// Takes the mark of a sleeping endpoint. Returns the wake-up method if the caller has to wake up the endpoint.
     pub(super) fn must_wake(&self) -> Option<Rouse> {
         if self.is_asleep() { Rouse::of(self.sleeper.asleep.swap(0, Ordering::SeqCst)) } else { None }
     }
@@ -186,9 +191,9 @@ impl Page {
     }
 }
 
-/// Whether the endpoint sleeps, as recorded within its own process, in a word that peers cannot reach. It is armed
-/// before the page's word, and taken only by threads of this process, so none of their wake-ups depends on what peers
-/// did to the page.
+/// Whether the endpoint sleeps, as recorded in a word of its own process that peers cannot reach. It is armed before
+/// the page's word, and taken only by threads of this process, so none of their wake-ups depends on the content of the
+/// page.
 #[derive(Debug)]
 pub(super) struct Asleep(AtomicU32);
 
@@ -197,7 +202,7 @@ impl Asleep {
         Self(AtomicU32::new(0))
     }
 
-    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`]: the fence there covers both.
+    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`], whose fence covers both.
     pub(super) fn arm(&self, rouse: Rouse) {
         self.0.store(rouse.bits(), Ordering::SeqCst);
     }
@@ -206,8 +211,8 @@ impl Asleep {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the mark, for a thread of this process that published something and fenced. Returns the wake-up method if
-    /// the thread has to wake the endpoint.
+    /// Takes the mark. Called by a thread of this process that has published something and fenced. Returns the wake-up
+    /// method if the thread has to wake up the endpoint.
     pub(super) fn must_wake(&self) -> Option<Rouse> {
         if self.0.load(Ordering::SeqCst) == 0 { None } else { Rouse::of(self.0.swap(0, Ordering::SeqCst)) }
     }
@@ -223,30 +228,30 @@ struct Mapped {
 impl Mapped {
     #[inline]
     fn page(&self) -> &Page {
-        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; the page consists
-        // of atomics, and the bytes between them are never read.
+        // SAFETY: the mapping has BELL_BYTES bytes, is page-aligned and lives as long as this reference. The page
+        // consists of atomics, and the bytes between them are never read.
         unsafe { &*self.mapping.as_ptr().cast::<Page>() }
     }
 
     /// Returns the page's first word, for futex(2).
     fn word(&self) -> &std::sync::atomic::AtomicU32 {
         const { assert!(std::mem::offset_of!(Page, sleeper.asleep) == 0, "the word is the first one") };
-        // SAFETY: as in `page`; where pages are mapped, both atomic types have the representation of the word that
-        // they hold.
+        // SAFETY: as in `page`. On systems where pages are mapped, both atomic types have the representation of the
+        // word that they contain.
         unsafe { &*self.mapping.as_ptr().cast() }
     }
 
     #[cold]
     fn wake(&self) {
         if !self.mapping.is_here() {
-            return; // A forked child wakes no peer, since the page is not mapped in it.
+            return; // A forked child does not wake up peers, because the page is not mapped in it.
         }
         if let Some(rouse) = self.page().must_wake() {
             self.rouse(rouse);
         }
     }
 
-    /// Wakes sleepers with this method, regardless of the page's content.
+    /// Wakes up sleepers with this method, regardless of the content of the page.
     fn rouse(&self, rouse: Rouse) {
         if rouse != Rouse::Event
             && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
@@ -259,7 +264,7 @@ impl Mapped {
     }
 
     fn write_event(&self) {
-        // A full counter (EAGAIN) wakes the endpoint as well. Whether a write to a full counter blocks depends on a
+        // A full counter (EAGAIN) wakes up the endpoint as well. Whether a write to a full counter blocks depends on a
         // flag that any holder of the descriptor can clear, so check first whether the counter is full.
         let mut room = [PollFd::new(self.event.writer(), PollFlags::OUT)];
         let known = rustix::event::poll(&mut room, Some(&Timespec::default())).is_ok();
@@ -277,7 +282,7 @@ impl Mapped {
 pub struct Bell {
     mapped: Mapped,
     asleep: Asleep,
-    /// The memfd that peers map; `None` if the bell is for threads of this process only.
+    /// The memfd that peers map, or `None` if the bell is only for threads of this process.
     memory: Option<OwnedFd>,
 }
 
@@ -293,8 +298,8 @@ impl Bell {
         Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: Some(memory) })
     }
 
-    /// Creates a bell for threads of this process, which peers cannot ring. It uses no system feature that only shared
-    /// memory needs.
+    /// Creates a bell for threads of this process, which peers cannot ring. It does not use system features that only
+    /// shared memory needs.
     ///
     /// # Errors
     /// If memory cannot be mapped, or the descriptor cannot be created.
@@ -303,37 +308,37 @@ impl Bell {
         Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: None })
     }
 
-    /// Returns the page and the event descriptor, which becomes readable when a peer wakes the endpoint; both are passed
-    /// to peers. Returns `None` if peers cannot ring this bell.
+    /// Returns the page and the event descriptor, which are passed to peers. The descriptor becomes readable when a
+    /// peer wakes up the endpoint. Returns `None` if peers cannot ring this bell.
     #[must_use]
     #[inline]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.memory.as_ref()?.as_fd(), self.mapped.event.as_fd()])
     }
 
-    /// Returns the descriptor that becomes readable when the endpoint is woken.
+    /// Returns the descriptor that becomes readable when the endpoint is woken up.
     #[must_use]
     #[inline]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.mapped.event.as_fd()
     }
 
-    /// Marks the endpoint as about to sleep. The endpoint has to look for work once more before it sleeps.
+    /// Marks the endpoint as about to sleep. The endpoint has to check for work once more before it sleeps.
     #[inline]
     pub fn arm(&self, rouse: Rouse) {
         self.asleep.arm(rouse);
         self.mapped.page().arm(rouse);
     }
 
-    /// Sleeps until a wake-up through the word, which must be [armed](Self::arm) with the same method, but at most for
-    /// the given time. Returns at once if the wake-up has already happened; may also return spuriously.
+    /// Sleeps until a wake-up through the word, but at most for the given time. The bell must be [armed](Self::arm)
+    /// with the same method. Returns at once if the wake-up has already happened. May also return spuriously.
     pub fn sleep(&self, rouse: Rouse, patience: Duration) {
         let patience_left = patience;
         let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
             Err(error) => {
-                // The system refused to wait: sleep briefly instead, since the caller checks again.
+                // The system refused to wait. Sleep briefly instead, because the caller checks again.
                 crate::later::later!(debug: %error, "cannot sleep on the bell");
                 crate::system::thread::pause(patience_left.min(REFUSED_SLEEP));
             }
@@ -358,7 +363,7 @@ impl Bell {
         here
     }
 
-    /// Resets the event descriptor, so that it is no longer readable. One system call.
+    /// Resets the event descriptor, so that it is no longer readable. This is one system call.
     pub fn drain(&self) {
         if !self.mapped.event.is_eventfd() {
             self.mapped.event.clear().ok();
@@ -366,7 +371,7 @@ impl Bell {
         }
         let mut count = [0; 8];
         // EAGAIN means that there is nothing to drain. The call itself requests not to block, because peers can clear
-        // the descriptor's own flag; offset -1 stands for the current position, as needed for a file without offsets.
+        // the descriptor's own flag. Offset -1 means the current position, as needed for a file without offsets.
         let read = rustix::io::preadv2(
             &self.mapped.event,
             &mut [IoSliceMut::new(&mut count)],
@@ -379,22 +384,22 @@ impl Bell {
         }
     }
 
-    /// Returns whether a cold ring was rung. One load.
+    /// Returns whether the bit of a cold ring is set. This takes one load.
     #[must_use]
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.mapped.page().summary.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `rung` with the number of each ring that was rung since the last call, and returns how many there were. The
-    /// numbers were written by peers: the caller must check them.
+    /// Calls `rung` with the number of each ring whose bit was set since the last call, and returns how many there
+    /// were. Peers wrote the numbers, so the caller must check them.
     #[inline]
     pub fn take_rung(&self, rung: impl FnMut(u32)) -> usize {
         self.mapped.page().take_rung(rung)
     }
 
-    /// Rings as a peer would: marks the ring `bit` as rung and wakes the endpoint if it sleeps. For other threads of this
-    /// process.
+    /// Rings as a peer would: sets the bit of the ring `bit` and wakes up the endpoint if it sleeps. For other threads
+    /// of this process.
     #[inline]
     pub fn ring(&self, bit: u32) {
         if !self.mapped.mapping.is_here() {
@@ -404,7 +409,7 @@ impl Bell {
         self.wake_own();
     }
 
-    /// Wakes the endpoint if it sleeps, regardless of what peers did to the page. For other threads of this process.
+    /// Wakes up the endpoint if it sleeps, regardless of the content of the page. For other threads of this process.
     #[inline]
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
@@ -421,8 +426,8 @@ impl Bell {
         }
     }
 
-    /// Fences on behalf of senders that do not fence (`ShmLink::prepare_sleep` returns whether there are any). Returns
-    /// false if the system refuses: the endpoint must then not sleep.
+    /// Executes a fence on behalf of senders that do not fence (`ShmLink::prepare_sleep` returns whether there are
+    /// any). Returns false if the system refuses. In this case the endpoint must not sleep.
     #[must_use]
     #[inline]
     pub fn barrier() -> bool {
@@ -430,7 +435,7 @@ impl Bell {
     }
 }
 
-/// Checks of a [`Bell`]. For the crates of percale, not for programs.
+/// Checks of a [`Bell`]. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait BellExt: Sized {
     /// Checks that threads can sleep on the bell's word.
@@ -439,7 +444,7 @@ pub trait BellExt: Sized {
     /// The error of the system call.
     fn try_futex(&self) -> io::Result<()>;
 
-    /// Takes the sleeping mark from the page without waking the endpoint, like a peer process that exits at that
+    /// Takes the sleeping mark from the page without waking up the endpoint, like a peer process that exits at that
     /// moment.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     fn steal(&self) -> bool;
@@ -490,7 +495,7 @@ impl PeerBell {
         self.mapped.page().is_asleep()
     }
 
-    /// Sets this ring's bit (if the peer does not poll the ring) and wakes the peer (if it sleeps).
+    /// Sets this ring's bit (if the peer does not poll the ring) and wakes up the peer (if it sleeps).
     #[cold]
     pub fn notify(&self, cold: bool) {
         if cold {

@@ -47,7 +47,7 @@ impl Shared {
         self.page.arm(Rouse::Word);
     }
 
-    /// Like `Bell::wake`, called by a thread of the endpoint's own process that published something.
+    /// Like `Bell::wake`, called by a thread of the endpoint's own process that has published something.
     fn tell(&self) {
         publish_fenced(&self.marks[0], 1);
         if self.asleep.must_wake().is_some() {
@@ -130,7 +130,7 @@ fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
             sender.join().unwrap();
         }
         assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
-        // The endpoint is awake: it checks the rings that were rung.
+        // The endpoint is awake and checks the rings whose bits are set.
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         assert!(seen[1], "a frame that nobody looks for");
     });
@@ -147,7 +147,8 @@ fn loom_own_threads_wake_a_sleeper_although_a_peer_clears_its_page() {
         };
         let hostile = {
             let shared = Arc::clone(&shared);
-            loom::thread::spawn(move || _ = shared.page.must_wake()) // Does not wake the endpoint, like a process that is killed here. 
+            // Does not wake up the endpoint, like a process that is killed here.
+            loom::thread::spawn(move || _ = shared.page.must_wake())
         };
         shared.arm();
         let sleeps = !shared.arrived(0);

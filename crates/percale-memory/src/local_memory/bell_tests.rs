@@ -1,4 +1,4 @@
-//! Tests of the doorbell: which sleeping endpoints are woken, by which method, and how often.
+//! Tests of the doorbell: which sleeping endpoints are woken up, by which method, and how often.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn only_a_sleeper_is_woken_and_only_once() {
     assert_eq!(count(), Ok(1));
 }
 
-/// A peer that clears the page's mark without waking the endpoint does not suppress wake-ups by the endpoint's own
+/// A peer that clears the page's mark without waking up the endpoint does not suppress wake-ups by the endpoint's own
 /// threads.
 #[test]
 fn own_threads_wake_the_endpoint_regardless_of_the_page() {
@@ -69,8 +69,8 @@ fn own_threads_wake_the_endpoint_regardless_of_the_page() {
     }
 }
 
-/// A peer shares the descriptor's flags: if it clears the non-blocking flag, neither the waking nor the draining
-/// thread blocks.
+/// A peer shares the descriptor's flags. If it clears the non-blocking flag, neither the thread that wakes up the
+/// endpoint nor the thread that drains the descriptor blocks.
 #[test]
 fn event_flags_changed_by_a_peer_do_not_block_threads() {
     let (says, done) = std::sync::mpsc::channel();
@@ -81,7 +81,7 @@ fn event_flags_changed_by_a_peer_do_not_block_threads() {
         bell.arm(Rouse::Event);
         bell.wake();
         bell.drain();
-        // Now with a full counter.
+        // The same with a full counter.
         rustix::io::write(bell.event_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
         bell.arm(Rouse::Event);
         bell.wake();
@@ -92,7 +92,7 @@ fn event_flags_changed_by_a_peer_do_not_block_threads() {
     assert_eq!(done.recv_timeout(LONG), Ok(u64::MAX - 1));
 }
 
-/// Longer than these tests take.
+/// A time longer than these tests take.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]

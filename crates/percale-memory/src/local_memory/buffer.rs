@@ -1,4 +1,4 @@
-//! The memory that a safe operation owns while it is under way.
+//! The memory that a safe operation owns while it is in progress.
 //!
 //! A [`Buffer`] contains bytes that can be sent, and in some cases received into. It owns its memory (or shares memory
 //! that is never written), and the memory stays in place while the buffer itself is moved. The engine takes a buffer,
@@ -13,8 +13,8 @@ use super::sealed::Allocation;
 use super::volatile::Segment;
 use crate::local_memory::sealed::AllocationExt as _;
 
-/// Memory for one operation. Types that own their bytes convert to it: `Vec<u8>`, `Box<[u8]>`, `String`, an
-/// [`Allocation`]; for sending, also `&'static [u8]`, `&'static str` and `Arc<[u8]>`.
+/// Memory for one operation. Types that own their bytes convert to it: `Vec<u8>`, `Box<[u8]>`, `String` and
+/// [`Allocation`], and for sending also `&'static [u8]`, `&'static str` and `Arc<[u8]>`.
 pub struct Buffer {
     memory: Memory,
 }
@@ -33,7 +33,8 @@ impl std::fmt::Debug for Buffer {
 }
 
 enum Memory {
-    /// Also contains boxed slices: to the compiler, a vector's address survives moves, while a box's does not.
+    /// Also contains boxed slices. The compiler assumes that a vector's address does not change when the vector is
+    /// moved, but not that a box's does not.
     Heap(Vec<u8>),
     Sealed(Allocation),
     Static(&'static [u8]),
@@ -48,8 +49,8 @@ impl Buffer {
         Self::from(vec![0; len])
     }
 
-    /// Returns the length in bytes: the number of bytes that are sent, or the maximum that is received. For a vector
-    /// this is its length, not its capacity.
+    /// Returns the length in bytes, which is the number of bytes that are sent, or the maximum that is received. For a
+    /// vector this is its length, not its capacity.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -61,21 +62,21 @@ impl Buffer {
         }
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the buffer has no bytes.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether the buffer can be received into: it is the only owner of its bytes.
+    /// Returns whether the buffer can be received into, which requires that it is the only owner of its bytes.
     #[must_use]
     #[inline]
     pub const fn is_writable(&self) -> bool {
         matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
     }
 
-    /// Returns the bytes; `None` for an [`Allocation`], which peers may be writing and which has to be
+    /// Returns the bytes, or `None` for an [`Allocation`], which peers may be writing and whose bytes have to be
     /// [copied](Self::copy_to).
     #[must_use]
     #[inline]
@@ -88,7 +89,7 @@ impl Buffer {
         }
     }
 
-    /// Copies the bytes from `offset` on into `to`. Returns the number of bytes copied.
+    /// Copies the bytes starting at `offset` into `to`. Returns the number of bytes copied.
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
         let offset = offset.min(self.len());
@@ -102,7 +103,7 @@ impl Buffer {
         count
     }
 
-    /// Converts the buffer to a vector: the one that it was made from, or a copy of any other memory.
+    /// Converts the buffer to a vector: the one from which it was created, or a copy of any other memory.
     #[must_use]
     #[inline]
     pub fn into_vec(self) -> Vec<u8> {
@@ -114,10 +115,10 @@ impl Buffer {
         }
     }
 
-    /// Converts the buffer to the allocation that it was made from.
+    /// Converts the buffer to the allocation from which it was created.
     ///
     /// # Errors
-    /// The buffer itself, if it was not made from an allocation.
+    /// The buffer itself, if it was not created from an allocation.
     #[inline]
     pub fn into_allocation(self) -> Result<Allocation, Self> {
         match self.memory {
@@ -127,11 +128,11 @@ impl Buffer {
     }
 }
 
-/// Lends a [`Buffer`] to an operation. For the crates of percale, not for programs.
+/// Lends a [`Buffer`] to an operation. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait BufferExt: Sized {
-    /// Checks that the memory exists in this process: memory that percale allocated does not exist in a forked child. All other memory of
-    /// the child is a copy of its parent's.
+    /// Checks that the memory exists in this process. Memory that percale allocated does not exist in a forked child.
+    /// All other memory of the child is a copy of its parent's.
     ///
     /// # Panics
     /// If percale allocated the memory, and this is a forked child.
@@ -142,8 +143,8 @@ pub trait BufferExt: Sized {
     /// the buffer, does not access it, and does not write through the segment.
     fn segment_for_send(&self) -> Segment;
 
-    /// Returns the memory as a segment to be written by an operation; `None` if the buffer is not its only owner. Until
-    /// that operation has completed, the caller keeps the buffer and does not access it.
+    /// Returns the memory as a segment to be written by an operation, or `None` if the buffer is not the only owner of
+    /// the memory. Until that operation has completed, the caller keeps the buffer and does not access it.
     fn segment_for_receive(&mut self) -> Option<Segment>;
 }
 
@@ -159,13 +160,13 @@ impl BufferExt for Buffer {
     fn segment_for_send(&self) -> Segment {
         let (start, len) = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
-            // No slice of the vector is created, since an operation may be writing other parts of it.
+            // No slice of the vector is created, because an operation may be writing other parts of it.
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
             Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
         };
         // SAFETY: the memory is on the heap or static, so it stays in place while the buffer moves, and it lives as
-        // long as the buffer, which the caller keeps. Only an operation that received into the buffer writes it.
+        // long as the buffer, which the caller keeps. It is written only by an operation that receives into the buffer.
         unsafe { Segment::new(start.cast_mut(), len) }
     }
 
@@ -184,8 +185,8 @@ impl BufferExt for Buffer {
 /// Returns a segment of exclusively borrowed memory, for a region that is closed before the borrow ends.
 #[inline]
 pub fn borrowed(bytes: &mut [u8]) -> Segment {
-    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment. Meanwhile the
-    // borrower accesses the memory only through the segment.
+    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment. During that time
+    // the borrower accesses the memory only through the segment.
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
 }
 

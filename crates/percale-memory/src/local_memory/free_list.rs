@@ -1,14 +1,14 @@
 //! The list of the free ranges of an arena.
 //!
-//! The list lives in ordinary memory, never in the arena, because peers map the arena and can write it. Allocation is first fit by offset;
-//! adjacent free ranges are always merged. The list has no lock of its own: the owner's lock protects it.
+//! The list is in ordinary memory, never in the arena, because peers map the arena and can write it. Allocation is
+//! first fit by offset. Adjacent free ranges are always merged. The list has no lock: the owner's lock protects it.
 
 use std::collections::BTreeMap;
 
 /// The free ranges of one arena.
 #[derive(Debug)]
 pub(super) struct FreeList {
-    /// The length of each range, by offset. Ranges neither overlap nor touch.
+    /// The length of each range, indexed by offset. Ranges neither overlap nor touch.
     ranges: BTreeMap<usize, usize>,
     size: usize,
     free: usize,
@@ -20,7 +20,8 @@ impl FreeList {
         Self { ranges: BTreeMap::from([(0, size)]), size, free: size }
     }
 
-    /// Takes `len` bytes (not 0) at a multiple of `align` (a power of two). Returns `None` if no range is large enough.
+    /// Takes `len` bytes (not 0) at a multiple of `align` (a power of two). Returns `None` if no free range is large
+    /// enough.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, have, at) = self.ranges.iter().find_map(|(&start, &have)| {
             let at = start.checked_next_multiple_of(align)?;
@@ -37,7 +38,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Returns `len` bytes at `offset` to the list. They were taken before and not returned yet.
+    /// Returns `len` bytes at `offset` to the list. They must have been taken before and not returned yet.
     pub(super) fn give(&mut self, offset: usize, len: usize) {
         let (mut start, mut end) = (offset, offset + len);
         if let Some((&before, &have)) = self.ranges.range(..offset).next_back() {

@@ -1,8 +1,8 @@
 //! Copies made by the kernel, with process_vm_readv and process_vm_writev, so that an invalid address causes an error
 //! and not a signal.
 //!
-//! [`cross`] makes the call, to and from any process that permits it. The rest of the module is about memory of this
-//! process that may not be mapped (MR-028, MR-029). It is copied by the same call on this process. If a sandbox forbids
+//! [`cross`] makes the call, to and from any process that permits it. The rest of the module copies memory of this
+//! process that may not be mapped. It is copied by the same call on this process. If a sandbox forbids
 //! the call, the memory is copied through a pipe: reading from a pipe into invalid memory, or writing invalid memory to
 //! a pipe, fails as well.
 
@@ -18,7 +18,7 @@ use super::volatile::{Segment, Segments, View};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::system::call::call;
 
-/// The direction of a copy: the caller reads from the remote memory, or writes to it.
+/// The direction of a copy. The caller either reads from the remote memory or writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the remote memory.
@@ -31,8 +31,8 @@ pub enum Direction {
 /// copied, at least one.
 ///
 /// # Safety
-/// The caller lends the memory of the local vectors: for writing if the call reads, else for reading. If `pid` is this
-/// process, the caller also lends the mapped part of `remote`, for the opposite access.
+/// The caller lends the memory of the local vectors, for writing if the call reads, otherwise for reading. If `pid` is
+/// this process, the caller also lends the mapped part of `remote` for the opposite access.
 #[inline]
 pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remote: libc::iovec) -> io::Result<usize> {
     let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
@@ -50,7 +50,7 @@ pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remot
 }
 
 /// Makes one system call that copies between local memory and the address space of a `/proc/PID/mem`, at address
-/// `remote`. Returns the number of bytes copied; 0 once no process has that address space any more.
+/// `remote`. Returns the number of bytes copied. This is 0 once no process has that address space any more.
 ///
 /// # Safety
 /// As for [`cross`].
@@ -99,8 +99,8 @@ pub unsafe fn read_with_proof(
     Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
-/// Returns whether the process of this pidfd has been waited for, so that its ID may belong to another process. Returns
-/// false if the kernel does not report it.
+/// Returns whether the process of this pidfd has been waited for, so that its process id may belong to another process.
+/// Returns false if the kernel does not report this.
 #[inline]
 pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
     // SAFETY: signal 0 is not delivered to any process; no memory is passed.
@@ -112,7 +112,7 @@ pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
 
 /// Writes `local` to `remote` of process `pid`, after the word at `guard`, which is set to the value that it already
 /// has. The kernel stops at the first address that is not mapped, so nothing is written to a process without that word.
-/// Returns how many bytes were written after the word; `None` if not even the word was written.
+/// Returns how many bytes were written after the word, or `None` if not even the word was written.
 ///
 /// # Safety
 /// As for [`cross`]; the first vector of `local` is reserved for this call.
@@ -147,7 +147,8 @@ pub fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     }
 }
 
-/// Returns a limit of this process (`RLIMIT_*`). Returns `None` if there is none, or the kernel does not report it.
+/// Returns a limit of this process (`RLIMIT_*`). Returns `None` if there is no limit, or if the kernel does not report
+/// it.
 #[inline]
 pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
@@ -156,10 +157,10 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (read == 0 && limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
 }
 
-/// Returns the sizes in bytes of this machine's memory and of its swap; `None` if the kernel does not report them.
+/// Returns the sizes in bytes of this machine's memory and of its swap, or `None` if the kernel does not report them.
 #[inline]
 pub fn system_memory() -> Option<(u64, u64)> {
-    // SAFETY: every bit pattern is a valid value, so zeros are.
+    // SAFETY: every bit pattern is a valid value, including zeros.
     let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
     // SAFETY: `system` is valid.
     let read = unsafe { libc::sysinfo(&raw mut system) };
@@ -192,14 +193,15 @@ pub fn populate(memory: Segment) -> io::Result<()> {
     fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
 }
 
-/// Makes the pages of `memory` present and readable, and also writable if `writable`.
+/// Makes the pages of `memory` present and readable. If `writable` is set, also makes them writable.
 pub fn check(memory: Segment, writable: bool) -> io::Result<()> {
     if memory.is_empty() {
         return Ok(());
     }
     let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     match fault_in(memory, advice) {
-        // The right may be missing; or it is device memory, or a kernel before 5.14, where this advice does not work.
+        // The right may be missing, the memory may be device memory, or the kernel is older than 5.14 and does not
+        // support this advice.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
         result => result,
     }
@@ -228,10 +230,10 @@ fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
-    // A region of the whole address space includes the last page, whose end is not an address.
+    // A region of the whole address space includes the last page, whose end cannot be represented as an address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
-    // SAFETY: this advice changes no contents, and fails if the memory is not mapped.
+    // SAFETY: this advice does not change any contents, and fails if the memory is not mapped.
     unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
     Ok(())
 }
@@ -265,7 +267,7 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
     Ok(())
 }
 
-/// Like [`copy`], but through a pipe, for systems on which the kernel does not copy between processes.
+/// Like [`copy`], but through a pipe, for systems on which the kernel may not copy between processes.
 fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let (source, sink) = call("pipe2", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
     let (from, to) = match direction {
@@ -274,20 +276,20 @@ fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Res
     };
     let (mut written, mut read) = (0, 0);
     while read < theirs.len() {
-        // The pipe is empty here, so the write makes progress.
+        // The pipe is empty at this point, so the write makes progress.
         let (at, left) = (from.wrapping_add(written).cast(), theirs.len() - written);
         // SAFETY: the kernel checks the addresses that it reads.
         written += moved("write", || unsafe { libc::write(sink.as_raw_fd(), at, left) })?;
         while read < written {
             let (at, left) = (to.wrapping_add(read).cast(), written - read);
-            // SAFETY: the kernel checks the addresses that it writes; the caller lends one of the two ends.
+            // SAFETY: the kernel checks the addresses that it writes; the caller lends the memory at both ends.
             read += moved("read", || unsafe { libc::read(source.as_raw_fd(), at, left) })?;
         }
     }
     Ok(())
 }
 
-/// Makes a call, and returns the number of bytes that it moved. 0 bytes are an error.
+/// Makes a call, and returns the number of bytes that it copied. 0 bytes are an error.
 fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
     let moved = call(name, || match usize::try_from(make()) {
         Ok(moved) => Ok(moved),
@@ -301,10 +303,10 @@ mod tests {
     use super::*;
     use crate::system::call::errno;
 
-    /// Returns a mapped page that is followed by an unmapped one.
+    /// Returns the address of a mapped page that is followed by an unmapped page, and the page size.
     fn edge() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
-        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
+        // SAFETY: this creates a new anonymous mapping, at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -314,7 +316,7 @@ mod tests {
             )
         }
         .unwrap();
-        // SAFETY: the second page of that mapping, which is not used.
+        // SAFETY: this is the second page of that mapping, which is not used.
         unsafe { rustix::mm::munmap(start.wrapping_byte_add(page), page) }.unwrap();
         (start.cast(), page)
     }

@@ -3,10 +3,10 @@
 //! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (the process that creates
 //! it sets F_SEAL_SHRINK and F_SEAL_GROW, and each process that receives it checks them), so no access within it can
 //! raise SIGBUS because of a truncation. A process can still punch holes in it. They read as zero, as long as the
-//! system has memory for another page; since there may be no huge page left, memory of huge pages is not mapped.
+//! system has memory for another page. Because there may be no huge page left, memory of huge pages is not mapped.
 //!
-//! A mapping is MADV_DONTFORK: a forked child must not use its parent's rings. In the child the mapping is only an
-//! address, where the child may have mapped other memory by now.
+//! A mapping is MADV_DONTFORK, because a forked child must not use its parent's rings. In the child the mapping is only
+//! an address, at which the child may have mapped other memory in the meantime.
 
 #![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
 
@@ -42,19 +42,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
+    /// Maps all `len` bytes of `fd`. It must be sealed against changes of its size and have exactly this size.
     ///
     /// # Errors
-    /// `InvalidData` if the memfd does not have that size, is not sealed, or is of huge pages; otherwise the error of the system call that
-    /// failed (EINVAL of `fcntl` if the descriptor is not a memfd).
+    /// `InvalidData` if the memfd does not have that size, is not sealed, or uses huge pages; otherwise the error of
+    /// the system call that failed (EINVAL of `fcntl` if the descriptor is not a memfd).
     pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Like [`of`](Self::of), but read-only: a write to it raises SIGSEGV.
     ///
+    /// # Errors
     /// As for [`of`](Self::of).
-    /// As [`of`](Self::of).
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ)
     }
@@ -75,20 +75,20 @@ impl Mapping {
         }
         let process = Process::current()?;
         let ptr = call("mmap", || {
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            // SAFETY: a new mapping at an address of the kernel's choice does not affect existing memory.
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }
         })?;
         Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
     }
 
-    /// Maps `len` bytes of private memory, all 0, for systems on which no memory can be shared.
+    /// Maps `len` bytes of private memory, all 0, for systems that cannot share memory.
     ///
     /// # Errors
     /// The error of `mmap` or `madvise`.
     pub fn private(len: usize) -> io::Result<Self> {
         let (process, allowed) = (Process::current()?, ProtFlags::READ | ProtFlags::WRITE);
         let ptr = call("mmap", || {
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            // SAFETY: a new mapping at an address of the kernel's choice does not affect existing memory.
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }
         })?;
         Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
@@ -102,7 +102,8 @@ impl Mapping {
         Ok(self)
     }
 
-    /// Makes the pages of `len` bytes from `offset` on present, so that reading them cannot fail for lack of memory.
+    /// Makes the pages of `len` bytes starting at `offset` present, so that reading them cannot fail for lack of
+    /// memory.
     ///
     /// # Errors
     /// `InvalidInput` if the range is not within the mapping; otherwise the error of `madvise`.
@@ -112,20 +113,20 @@ impl Mapping {
         }
         let start = self.as_ptr().wrapping_add(offset).cast();
         Ok(uninterrupted(|| {
-            // SAFETY: the range lies within this mapping; the advice changes no contents.
+            // SAFETY: the range lies within this mapping; the advice does not change any contents.
             unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }
         })?)
     }
 
-    /// Returns the address of the first byte. Valid until the mapping is dropped; other processes may write the memory
-    /// at any time.
+    /// Returns the address of the first byte. It is valid until the mapping is dropped. Other processes may write the
+    /// memory at any time.
     #[must_use]
     #[inline]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Returns whether this is the process in which the memory is mapped, and not a fork of it.
+    /// Returns whether this is the process in which the memory is mapped, and not a forked child of it.
     #[must_use]
     #[inline]
     pub fn is_here(&self) -> bool {
@@ -139,7 +140,7 @@ impl Mapping {
         self.len
     }
 
-    /// Returns false: a mapping has at least one byte.
+    /// Returns false, because a mapping has at least one byte.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -159,8 +160,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes have pages already; the
-/// rest gets them when it is first accessed (or by [`back`]).
+/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes are allocated at once.
+/// The rest is allocated when it is first accessed (or by [`back`]).
 ///
 /// # Errors
 /// The error of `memfd_create`, `ftruncate`, `fallocate` or `fcntl`.
@@ -200,8 +201,8 @@ pub fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
     call("ftruncate", || rustix::fs::ftruncate(file, len))
 }
 
-/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ if it makes a longer
-/// file; this includes memfds.
+/// Checks that a file of this process may have this length. The kernel terminates a process with SIGXFSZ if it makes a
+/// file longer than its limit. This includes memfds.
 ///
 /// # Errors
 /// EFBIG if the file may not have this length.
@@ -214,11 +215,12 @@ fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
     call("fcntl", || rustix::fs::fcntl_add_seals(fd, seals))
 }
 
-/// The number of bytes for which one call allocates pages. A signal undoes the work of a call, so a call should not
-/// take long.
+/// The number of bytes for which one call allocates pages. A signal undoes the work of a call, so a call should be
+/// short.
 const BACK_STEP: usize = 1 << 20;
 
-/// Allocates pages for `len` bytes of a memfd from `offset` on, so that accessing them cannot fail for lack of memory.
+/// Allocates pages for `len` bytes of a memfd starting at `offset`, so that accessing them cannot fail for lack of
+/// memory.
 ///
 /// # Errors
 /// The error of `fallocate`.
@@ -239,7 +241,7 @@ mod tests {
         let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
         let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
         let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(5000);
-        // SAFETY: the mapping is alive and longer, and has no other user.
+        // SAFETY: the mapping is alive and long enough, and has no other user.
         unsafe { at(&a).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { at(&b).read_volatile() }, 7);
@@ -252,7 +254,7 @@ mod tests {
 
     #[test]
     fn memory_of_huge_pages_is_not_mapped() {
-        // No huge page is taken before the memory is mapped, so this test also runs on machines without huge pages.
+        // No huge page is allocated before the memory is mapped, so this test also runs on machines without huge pages.
         let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
         let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
         if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
@@ -272,7 +274,7 @@ mod tests {
         let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
         theirs.populate(4096, 4096).unwrap();
         assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // SAFETY: the mapping is alive and longer, and has no other user.
+        // SAFETY: the mapping is alive and long enough, and has no other user.
         unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.as_ptr().wrapping_add(5000).read_volatile() }, 7);

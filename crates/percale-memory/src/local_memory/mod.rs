@@ -1,14 +1,14 @@
-//! Memory as used within this process, without the keys with which peers reach it. Those are in percale's module
+//! Memory as used within this process, without the keys with which peers reach it. Keys are in percale's module
 //! `memory`, which also exports the public types of this module.
 //!
 //! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
 //!   it.
-//! * [`buffer`] is the memory that safe operations own while they are under way.
-//! * [`sealed`] allocates memory that local peers can map; `free_list` finds free ranges in it.
-//! * `access` contains the rights to memory; [`atomic`] executes atomic operations; `rundown` announces accesses.
-//! * `bell` wakes endpoints of other processes; `barrier` executes fences for them; `kernel` copies to and from memory
-//!   that may not be mapped.
-//! * `words` are 64-bit words shared by threads or processes.
+//! * [`buffer`] is the memory that safe operations own while they are in progress.
+//! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
+//! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
+//! * `bell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
+//!   memory that may not be mapped.
+//! * `words` are 64-bit words that are shared by threads or processes.
 //! * [`mapping`] is the only module that maps and unmaps shared pages.
 
 pub mod access;

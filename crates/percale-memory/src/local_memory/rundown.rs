@@ -1,5 +1,5 @@
-//! Rundown: the announcement of accesses to a target's memory, and the revocation of the right to them such that no
-//! access comes late.
+//! Rundown: the announcement of accesses to a target's memory, and the revocation of the right to access it, so that no
+//! access takes place after the revocation has completed.
 //!
 //! A peer that reads or writes the target's memory directly (with its own loads and stores) does not request permission
 //! at that time. Instead it announces each access in a [`Line`] of the memory that the pair shares, and then checks
@@ -15,24 +15,24 @@
 //! ```
 //!
 //! Each side writes, fences, and reads what the other side wrote (Dekker's pattern). So either the initiator finds that
-//! its entry is gone and accesses nothing, or the revoker finds the announcement and waits for it. The line is a
-//! counter and not a flag, because the flag of a busy initiator might be set whenever the revoker reads it. With a
-//! counter any change is enough, since an access announced after the snapshot finds the entry gone. Leaving is a
-//! Release store, and the revoker's read is an Acquire load: once the line has retired, the initiator's writes are
-//! visible, and its reads were done before the memory is used for another purpose.
+//! its entry was revoked and does not access anything, or the revoker finds the announcement and waits for it. The line
+//! is a counter and not a flag, because the flag of a busy initiator might be set whenever the revoker reads it. With a
+//! counter any change is enough, because an access that is announced after the snapshot finds the entry revoked.
+//! Leaving is a Release store, and the revoker's read is an Acquire load. So once the line has retired, the initiator's
+//! writes are visible, and its reads were done before the memory is used for another purpose.
 //!
 //! # Without the initiator's fence
 //! The fence is most of the cost of a short access. So an initiator that has made `PATIENCE` accesses stops fencing: it
 //! sets `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark
 //! set after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot. The
 //! snapshot then includes each access announced before that moment, and each access announced later finds its entry
-//! gone. If a revoker does not find the mark set, its fence came before the initiator's, so the initiator's later
-//! checks find the entry gone. To return to fences, the initiator clears the mark after an announcement (Release), so a
-//! revoker that reads the mark as cleared sees all earlier announcements.
+//! revoked. If a revoker does not find the mark set, its fence came before the initiator's, so the initiator's later
+//! checks find the entry revoked. To return to fences, the initiator clears the mark after an announcement (Release),
+//! so a revoker that reads the mark as cleared sees all earlier announcements.
 //!
 //! A revoker that had to make every processor fence sets `ASKED` in the line. From its next access on, the initiator
-//! fences again, and needs no such barrier (16 µs) for at least `PATIENCE` accesses, however often rights are revoked.
-//! If the system does not permit the revoker such a barrier, initiators always fence.
+//! fences again. Revokers then do not need such a barrier (16 µs) for at least `PATIENCE` accesses, no matter how often
+//! rights are revoked. If the system does not permit the revoker such a barrier, initiators always fence.
 //!
 //! # Long accesses, and peers that exit
 //! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so that a
@@ -41,7 +41,7 @@
 //! An initiator that is stopped during an access retires when it continues, or never. So the revoker must have a
 //! deadline, and must not use the memory for another purpose until the line retires or the peer process is known to
 //! have exited. A line belongs to one announcer at a time. A peer that writes arbitrary values into its line can only
-//! make the revoker wait, or make it not wait for that peer's own accesses: the content of a line is only compared,
+//! make the revoker wait, or make it not wait for that peer's own accesses. The content of a line is only compared, and
 //! never used as an address.
 //!
 //! Accesses that the target's own threads make on behalf of a peer go through a [`Pin`], which is one word of this
@@ -50,14 +50,14 @@
 use super::barrier;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_barrier, fence, publish_fenced};
 
-/// The number of accesses that an initiator announces with a fence each before it tries to stop fencing.
+/// The number of accesses that an initiator announces with a fence before it tries to stop fencing.
 const PATIENCE: u32 = 16_384;
 
 /// The initiator announces each access with a fence.
 const FENCED: u32 = 0;
 /// The initiator announces without fences.
 const UNFENCED: u32 = 1;
-/// The initiator announces without fences, and a revoker has asked it to fence again.
+/// The initiator announces without fences, and a revoker has requested that it fence again.
 const ASKED: u32 = 2;
 
 /// The word in which one initiator announces its accesses to one target's memory. The sequence is odd while the
@@ -67,7 +67,7 @@ const ASKED: u32 = 2;
 pub struct Line {
     /// Written only by the initiator's [`Announcer`].
     sequence: AtomicU64,
-    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]; revokers write the last one.
+    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]. Revokers write only the last of these.
     manner: AtomicU32,
     /// Written by the target: whether it can fence on behalf of the initiator.
     can_fence: AtomicU32,
@@ -77,23 +77,24 @@ pub struct Line {
 const _: () = assert!(size_of::<Line>() == 64 && size_of::<Entry>() == 8);
 
 impl Line {
-    /// Called by the target: lets the initiator announce without fences, if the system lets the target fence for other processes.
+    /// Allows the initiator to announce without fences, if the system allows the target to fence for other processes.
+    /// Called by the target.
     #[inline]
     pub fn allow_unfenced(&self) {
         self.can_fence.store(u32::from(barrier::available()), Ordering::Release);
     }
 
-    /// Returns whether the initiator announces without fences. Called after [`fence_after_revoking`]; if it returns
+    /// Returns whether the initiator announces without fences. Called after [`fence_after_revoking`]. If it returns
     /// true, a snapshot is valid only after [`fence_initiators`].
     #[inline]
     pub fn is_unfenced(&self) -> bool {
         self.manner.load(Ordering::SeqCst) != FENCED
     }
 
-    /// Asks an initiator that announces without fences to fence again, because the revoker had to fence for it.
+    /// Requests that an initiator that announces without fences fence again, because the revoker had to fence for it.
     #[inline]
     pub fn ask_to_fence(&self) {
-        // Fails if the initiator fences now, or was asked before.
+        // This fails if the initiator fences now, or if the request was made before.
         let _was: Result<u32, u32> = self.manner.compare_exchange(UNFENCED, ASKED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
@@ -104,8 +105,8 @@ impl Line {
         Snapshot { sequence: self.sequence.load(Ordering::Acquire) }
     }
 
-    /// Returns whether every access that was under way at the snapshot, and that may have found an entry that was
-    /// revoked before it, has ended. Once true, it stays true.
+    /// Returns whether every access has ended that was in progress at the snapshot and that may have found an entry
+    /// valid that was revoked before it. Once the result is true, it stays true.
     #[inline]
     pub fn has_retired(&self, then: Snapshot) -> bool {
         then.sequence & 1 == 0 || self.sequence.load(Ordering::Acquire) != then.sequence
@@ -118,15 +119,15 @@ pub struct Snapshot {
     sequence: u64,
 }
 
-/// Called after revoking any number of entries and before taking the snapshots of any number of lines. It ensures that
-/// every snapshot is taken after the revocations have become visible to all processors.
+/// Ensures that every snapshot is taken after the revocations have become visible to all processors. Called after
+/// revoking any number of entries and before taking the snapshots of any number of lines.
 #[inline]
 pub fn fence_after_revoking() {
     fence(Ordering::SeqCst);
 }
 
-/// Executes a fence in every initiator that announces without fences. Returns false if the system refused: then nothing
-/// is known about their accesses.
+/// Executes a fence in every initiator that announces without fences. Returns false if the system refused. In this case
+/// nothing is known about their accesses.
 #[must_use]
 #[inline]
 pub fn fence_initiators() -> bool {
@@ -141,7 +142,7 @@ pub struct Announcer {
     sequence: u64,
     /// Whether this side announces without fences, and has marked the line accordingly.
     unfenced: bool,
-    /// The number of accesses announced with a fence since it last considered to stop fencing.
+    /// The number of accesses announced with a fence since the announcer last tried to stop fencing.
     fenced: u32,
 }
 
@@ -150,13 +151,13 @@ impl Announcer {
     /// allowed.
     #[inline]
     pub fn enter(&mut self, line: &Line) {
-        // The result is odd also after an access that unwound, and so never left.
+        // The result is also odd after an access that unwound and so never left.
         self.sequence = self.sequence.wrapping_add(1) | 1;
         self.announce(line);
     }
 
-    /// Ends the access: the initiator reads and writes nothing after it. (The processor does not order streaming
-    /// stores; the copying code must fence after them.)
+    /// Ends the access. The initiator must not read or write anything after this call. (The processor does not order
+    /// streaming stores, so copying code that uses them must fence after them.)
     #[inline]
     pub fn leave(&mut self, line: &Line) {
         debug_assert!(self.is_inside(), "left without having entered");
@@ -164,8 +165,8 @@ impl Announcer {
         line.sequence.store(self.sequence, Ordering::Release);
     }
 
-    /// Ends the access and announces another, at the cost of one announcement. Earlier checks of an entry are void, and
-    /// the entry must be checked again. A long copy does so every 64 KiB.
+    /// Ends the access and announces another, at the cost of one announcement. Earlier checks of an entry are no longer
+    /// valid, and the entry must be checked again. A long copy does this every 64 KiB.
     #[inline]
     pub fn renew(&mut self, line: &Line) {
         debug_assert!(self.is_inside(), "renewed without having entered");
@@ -206,8 +207,8 @@ impl Announcer {
         self.unfenced = true;
     }
 
-    /// Fences from the next announcement on. A revoker that reads the mark as cleared (Release) sees the access that
-    /// was just announced.
+    /// Fences from the next announcement on. The access that was just announced is visible to a revoker that reads the
+    /// mark as cleared (Release).
     #[cold]
     fn fence_again(&mut self, line: &Line) {
         line.manner.store(FENCED, Ordering::Release);
@@ -221,8 +222,9 @@ impl Announcer {
     }
 }
 
-/// The grant of one key to one peer, in the page that the target shares with this peer: the generation of the grant, or
-/// 0. No generation is used twice for one entry, so an initiator that uses an old generation finds the entry gone.
+/// The grant of one key to one peer, in the page that the target shares with this peer. It contains the generation of
+/// the grant, or 0. No generation is used twice for one entry, so an initiator that uses an old generation finds the
+/// entry revoked.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Entry {
@@ -231,7 +233,7 @@ pub struct Entry {
 
 impl Entry {
     /// Returns whether the grant of that generation (not 0) is still valid. The initiator calls this between
-    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the result is valid until it leaves. This is
+    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access. The result is valid until it leaves. This is
     /// only a load, because the initiator cannot write the page. It is not a relaxed load after a fence, because the
     /// order of this load matters if the announcement is an exchange, or has no fence.
     #[inline]
@@ -239,26 +241,27 @@ impl Entry {
         self.generation.load(Ordering::SeqCst) == generation
     }
 
-    /// Grants access. The generation is not 0 and was never granted by this entry before.
+    /// Grants access. The generation must not be 0, and must not have been granted by this entry before.
     #[inline]
     pub fn grant(&self, generation: u64) {
         debug_assert_ne!(generation, 0, "0 means revoked");
         self.generation.store(generation, Ordering::SeqCst);
     }
 
-    /// Revokes the grant. Accesses that are under way end later: see [`fence_after_revoking`].
+    /// Revokes the grant. Accesses that are in progress end later (see [`fence_after_revoking`]).
     #[inline]
     pub fn revoke(&self) {
         self.generation.store(0, Ordering::SeqCst);
     }
 }
 
-/// Set in a pin's word when it is revoked; the bits below count the threads inside.
+/// The bit that is set in a pin's word when the pin is revoked. The bits below count the threads inside.
 const REVOKED: u64 = 1 << 63;
 
-/// Counts the accesses of this process's own threads to one region, and ends them: after [`revoke`](Self::revoke) no
-/// thread enters, and once [`is_quiet`](Self::is_quiet) returns true no thread is inside or will be. It is one word, so
-/// its modification order decides between entering and revoking, and no fence is needed. A revoked pin stays revoked.
+/// Counts the accesses of this process's own threads to one region, and ends them. After [`revoke`](Self::revoke) no
+/// thread enters, and once [`is_quiet`](Self::is_quiet) returns true no thread is inside or will be. The pin is one
+/// word, so its modification order decides between entering and revoking, and no fence is needed. A revoked pin stays
+/// revoked.
 #[derive(Debug, Default)]
 pub struct Pin {
     state: AtomicU64,
@@ -268,7 +271,7 @@ impl Pin {
     /// Enters for the duration of one bounded call. Returns `None` once the pin is revoked.
     #[inline]
     pub fn enter(&self) -> Option<Inside<'_>> {
-        // The check keeps late threads from disturbing the count that the revoker waits for.
+        // This check prevents late threads from changing the count for which the revoker waits.
         if self.is_revoked() {
             return None;
         }
@@ -277,7 +280,7 @@ impl Pin {
         (before & REVOKED == 0).then_some(inside)
     }
 
-    /// Revokes the pin: from now on no thread enters. Returns true for the one call that revoked it.
+    /// Revokes the pin, so that no thread enters from now on. Only the call that revoked it returns true.
     #[inline]
     pub fn revoke(&self) -> bool {
         self.state.fetch_or(REVOKED, Ordering::AcqRel) & REVOKED == 0
@@ -297,7 +300,7 @@ impl Pin {
     }
 }
 
-/// The right of a thread to be inside a [`Pin`]; the thread leaves when this value is dropped.
+/// The right of a thread to be inside a [`Pin`]. The thread leaves when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it leaves at once"]
 pub struct Inside<'a> {

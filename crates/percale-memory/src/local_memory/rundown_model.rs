@@ -1,9 +1,9 @@
 //! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
-//! is a loom cell, which makes a model fail if two accesses to it are not ordered: if an initiator's access comes after
-//! the revoker saw its line retired, or was still under way then.
+//! is a loom cell, which makes a model fail if two accesses to it are not ordered. This is the case if an initiator's
+//! access comes after the revoker read its line as retired, or is still in progress at that time.
 //!
-//! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence at any point, and returns when
-//! that is done.
+//! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence at an arbitrary point, and
+//! returns after that fence.
 
 use loom::sync::Arc;
 use loom::thread::{self, yield_now};
@@ -63,7 +63,7 @@ impl<const LINES: usize> Target<LINES> {
     }
 }
 
-/// membarrier(2) for loom: makes a thread fence at any point.
+/// membarrier(2) for loom, which makes a thread fence at an arbitrary point.
 struct Interrupt {
     asked: AtomicU32,
     done: AtomicU32,
@@ -74,7 +74,7 @@ impl Interrupt {
         Arc::new(Self { asked: AtomicU32::new(0), done: AtomicU32::new(0) })
     }
 
-    /// Called between two steps of the thread, where the interrupt may come.
+    /// Called between two steps of the thread, where the interrupt may occur.
     fn may_come(&self) {
         if self.asked.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
@@ -82,7 +82,7 @@ impl Interrupt {
         }
     }
 
-    /// Called when the thread has ended, which fences too.
+    /// Called when the thread has ended. This is also a fence.
     fn ended(&self) {
         fence(Ordering::SeqCst);
         self.done.store(u32::MAX, Ordering::Release);
@@ -151,7 +151,7 @@ fn loom_renewed_access_checks_the_entry_again() {
 }
 
 /// The entry is granted again while the initiator of the first grant continues. That initiator must not mistake the new
-/// grant for its own.
+/// grant for its own grant.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -173,7 +173,7 @@ fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
     });
 }
 
-/// One fence serves all lines. Each initiator has its own memory, since their accesses are not ordered.
+/// One fence covers all lines. Each initiator has its own memory, because their accesses are not ordered.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -205,7 +205,7 @@ fn loom_one_fence_serves_every_line() {
     });
 }
 
-/// Two entries and memories under one line, so that rights of one initiator are revoked twice.
+/// Two entries and their memories under one line, so that rights of one initiator can be revoked twice.
 struct Twice {
     line: Line,
     entries: [Entry; 2],
@@ -223,7 +223,7 @@ impl Twice {
         Arc::new(twice)
     }
 
-    /// Makes one access, which may be interrupted anywhere.
+    /// Makes one access, which may be interrupted at any point.
     fn access(&self, announcer: &mut Announcer, interrupt: &Interrupt, which: usize) {
         announcer.enter(&self.line);
         interrupt.may_come();
@@ -235,7 +235,7 @@ impl Twice {
         interrupt.may_come();
     }
 
-    /// Revokes an entry, as the owner of a region does that allows initiators to omit fences.
+    /// Revokes an entry, like the owner of a region that allows initiators to omit fences.
     fn revoke(&self, which: usize, interrupt: impl FnOnce()) {
         self.entries[which].revoke();
         fence_after_revoking();
@@ -280,7 +280,8 @@ fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     });
 }
 
-/// An initiator that does not fence is asked to fence by one revocation. At the next one it has done so, or not yet.
+/// A revocation requests that an initiator that does not fence start fencing again. At the next revocation it has done
+/// so, or not yet.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -304,8 +305,8 @@ fn loom_no_late_write_while_the_initiator_resumes_fencing() {
     });
 }
 
-/// The model detects a defect: a revoker that does not fence for an initiator that announces without fences returns too
-/// early.
+/// The model detects this defect: a revoker that does not fence for an initiator that announces without fences returns
+/// too early.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -324,7 +325,7 @@ fn loom_model_detects_missing_fence_for_unfenced_initiator() {
     });
 }
 
-/// The model detects a defect: an initiator that marks its line as unfenced without a fence.
+/// The model detects this defect: an initiator marks its line as unfenced without a fence.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -347,7 +348,7 @@ fn loom_model_detects_unfenced_stop_of_fencing() {
     });
 }
 
-/// The model detects a defect: with an announcement without a fence, each side can miss the other.
+/// The model detects this defect: if an announcement has no fence, neither side may see the other's write.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -365,8 +366,8 @@ fn loom_model_detects_unfenced_announcement() {
     });
 }
 
-/// The model detects a defect: with a revoker that has not fenced before it reads the line, each side can miss the
-/// other.
+/// The model detects this defect: if a revoker has not fenced before it reads the line, neither side may see the
+/// other's write.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -389,7 +390,7 @@ fn loom_model_detects_unfenced_revocation() {
     });
 }
 
-/// The model detects a defect: an initiator that renews without checking the entry again writes too late.
+/// The model detects this defect: an initiator that renews without checking the entry again writes too late.
 ///
 /// Requirements: REV-007.
 #[test]
@@ -410,7 +411,8 @@ fn loom_model_detects_renewal_without_check() {
     });
 }
 
-/// A pin and the memory that it guards: one cell for each thread that enters, since their accesses are not ordered.
+/// A pin and the memory that it protects. There is one cell for each thread that enters, because their accesses are not
+/// ordered.
 struct Pinned {
     pin: Pin,
     memory: [Shared<u64>; 2],
@@ -455,7 +457,7 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
     });
 }
 
-/// The model detects a defect: a pin that is quiet but was not revoked proves nothing.
+/// The model detects this defect: a pin that is quiet but was not revoked does not prove anything.
 ///
 /// Requirements: REV-007.
 #[test]

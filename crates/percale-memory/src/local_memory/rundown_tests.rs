@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Initiators that write as fast as possible, each with its own line and memory.
+/// The number of initiators, which write as fast as possible, each with its own line and memory.
 const INITIATORS: usize = 2;
 const REVOCATIONS: u64 = 5_000;
-/// The number of words that one access writes: enough that a revocation often happens during one.
+/// The number of words that one access writes. It is large enough that a revocation often happens during an access.
 const WORDS: usize = 64;
 /// The number of steps of a thread between two yields.
 const TURN: u64 = 64;
-/// How often the revoker checks memory that must not change.
+/// The number of times that the revoker checks memory that must not change.
 const LOOKS: usize = 5;
 
 struct Target {
@@ -36,8 +36,8 @@ impl Target {
         }
     }
 
-    /// Writes the granted generation until stopped. `unfenced`: the initiator stops fencing again a few accesses after
-    /// it was asked to fence.
+    /// Writes the granted generation until stopped. If `unfenced` is true, the initiator stops fencing again a few
+    /// accesses after it was requested to fence.
     fn initiate(&self, me: usize, renewals: usize, unfenced: bool) {
         let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
         while !self.stop.load(Ordering::Relaxed) {
@@ -86,8 +86,8 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Makes one access. From time to time it yields in the middle, which is when a revocation is most critical; and there
-/// may be fewer processors than threads.
+/// Makes one access. From time to time the thread yields in the middle, because a revocation is most critical at that
+/// point, and because there may be fewer processors than threads.
 fn write(memory: &[AtomicU64], value: u64, turn: u64) {
     for (at, word) in memory.iter().enumerate() {
         if at == WORDS / 2 && turn % TURN < 2 {
@@ -105,7 +105,7 @@ fn reuse_alone(memory: &[AtomicU64], value: u64) {
     }
 }
 
-/// Stops the initiators, even if an assertion fails, since the scope waits for them.
+/// Stops the initiators, even if an assertion fails, because the scope waits for them.
 struct StopsThem<'a>(&'a AtomicBool);
 
 impl Drop for StopsThem<'_> {
@@ -125,7 +125,7 @@ fn hammer(renewals: usize, unfenced: bool) {
         for generation in 1..=REVOCATIONS {
             target.entry.grant(generation);
             target.granted.store(generation, Ordering::Relaxed);
-            // Revoke when an initiator is probably in the middle of writing.
+            // Revoke while an initiator is probably in the middle of writing.
             let busy = &target.memory[generation as usize % INITIATORS][0];
             soon("wrote", || busy.load(Ordering::Relaxed) == generation);
             target.revoke();

@@ -1,24 +1,24 @@
-//! Memory that percale allocates, so that peers on this machine can map it.
+//! Memory that percale allocates so that peers on this machine can map it.
 //!
-//! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
-//! arenas; a large allocation has its own. When the last allocation of an arena is dropped, the arena is unmapped and
-//! closed, except that one empty shared arena is kept. Peers that have mapped an arena keep its pages alive, but not
-//! the mapping in this process. If the system provides no memfd, an arena is ordinary memory of this process: it can be
-//! used like any other memory, and no peer maps it.
+//! An [`Allocation`] is a part of an *arena*, which is a sealed memfd with all its pages, mapped once. Small
+//! allocations share arenas, and a large allocation has its own arena. When the last allocation of an arena is dropped,
+//! the arena is unmapped and closed, except that one empty shared arena is kept. Peers that have mapped an arena keep
+//! its pages allocated, but not the mapping in this process. If the system does not provide a memfd, an arena is
+//! ordinary memory of this process. It can be used like any other memory, but peers do not map it.
 //!
 //! Invariants:
-//! * A peer may write an arena at any time, so percale stores no data of its own in arenas: the free lists are ordinary
+//! * A peer may write an arena at any time, so percale stores no data of its own in arenas. The free lists are ordinary
 //!   memory, and bytes are only copied in and out.
-//! * The number of an arena is never used again in this process, so a peer may remember its mapping by that number.
-//! * An arena's address range is in the registry exactly while code may still validly refer to it: it enters before the
-//!   first allocation is returned, and leaves before it is unmapped.
+//! * The number of an arena is never used again in this process, so a peer may identify its mapping by that number.
+//! * An arena's address range is in the registry exactly while code may still validly refer to it: it is added before
+//!   the first allocation is returned, and removed before the arena is unmapped.
 //!
-//! One lock guards the registry and the free lists. It is never held during a system call. [`locate`] first compares
+//! One lock protects the registry and the free lists. It is never held during a system call. [`locate`] first compares
 //! with two plain bounds, so a query about ordinary memory usually costs two loads. (A child inherits its parent's
-//! bounds. As a result it may search its own registry needlessly, until it has arenas of its own.)
+//! bounds. So it may search its own registry unnecessarily until it has arenas of its own.)
 //!
-//! A forked child does not inherit arenas, only their addresses, where it may have mapped other memory. It has a
-//! registry of its own, and reading or writing its parent's allocations panics there.
+//! A forked child does not inherit arenas, only their addresses, at which it may have mapped other memory. It has its
+//! own registry, and reading or writing its parent's allocations panics in the child.
 
 #![expect(unsafe_code, reason = "madvise, and copies to and from memory that peers may write")]
 
@@ -40,9 +40,9 @@ use crate::system::forked::PerProcess;
 
 /// The size of an arena that small allocations share: one huge page.
 const SHARED: usize = 2 << 20;
-/// The size from which on an allocation has an arena of its own.
+/// The minimum size of an allocation that has an arena of its own.
 const LARGE: usize = 512 << 10;
-/// The size from which on allocations start at a page.
+/// The minimum size of an allocation that starts at a page.
 const PAGED: usize = 64 << 10;
 /// The size of a cache line, at which small allocations start.
 const LINE: usize = 64;
@@ -54,7 +54,7 @@ pub enum AllocateError {
     /// The size exceeds the memory of this machine.
     #[error("{0} bytes are more than this machine's memory")]
     TooLarge(usize),
-    /// The system provided no memory, or no descriptor.
+    /// The system did not provide memory or a descriptor.
     #[error("the system gave no memory: {0}")]
     System(io::Error),
     /// This process has used all of its 2^32 arena numbers.
@@ -85,7 +85,7 @@ impl AllocateError {
 #[derive(Debug)]
 struct Arena {
     id: u32,
-    /// `None` if no memory can be shared: then the arena is private memory of this process.
+    /// The memfd. If it is `None`, memory cannot be shared, and the arena is private memory of this process.
     fd: Option<Arc<OwnedFd>>,
     mapping: Mapping,
 }
@@ -103,7 +103,7 @@ impl Arena {
         };
         let start = mapping.as_ptr().cast();
         if size >= SHARED {
-            // The advice fails if the system's settings rule out huge pages; ordinary pages are used then.
+            // The advice fails if the system's settings exclude huge pages. In this case ordinary pages are used.
             // SAFETY: the range is this arena's new mapping; the advice changes no contents.
             let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
             crate::later::later!(trace: size, ?advised, "huge pages for an arena");
@@ -114,8 +114,8 @@ impl Arena {
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         crate::later::later!(trace: size, ?filled, "page table of an arena");
         if let Some(fd) = &fd {
-            // If fallocate fails although populating succeeded, all pages are present nevertheless. (Ordinary memory is
-            // like that of any process: if it runs out, the process ends.)
+            // If fallocate fails although populating succeeded, all pages are still present. (Ordinary memory behaves
+            // as in any process: if the system runs out of it, the process is killed.)
             back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
         }
         let id = new_number().ok_or(AllocateError::Exhausted)?;
@@ -127,8 +127,8 @@ impl Arena {
     }
 }
 
-/// Returns a new number for memory that peers may map: never 0, and never used again in this process. Returns `None` if
-/// all are used up.
+/// Returns a new number for memory that peers may map. It is never 0, and never used again in this process. Returns
+/// `None` if all numbers are used up.
 #[inline]
 pub fn new_number() -> Option<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -144,16 +144,16 @@ struct Registered {
     shared: bool,
 }
 
-/// All arenas of this process, by address.
+/// All arenas of this process, indexed by address.
 #[derive(Debug, Default)]
 struct Registry {
     arenas: BTreeMap<usize, Registered>,
 }
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
-/// Every arena lies at or above this address, and below the other one. Written under the lock. A reader that may
-/// validly query an allocation got it from a thread that saw its arena enter, so the bounds that it reads include the
-/// arena.
+/// The lower bound of the addresses of all arenas; the other one is the upper bound. Both are written under the lock. A
+/// reader that may validly query an allocation got the allocation from a thread that saw its arena being added, so the
+/// bounds that it reads include the arena.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -188,7 +188,7 @@ impl Registry {
         self.arenas.values_mut().filter(|registered| registered.shared).find_map(|registered| registered.take(len))
     }
 
-    /// Returns an allocation's memory to its arena. Returns the arena if it is no longer needed, to be dropped without
+    /// Returns an allocation's memory to its arena. If the arena is no longer needed, returns it, to be dropped without
     /// the lock.
     fn give(&mut self, start: usize, offset: usize, len: usize) -> Option<Registered> {
         let registered = self.arenas.get_mut(&start)?;
@@ -219,15 +219,15 @@ fn reserved(len: usize) -> usize {
     len.max(1).next_multiple_of(alignment(len))
 }
 
-/// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line, or, for 64 KiB and more, at a
+/// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line or, for 64 KiB and more, at a
 /// page.
 ///
 /// # Errors
-/// If the system provides no memory or no descriptor. Accesses never fail later, since every page is present when this
-/// function returns.
+/// If the system does not provide memory or a descriptor. Accesses never fail later, because every page is present when
+/// this function returns.
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
-        // In a separate statement, so that the lock is released before an arena is made.
+        // This is a separate statement, so that the lock is released before an arena is created.
         let reused = Registry::lock().and_then(|mut registry| registry.take_shared(len));
         let mut allocation = match reused {
             Some(allocation) => allocation,
@@ -244,7 +244,7 @@ pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
 }
 
 impl Registry {
-    /// Makes an arena and takes its first `len` bytes.
+    /// Creates an arena and takes its first `len` bytes.
     fn enter_new(size: usize, shared: bool, len: usize) -> Result<Allocation, AllocateError> {
         let arena = Arc::new(Arena::new(size)?);
         let registry = REGISTRY.get_or_make()?;
@@ -253,10 +253,10 @@ impl Registry {
     }
 }
 
-/// Memory that percale allocated. Freed when dropped.
+/// Memory that percale allocated. It is freed when dropped.
 ///
-/// Peers that have mapped it may write it at any time, so it does not dereference to a slice: bytes are copied in and
-/// out.
+/// Peers that have mapped the memory may write it at any time, so it does not dereference to a slice. Bytes are copied
+/// in and out.
 pub struct Allocation {
     arena: Arc<Arena>,
     offset: usize,
@@ -273,36 +273,36 @@ impl Allocation {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the allocation has no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the address of the first byte, for raw operations. Valid until the allocation is dropped.
+    /// Returns the address of the first byte, for raw operations. It is valid until the allocation is dropped.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.arena.mapping.as_ptr().wrapping_add(self.offset)
     }
 
-    /// Copies the bytes from `offset` on into `to`.
+    /// Copies the bytes starting at `offset` into `to`.
     ///
     /// # Panics
-    /// If there are fewer than `to.len()` bytes from `offset` on, or in a forked child of the process that allocated
-    /// the memory.
+    /// If there are fewer than `to.len()` bytes starting at `offset`, or in a forked child of the process that
+    /// allocated the memory.
     #[inline]
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
         Segments::one(self.segment()).copy_to(offset, to);
     }
 
-    /// Copies `from` to the bytes from `offset` on.
+    /// Copies `from` to the bytes starting at `offset`.
     ///
     /// # Panics
-    /// If there are fewer than `from.len()` bytes from `offset` on, or in a forked child of the process that allocated
-    /// the memory.
+    /// If there are fewer than `from.len()` bytes starting at `offset`, or in a forked child of the process that
+    /// allocated the memory.
     #[inline]
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
@@ -316,8 +316,8 @@ impl Allocation {
     #[inline]
     pub fn fill(&mut self, value: u8) {
         self.check_here();
-        // SAFETY: the range belongs to this allocation, mapped and writable; `&mut self` excludes other users in this
-        // process.
+        // SAFETY: the range belongs to this allocation, and is mapped and writable. `&mut self` excludes other users in
+        // this process.
         unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.len) };
     }
 
@@ -331,7 +331,7 @@ impl Allocation {
         Segments::one(self.segment()).to_vec()
     }
 
-    /// Panics in a child, where other memory may be at the address.
+    /// Panics in a forked child, where other memory may be at the address.
     #[inline]
     #[track_caller]
     pub(in crate::local_memory) fn check_here(&self) {
@@ -351,11 +351,11 @@ impl Allocation {
     }
 }
 
-/// Lends an [`Allocation`] to an operation. For the crates of percale, not for programs.
+/// Lends an [`Allocation`] to an operation. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AllocationExt: Sized {
-    /// Returns all of it as a segment for an operation. The caller keeps the allocation until that operation has
-    /// completed.
+    /// Returns the whole allocation as a segment for an operation. The caller keeps the allocation until that operation
+    /// has completed.
     ///
     /// # Panics
     /// In a forked child of the process that allocated the memory.
@@ -367,7 +367,8 @@ impl AllocationExt for Allocation {
     fn segment(&self) -> Segment {
         self.check_here();
         // SAFETY: the memory is mapped and writable as long as the allocation lives, and the caller (the engine, which
-        // owns it meanwhile) keeps it alive. Because the caller owns it, no other code in this process accesses it.
+        // owns it during the operation) keeps it alive. Because the caller owns it, no other code in this process
+        // accesses it.
         unsafe { Segment::new(self.as_ptr(), self.len) }
     }
 }
@@ -375,10 +376,10 @@ impl AllocationExt for Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if !self.arena.mapping.is_here() {
-            return; // A child's copy: the parent has the memory, and the child has another registry.
+            return; // In a child, the parent has the memory, and the child has another registry.
         }
-        // Both the guard's arena and this value's handle are dropped after the lock is released, since unmapping takes
-        // time.
+        // Both the arena in the registry and this value's handle are dropped after the lock is released, because
+        // unmapping takes time.
         let unneeded = Registry::lock().and_then(|mut all| all.give(self.arena.start(), self.offset, self.len));
         drop(unneeded);
     }
@@ -387,7 +388,7 @@ impl Drop for Allocation {
 /// The position of memory within an arena.
 #[derive(Clone)]
 pub struct Located {
-    /// The arena's number, never 0 and never used again in this process.
+    /// The arena's number, which is never 0 and never used again in this process.
     pub arena: u32,
     /// The offset of the first byte in the arena.
     pub offset: u64,
@@ -399,8 +400,8 @@ pub struct Located {
 
 crate::short_debug!(Located, "Located");
 
-/// Returns the arena that contains all `len` bytes from `ptr`. Returns `None` for ordinary memory. Never dereferences
-/// `ptr`.
+/// Returns the arena that contains all of the `len` bytes at `ptr`. Returns `None` for ordinary memory. Never
+/// dereferences `ptr`.
 #[must_use]
 #[inline]
 pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
@@ -471,7 +472,7 @@ mod tests {
             let mut own = allocate(1000).unwrap();
             own.fill(7);
             let found = locate(own.as_ptr(), 1000).unwrap();
-            // The arena of the child may be at the address of the parent's.
+            // The arena of the child may have the same address as the parent's arena.
             let after =
                 own.as_ptr() == small.as_ptr() || locate(small.as_ptr(), 1).is_none_or(|at| at.arena == found.arena);
             before && after && found.arena != inherited && own.to_vec() == [7; 1000]
@@ -487,7 +488,7 @@ mod tests {
         assert!(crate::system::forked::in_a_child(|| {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping, which replaces none.
+            // SAFETY: a new mapping, which does not replace another one.
             let own = unsafe { rustix::mm::mmap_anonymous(start.cast(), LARGE, protection, flags) }.unwrap();
             // SAFETY: this many bytes were just mapped.
             unsafe { own.cast::<u8>().write_bytes(9, LARGE) };

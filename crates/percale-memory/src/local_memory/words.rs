@@ -24,7 +24,7 @@ pub struct Words {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: the words are atomics, and the mapping stays as long as there is a handle to it.
+// SAFETY: the words are atomics, and the mapping exists as long as there is a handle to it.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
@@ -33,14 +33,14 @@ impl Words {
     /// Returns all whole words of a mapping. If the mapping is read-only, its words must not be stored to.
     ///
     /// # Errors
-    /// Never in practice, since mappings begin at pages.
+    /// Does not fail in practice, because mappings begin at pages.
     pub fn of(mapping: Mapping) -> io::Result<Self> {
         let start = NonNull::new(mapping.as_ptr().cast::<AtomicU64>()).filter(|start| start.is_aligned());
         let start = start.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { start, len: mapping.len() / size_of::<AtomicU64>(), mapping: Arc::new(mapping) })
     }
 
-    /// Returns the word at `at`, if there is one.
+    /// Returns the word at index `at`, if there is one.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&AtomicU64> {
         if at >= self.len {
@@ -48,12 +48,12 @@ impl Words {
         }
         // SAFETY: the word is within the mapping.
         let word = unsafe { self.start.add(at) };
-        // SAFETY: the word is aligned, and mapped as long as `self` lives. All other accesses are atomic, or made by a
-        // process that breaks the rules, in which case the value is wrong but the access is valid.
+        // SAFETY: the word is aligned, and mapped as long as `self` lives. All other accesses are atomic, or are made
+        // by a process that violates the protocol. In that case the value is wrong but the access is valid.
         Some(unsafe { word.as_ref() })
     }
 
-    /// Returns `len` words from `at` on, if there are that many.
+    /// Returns the `len` words that start at index `at`, if there are that many.
     #[inline]
     pub fn slice(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
@@ -85,7 +85,7 @@ enum Owner<const N: usize> {
     Mapped(#[expect(dead_code, reason = "it keeps the words")] Arc<Mapping>),
 }
 
-// SAFETY: the words are atomics, and their owner stays as long as there is a handle to it.
+// SAFETY: the words are atomics, and their owner exists as long as there is a handle to it.
 unsafe impl<const N: usize> Send for Array<N> {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Sync for Array<N> {}
@@ -109,24 +109,24 @@ impl<const N: usize> Deref for Array<N> {
     }
 }
 
-/// From this number of words on, they are put into huge pages if the system has them: otherwise random accesses to so
-/// much memory would need page tables that no longer fit in the processor's caches. Takes at most a quarter more memory
-/// than ordinary pages.
+/// The minimum number of words that are put into huge pages, if the system has them. Without huge pages, random
+/// accesses to so much memory would need page tables that do not fit in the processor's caches. This takes at most a
+/// quarter more memory than ordinary pages.
 const HUGE_FROM: usize = 1 << 20;
 
 /// The number of words in a huge page of 2 MiB.
 const HUGE: usize = 1 << 18;
 
-/// Words of this process, all 0 at first, which are allocated when they are first needed, and then never move.
+/// Words of this process, all 0 at first. They are allocated when they are first needed, and do not move after that.
 ///
-/// An access takes two loads: there is no state besides the length, which is 0 until the words exist.
+/// An access takes two loads, because there is no state besides the length, which is 0 until the words exist.
 #[derive(Debug)]
 pub struct OnceWords {
     start: AtomicPtr<AtomicU64>,
     len: AtomicUsize,
     /// The length after the allocation.
     size: usize,
-    /// The allocation: the words, and the memory before the first huge page. Set before the length.
+    /// The allocation, which contains the words and the memory before the first huge page. It is set before the length.
     made: OnceLock<Box<[AtomicU64]>>,
 }
 
@@ -138,7 +138,7 @@ impl OnceWords {
         Self { start: AtomicPtr::new(nowhere), len: AtomicUsize::new(0), size, made: OnceLock::new() }
     }
 
-    /// Returns the words; an empty slice before they are allocated.
+    /// Returns the words, or an empty slice before they are allocated.
     #[inline]
     pub fn get(&self) -> &[AtomicU64] {
         // Acquire: the start was written before the length.
@@ -149,18 +149,18 @@ impl OnceWords {
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// Returns the words, and allocates them first if needed. Returns `None` if there is no memory.
+    /// Returns the words. Allocates them first if needed. Returns `None` if there is no memory.
     #[cold]
     pub fn make(&self) -> Option<&[AtomicU64]> {
         if self.made.get().is_none() {
             let slack = if self.size < HUGE_FROM { 0 } else { HUGE };
             let len = self.size.checked_add(slack)?;
-            // If another thread is faster, its words are used.
+            // If another thread was faster, its words are used.
             let _theirs = self.made.set(<[AtomicU64]>::new_box_zeroed_with_elems(len).ok()?);
         }
         let made = self.made.get()?;
         let words = if self.size < HUGE_FROM { made.get(..self.size)? } else { in_huge_pages(made, self.size)? };
-        // All threads that get here store the same value.
+        // All threads that reach this point store the same value.
         self.start.store(words.as_ptr().cast_mut(), Ordering::Relaxed);
         self.len.store(self.size, Ordering::Release);
         Some(words)
@@ -175,7 +175,7 @@ fn in_huge_pages(words: &[AtomicU64], len: usize) -> Option<&[AtomicU64]> {
     let start = words.as_ptr().cast_mut().cast();
     // SAFETY: the range is memory of these words only; the advice does not change them.
     let advised = unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxHugepage) };
-    // The advice fails if the system's settings rule out huge pages; ordinary pages are used then.
+    // The advice fails if the system's settings exclude huge pages. In this case ordinary pages are used.
     crate::later::later!(trace: len, ?advised, "huge pages for words");
     Some(words)
 }

@@ -1,4 +1,4 @@
-//! System calls with names: errors contain the name of the call that failed, and advice.
+//! System calls with names. Errors contain the name of the call that failed, and advice.
 //!
 //! Calls that open or grow something are made through [`call`]. Its error is passed on as an [`io::Error`], and
 //! [`errno`] returns its number.
@@ -59,22 +59,22 @@ pub fn call<T>(name: &'static str, make: impl FnMut() -> rustix::io::Result<T>) 
     uninterrupted(make).map_err(named(name))
 }
 
-/// Adds the name of the call to an error.
+/// Adds the name of a system call to its error.
 #[inline]
 pub fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| CallError { name, errno }.into()
 }
 
-/// Returns the number of an error that [`call`] or the standard library made.
+/// Returns the error number of an error that was created by [`call`] or the standard library.
 #[inline]
 pub fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
     named.map(|error| error.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
-/// Returns the errno of an error that percale or the standard library made for a failed system call; `EIO` for any
-/// other error. Errors of percale contain the name of the call, so [`io::Error::raw_os_error`] does not find their
-/// numbers.
+/// Returns the errno of an error that percale or the standard library created for a failed system call, or `EIO` for
+/// any other error. Errors of percale contain the name of the call, so [`io::Error::raw_os_error`] does not return
+/// their numbers.
 #[must_use]
 #[inline]
 pub fn error_number(error: &io::Error) -> i32 {

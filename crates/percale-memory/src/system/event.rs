@@ -1,7 +1,7 @@
-//! Descriptors with which threads of this process wake each other, and with which peers wake this process: an eventfd
-//! or, if none is available, a pipe.
+//! Descriptors with which threads of this process wake up each other, and with which peers wake up this process. They
+//! are eventfds or, if none is available, pipes.
 //!
-//! A pipe wakes only threads of this process: only eventfds are passed to peers.
+//! A pipe wakes up only threads of this process, because only eventfds are passed to peers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ impl EventDescriptor {
     /// Creates a descriptor that is not readable.
     ///
     /// # Errors
-    /// If the system provides neither an eventfd nor a pipe; the error is that of the eventfd.
+    /// If the system provides neither an eventfd nor a pipe. The error is that of the eventfd.
     pub fn new() -> io::Result<Self> {
         match Self::eventfd() {
             Ok(event) => Ok(event),
@@ -72,7 +72,7 @@ impl EventDescriptor {
         match uninterrupted(|| rustix::io::write(self.writer(), &one)) {
             // The counter is full, so the descriptor is readable already.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            // write(2) is refused; writev(2) does the same.
+            // write(2) is refused. writev(2) has the same effect.
             Err(error) => match uninterrupted(|| rustix::io::writev(self.writer(), &[IoSlice::new(&one)])) {
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
                 Err(_) => Err(error),

@@ -1,10 +1,10 @@
-//! Detects whether this process made an object, or is a fork of the process that did.
+//! Detects whether this process created an object, or is a forked child of the process that did.
 //!
 //! Rings, peer mappings and service threads do not survive `fork`: a child that continued to use its parent's endpoints
-//! would read its parent's messages. So an object that belongs to one process stores the [`Process`] that made it: a
-//! word in a page that is wiped in every child (MADV_WIPEONFORK), which distinguishes the two at the cost of a load. A
-//! child that opens a domain gets a word of its own, in another page. The inherited word stays 0 for ever, and the
-//! inherited objects still belong to the parent.
+//! would read its parent's messages. So an object that belongs to one process stores the [`Process`] that created it. A
+//! [`Process`] refers to a word in a page that is wiped in every child (MADV_WIPEONFORK), which distinguishes parent
+//! and child at the cost of a load. A child that opens a domain gets its own word in another page. The inherited word
+//! stays 0, and the inherited objects still belong to the parent.
 
 #![expect(
     unsafe_code,
@@ -26,11 +26,11 @@ use super::random::random;
 /// The value of the word in the process that allocated it. A page that was wiped contains only zeros.
 const HERE: u64 = 0x7065_7263_616c_6521;
 
-/// The word that was allocated last, in this process or in an ancestor that it is a fork of. There is no lock, because
-/// one might be held at a fork.
+/// The word that was allocated last, in this process or in an ancestor from which it was forked. There is no lock,
+/// because a lock could be held at the time of a fork.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// A mark that is set only in the process that made it.
+/// A mark that is set only in the process that created it.
 #[derive(Clone, Copy, Debug)]
 pub struct Process(&'static AtomicU64);
 
@@ -47,7 +47,7 @@ impl Process {
             if let Some(known) = word.map(Self).filter(|known| known.is_here()) {
                 return Ok(known);
             }
-            // The first word of this process. If another thread is faster, its word is used, and this page stays
+            // The first word of this process. If another thread was faster, its word is used, and this page stays
             // unused.
             let word = page()?;
             word.store(HERE, Ordering::Relaxed);
@@ -58,25 +58,25 @@ impl Process {
         }
     }
 
-    /// Returns a mark that is set in no process, for objects that must no longer be used in any.
+    /// Returns a mark that is not set in any process, for objects that must no longer be used in any process.
     #[inline]
     pub fn nowhere() -> Self {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         Self(&NOWHERE)
     }
 
-    /// Returns whether this is the process that made the mark.
+    /// Returns whether this is the process that created the mark.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Returns a word in a page that no forked child has, at an address that another program has mapped only by accident:
-/// peers recognize the memory of this process by it. It must not be accessed in a child.
+/// Returns a word by which peers recognize the memory of this process. It is in a page that no forked child has, at an
+/// address at which another program has mapped memory only by accident. It must not be accessed in a child.
 ///
-/// The address is up to 256 GiB below the one that the kernel chose, at random, because programs without address space
-/// randomization (`setarch -R`, most debuggers) have their pages at the same addresses.
+/// The address is randomly chosen up to 256 GiB below the one that the kernel chose, because programs without address
+/// space randomization (`setarch -R`, most debuggers) have their pages at the same addresses.
 ///
 /// # Errors
 /// The error of `getrandom`, `mmap` or `madvise`.
@@ -84,33 +84,33 @@ pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
     const PAGES: u32 = 1 << 26;
     let down = (u32::from_ne_bytes(random()?) % PAGES) as usize * rustix::param::page_size();
     let chosen = map_page(null_mut())?;
-    // The address is a hint: the kernel chooses another one if it is in use or outside the process's address space.
+    // The address is a hint. The kernel chooses another address if it is in use or outside the process's address space.
     let page = map_page(chosen.wrapping_byte_sub(down));
     // SAFETY: the page was mapped above and is not used.
     unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
     word_in(page?, Advice::LinuxDontFork)
 }
 
-/// Returns the first word of a fresh page, which exists as long as the process, and is 0 in every child.
+/// Returns the first word of a new page, which exists as long as the process, and is 0 in every child.
 fn page() -> io::Result<&'static AtomicU64> {
     word_in(map_page(null_mut())?, Advice::LinuxWipeOnFork)
 }
 
-/// Maps a fresh page of this process, near `hint` or where the kernel chooses.
+/// Maps a new page of this process, near `hint` or at an address that the kernel chooses.
 fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
     let len = rustix::param::page_size();
     call("mmap", || {
-        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, touches nothing
-        // that exists.
+        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, does not affect
+        // existing memory.
         unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
     })
 }
 
-/// Returns the first word of a page that [`map_page`] made and that stays mapped. `advice` determines what a child
-/// finds there.
+/// Returns the first word of a page that was created by [`map_page`] and that stays mapped. `advice` determines the
+/// content of the page in a child.
 fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
     call("madvise", || {
-        // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+        // SAFETY: the page was just mapped; the advice only changes the content of the page in a child.
         unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }
     })?;
     // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so the word is permanently a
@@ -118,12 +118,13 @@ fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> 
     Ok(unsafe { &*page.cast::<AtomicU64>() })
 }
 
-/// A lock that can be taken only in the process that made it. At a fork another thread may hold it, in the middle of a
-/// change: a child would wait for ever, or find the value half changed. In a child [`lock`](Self::lock) returns `None`
-/// at once.
+/// A lock that can be taken only in the process that created it. At the time of a fork another thread may hold the
+/// lock, in the middle of a change: a child would wait forever, or find the value partially changed. In a child
+/// [`lock`](Self::lock) returns `None` at once.
 #[derive(Debug)]
 pub struct ProcessMutex<T> {
-    /// `None` if the process cannot be distinguished from its forks: then the lock can be taken in all of them.
+    /// The process, or `None` if the process cannot be distinguished from its forked children. In that case the lock
+    /// can be taken in all of them.
     process: Option<Process>,
     value: Mutex<T>,
 }
@@ -135,7 +136,7 @@ impl<T> ProcessMutex<T> {
         Self { process: Process::current().ok(), value: Mutex::new(value) }
     }
 
-    /// Returns whether this is the process that made the lock, and not a fork of it.
+    /// Returns whether this is the process that created the lock, and not a forked child of it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
@@ -164,8 +165,8 @@ impl<T: Default> Default for ProcessMutex<T> {
     }
 }
 
-/// A value that exists once in each process. A forked child starts without a value. The parent's value, which may
-/// contain locks held by threads that do not exist in the child, is never accessed again in the child, nor freed.
+/// A value that exists once in each process. A forked child starts without a value. The parent's value may contain
+/// locks held by threads that do not exist in the child, so it is never accessed or freed in the child.
 pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -180,21 +181,21 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Default + Sync> PerProcess<T> {
-    /// Creates it without a value. The first [`get_or_make`](Self::get_or_make) in a process makes that process's
-    /// value.
+    /// Creates the object without a value. The first [`get_or_make`](Self::get_or_make) in a process creates the value
+    /// of that process.
     #[inline]
     #[expect(clippy::new_without_default, reason = "for statics, which need a constant")]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns this process's value, if it has one.
+    /// Returns the value of this process, if it has one.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         self.look().1
     }
 
-    /// Returns this process's value, and makes it first if there is none.
+    /// Returns the value of this process. Creates it first if there is none.
     ///
     /// # Errors
     /// As for [`Process::current`].
@@ -207,13 +208,13 @@ impl<T: Default + Sync> PerProcess<T> {
             let ours = Box::into_raw(Box::new(Made { process: Process::current()?, value: T::default() }));
             if self.0.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // Another thread was faster.
-                // SAFETY: the value was made above, and no other thread has seen it.
+                // SAFETY: the value was created above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(ours) });
             }
         }
     }
 
-    /// Returns the object that was made last, and its value if it was made in this process.
+    /// Returns the object that was created last, and its value if it was created in this process.
     fn look(&self) -> (*mut Made<T>, Option<&'static T>) {
         let known = self.0.load(Ordering::Acquire);
         // SAFETY: the pointer is null, or refers to a box that is never freed once it is stored here.
@@ -225,7 +226,7 @@ impl<T: Default + Sync> PerProcess<T> {
 /// Runs `f` in a forked child, and returns whether it returned true.
 #[cfg(any(test, feature = "testing"))]
 pub fn in_a_child(f: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `f`, which waits for no thread of the parent, and exits.
+    // SAFETY: the child runs `f`, which does not wait for any thread of the parent, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", io::Error::last_os_error());
     if child == 0 {

@@ -1,13 +1,13 @@
-//! System calls that a signal interrupts.
+//! Repetition of system calls that a signal interrupts.
 
 use rustix::io::Errno;
 
-/// The maximum number of repetitions of a call that is interrupted each time. Signals that arrive faster than that are
-/// not expected to stop.
+/// The maximum number of repetitions of a call that is interrupted each time. If signals arrive faster than that, they
+/// are not expected to stop.
 const MOST: u32 = 1000;
 
-/// Makes a system call, and repeats it while a signal interrupts it. For calls that change nothing when they are
-/// interrupted. A call that is always interrupted, which a sandbox may cause, fails in the end.
+/// Makes a system call, and repeats it while a signal interrupts it. It is only for calls that do not change anything
+/// when they are interrupted. A call that is always interrupted, for example in a sandbox, fails in the end.
 ///
 /// # Errors
 /// The error of the call.

@@ -1,9 +1,10 @@
-//! What every module needs from the operating system. This module depends on no other.
+//! Functions of the operating system that every module needs. This module does not depend on any other.
 //!
-//! * `call` adds names to failed system calls; `interrupted` repeats calls that a signal interrupted.
-//! * `forked` distinguishes a process from its forks; `process_socket` contains a socket that a fork does not keep.
+//! * `call` adds names to failed system calls. `interrupted` repeats calls that a signal interrupted.
+//! * `forked` distinguishes a process from its forked children. `process_socket` contains a socket that a forked child
+//!   does not keep.
 //! * `random` returns random bytes.
-//! * `thread` starts threads; `event` contains the descriptor with which threads and peers wake each other; `spin`
+//! * `thread` starts threads. `event` contains the descriptor with which threads and peers wake up each other. `spin`
 //!   determines how long a waiting thread polls before it sleeps.
 
 pub mod call;

@@ -1,22 +1,23 @@
 //! Sockets that a forked child does not keep.
 //!
 //! A child inherits descriptors. So a connection would stay open after its process has exited or executed another
-//! program, as long as any child of that process lives, and its peer would wait; a listener would keep its port.
+//! program, as long as any child of that process lives. Its peer would wait, and a listener would keep its port.
 //! Therefore, before `fork` returns in a child, the descriptors of these sockets are replaced by that of an unconnected
-//! socket. Their numbers stay in use, so a value that the child drops closes nothing that the child has opened.
+//! socket. Their numbers stay in use, so when the child drops such a value, it does not close a descriptor that the
+//! child has opened.
 //!
 //! Invariants:
-//! 1. The table of a process contains the open descriptors of its [`ProcessSocket`]s and no others: a socket is opened
-//!    and entered, and removed and closed, under the lock of the table.
-//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1
-//!    states. The handlers are registered before the first socket is opened, and without the lock.
+//! 1. The table of a process contains the open descriptors of its [`ProcessSocket`]s and no others. A socket is opened
+//!    and added, and removed and closed, under the lock of the table.
+//! 2. A fork takes that lock before the child is created (`pthread_atfork`), so the child finds the table as described
+//!    in invariant 1. The handlers are registered before the first socket is opened, without the lock.
 //! 3. A child has a table of its own. It never waits for the lock of its parent's table, which another thread may have
 //!    held.
 //!
-//! No user code runs under the lock, and no call that blocks. `posix_spawn` and `vfork` run no such handlers and need
-//! none: their children execute another program, which closes these sockets. A child made by the `clone` system call
-//! keeps them. A signal handler must not fork: it may have interrupted a thread that holds the lock, as with the C
-//! library's own locks.
+//! Neither user code nor a call that blocks runs under the lock. `posix_spawn` and `vfork` do not run such handlers and
+//! do not need them: their children execute another program, which closes these sockets. A child created by the `clone`
+//! system call keeps the sockets. A signal handler must not fork, because it may have interrupted a thread that holds
+//! the lock. The same applies to the C library's own locks.
 
 #![expect(unsafe_code, reason = "handlers of fork, and descriptors by number; each block states its own reason")]
 
@@ -35,7 +36,7 @@ use crate::system::forked::PerProcess;
 pub struct ProcessSocket(ManuallyDrop<OwnedFd>);
 
 impl ProcessSocket {
-    /// Calls `open`, which makes a socket and does not block.
+    /// Calls `open`, which must create a socket and must not block.
     ///
     /// # Errors
     /// The errors of `open`.
@@ -83,7 +84,7 @@ impl Drop for ProcessSocket {
             table.leave(self.0.as_raw_fd());
         }
         // SAFETY: the value is being dropped, so this is the last use of the field. The descriptor is closed under the
-        // lock: otherwise a fork in between would replace a descriptor that another thread has opened with this number.
+        // lock. Otherwise a fork in between would replace a descriptor that another thread has opened with this number.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
@@ -105,14 +106,14 @@ impl AsRawFd for ProcessSocket {
 /// The sockets of this process.
 static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
 
-/// Whether the handlers of forks are registered.
+/// Whether the fork handlers are registered.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// The lock of a thread that forks.
 static FORKING: Forking = Forking { thread: AtomicI32::new(0), held: UnsafeCell::new(None) };
 
 struct Forking {
-    /// The thread that holds the lock below; 0 if none does.
+    /// The thread that holds the lock below, or 0 if no thread holds it.
     thread: AtomicI32,
     held: UnsafeCell<Option<MutexGuard<'static, Table>>>,
 }
@@ -124,12 +125,12 @@ fn lock(table: &'static Mutex<Table>) -> MutexGuard<'static, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the table of this process. Returns `None` if there is no memory: children then keep sockets that are opened
-/// now.
+/// Locks the table of this process. Returns `None` if there is no memory. In that case children keep sockets that are
+/// opened from now on.
 fn table() -> Option<MutexGuard<'static, Table>> {
     if !WATCHED.load(Ordering::Acquire) {
-        // SAFETY: the functions may be called at any fork, as long as this library is loaded; glibc removes them after
-        // that. Threads that come here at once may register them twice, which the handlers allow for.
+        // SAFETY: the functions may be called at any fork, as long as this library is loaded. glibc removes them after
+        // that. Threads that reach this point at the same time may register them twice, which the handlers allow for.
         let error = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         WATCHED.store(error == 0, Ordering::Release);
     }
@@ -142,8 +143,8 @@ struct Table {
     words: Vec<u64>,
     /// The number of descriptors in the set.
     count: usize,
-    /// An unconnected socket, present while the set is not empty: a child's descriptors are made to refer to it. In a
-    /// child it might be too late to open one.
+    /// An unconnected socket, which exists while the set is not empty. In a child the descriptors of the set are made
+    /// to refer to it. In a child it might be too late to open one.
     spare: Option<OwnedFd>,
 }
 
@@ -163,7 +164,7 @@ impl Table {
 
     fn leave(&mut self, socket: RawFd) {
         let (word, bit) = place(socket);
-        // In a child, the dropped socket may be in no table of the child.
+        // In a child, the dropped socket may be missing from the child's table.
         if let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) {
             *word &= !bit;
             self.count -= 1;
@@ -184,10 +185,9 @@ impl Table {
                 // SAFETY: the call closes a descriptor of the table, and opens another one under its number.
                 let replaced = unsafe { libc::dup3(spare.as_raw_fd(), socket, libc::O_CLOEXEC) };
                 if replaced < 0 {
-                    // The number is beyond a limit that was lowered since, so no other descriptor gets it while that
-                    // limit stands.
-                    // SAFETY: this is a descriptor of the table. Its owner in this process will find it closed, which
-                    // it ignores.
+                    // The number is beyond a limit that was lowered in the meantime, so no other descriptor gets the
+                    // number while that limit applies.
+                    // SAFETY: this is a descriptor of the table. Its owner in this process ignores that it is closed.
                     unsafe { libc::close(socket) };
                 }
             }
@@ -207,7 +207,7 @@ fn this_thread() -> i32 {
 
 extern "C" fn before_fork() {
     if FORKING.thread.load(Ordering::Relaxed) == this_thread() {
-        return; // The handlers are registered twice.
+        return; // The handlers may be registered twice.
     }
     let Some(table) = TABLE.get() else { return };
     let held = lock(table);
@@ -216,7 +216,7 @@ extern "C" fn before_fork() {
     unsafe { *FORKING.held.get() = Some(held) };
 }
 
-/// Takes the lock that `thread` took in [`before_fork`]. In the child that is the lock of the parent's table.
+/// Takes the lock that `thread` took in [`before_fork`]. In the child it is the lock of the parent's table.
 fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
     if FORKING.thread.load(Ordering::Relaxed) != thread {
         return None;
@@ -232,7 +232,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    // The child's only thread is a copy of the one that forked, with another id.
+    // The child's only thread is a copy of the thread that forked, with another id.
     if let Some(table) = taken(FORKING.thread.load(Ordering::Relaxed)) {
         table.replace();
     }
@@ -254,7 +254,7 @@ mod tests {
         rustix::net::getpeername(socket).is_ok()
     }
 
-    /// Returns whether the other end of the socket is closed now or soon: children of other tests may be about to
+    /// Returns whether the other end of the socket is closed now or soon. Children of other tests may be about to
     /// replace their copies.
     fn ends_soon(socket: &OwnedFd) -> bool {
         let soon = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };

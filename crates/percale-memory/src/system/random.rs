@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Fills `bytes` with random bytes from the operating system: from `getrandom`, or from `/dev/urandom` where that call is not permitted.
+/// Fills `bytes` with random bytes from `getrandom`, or from `/dev/urandom` if that call is not permitted.
 ///
 /// # Errors
 /// The error of opening or reading `/dev/urandom`.
@@ -25,7 +25,7 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
 /// Returns random bytes from the operating system.
 ///
 /// # Errors
-/// If the system provides none.
+/// If the system cannot provide random bytes.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     fill(&mut bytes)?;
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn random_fills_every_byte_of_any_length() {
         fill(&mut []).unwrap();
-        // Longer than one call of the kernel provides without interruption.
+        // This is longer than one call of the kernel provides without interruption.
         let mut long = vec![0; 1 << 20];
         fill(&mut long).unwrap();
         assert!(long.chunks(64).all(|chunk| chunk.iter().any(|&byte| byte != 0)));

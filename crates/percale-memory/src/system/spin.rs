@@ -1,24 +1,24 @@
-//! How long a waiting thread polls before it sleeps.
+//! Determines how long a waiting thread polls before it sleeps.
 //!
 //! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiting
 //! thread polls before it sleeps. A *look* is one check for progress.
-//! 1. The thread makes `LOOKS` looks without a system call (2.3 µs with one idle peer): two processes that have a
-//!    processor each answer within that time.
-//! 2. Then it calls `sched_yield` before each look, for at most `BUDGET`. While no other thread wants the processor,
-//!    these looks take time from no thread.
-//! 3. After a few late yields in a row (`LATES`), it sleeps at once if the peer heard from last runs on the same
-//!    processor. A late yield let other threads run, so there are more threads than processors. Every further yield
-//!    would be a turn for which the thread that has work to do must wait, and a wake-up from the same processor is
-//!    cheap. A wake-up from another processor is not cheap: then the thread continues to yield, for at most
+//! 1. The thread makes `LOOKS` looks without a system call (2.3 µs with one idle peer). Two processes that each have a
+//!    processor answer within that time.
+//! 2. Then it calls `sched_yield` before each look, for at most `BUDGET`. While no other thread needs the processor,
+//!    these looks do not take time from any thread.
+//! 3. After a few late yields in a row (`LATES`), it sleeps at once if the peer from which it last received a message
+//!    runs on the same processor. A late yield let other threads run, so there are more threads than processors. During
+//!    each further yield, the thread that has work to do would have to wait, and a wake-up from the same processor is
+//!    cheap. A wake-up from another processor is not cheap. In that case the thread continues to yield, for at most
 //!    `CROWDED_BUDGET`, which also keeps its processor awake.
 //!
-//! A thread with a late yield is *crowded*: its next `MEMORY` waits yield after their first failed look, because looks
-//! without a yield would take the processor from the threads that it waits for; and one more late yield is enough to
-//! sleep. Each wait that yields, but has no late yield, reduces this count, so a thread that is alone again returns to
-//! looks without yields.
+//! A thread with a late yield is *crowded*. Its next `MEMORY` waits yield after their first look without a result,
+//! because looks without a yield would take the processor from the threads for which it waits. One more late yield is
+//! then enough to sleep. Each wait that yields, but has no late yield, reduces this count, so a thread that is alone
+//! again returns to looks without yields.
 //!
-//! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other
-//! threads), so an idle waiting thread uses no processor time.
+//! Both ways out of step 2 are bounded, one by time and one by a number of yields, each of which lasts one turn of all
+//! other threads. So an idle waiting thread does not use processor time.
 //!
 //! A yield is late if it takes at least `LATE` and the kernel has counted that the thread lost its processor. The time
 //! alone is not enough: in a program that computes between two looks, a yield takes as long because the kernel's code
@@ -26,42 +26,43 @@
 //! with both.)
 //!
 //! # Why these numbers
-//! Measured with the example `token_ring` of percale-conformance: the time of one hop in a ring of 16 processes on two
-//! processors, compared with a ring of two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where waking
-//! the other processor takes the waking thread 12 µs, and the woken thread 20 to 40 µs, idle or not:
-//! * Sleeping after two late yields, wherever the peer runs, took 20 µs a hop. With the sleepers chosen at random it
-//!   took 5.5 to 6 µs. Yielding for 80 to 150 µs and then sleeping took 4.5 to 5 µs (a turn among eight costs 1.06 µs,
-//!   and a hop waits for four of them).
+//! Measured with the example `token_ring` of percale-conformance. The figures are the time of one hop in a ring of 16
+//! processes on two processors. For comparison, a hop in a ring of two takes 0.3 µs and a context switch 1.1 µs. On a
+//! virtual machine where waking up the other processor takes the waking thread 12 µs, and the woken thread 20 to 40 µs,
+//! whether idle or not:
+//! * Sleeping after two late yields, independently of the peer's processor, took 20 µs per hop. With sleepers chosen at
+//!   random it took 5.5 to 6 µs. Yielding for 80 to 150 µs and then sleeping took 4.5 to 5 µs (a turn among eight
+//!   threads costs 1.06 µs, and a hop waits for four of them).
 //! * Checking on which processor the peer runs took 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with
-//!   250, 3.2 to 4.3 µs with 100, and 5 to 10 µs with 80, because a round then takes longer than that and all threads
-//!   sleep.
-//! * On another machine, with processors that wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
-//! * For `LATES` between one and four the ring shows no difference beyond its noise. It is two, so that a pair that
-//!   shares its processor with a third process still has a turn to answer in.
-//! * `LATE` lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process
-//!   that yields back at once (1.17 µs at the 10th).
+//!   250 µs, 3.2 to 4.3 µs with 100 µs, and 5 to 10 µs with 80 µs. With 80 µs a round takes longer than the budget, so
+//!   all threads sleep.
+//! * On another machine, whose processors wake up each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * For values of `LATES` from one to four the difference is within the noise. It is two, so that a pair that shares
+//!   its processor with a third process still has a turn to answer in.
+//! * `LATE` lies between the time of a yield that no other thread uses (0.20 µs, 0.35 µs at the 99th percentile) and
+//!   that of a yield to a process that yields back at once (1.17 µs at the 10th percentile).
 //! * `MEMORY`: 16 and 64 waits gave the same results.
 //!
 //! # Threads that poll
 //! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the
-//! message that it polls for may come from a process that waits for this processor. So reads that find nothing are
-//! counted ([`InVain`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock:
-//! after `READS` looks without a result, and while the thread is crowded from the second such read on. (The first read
-//! without a result after a message is that of a client that reads until the queue is empty, not of one that waits.)
-//! Late yields make the thread crowded, prompt yields end that, as above. Many clients yield by themselves between two
-//! reads, as Open MPI does, or compute. Then the other threads have had their turn, and a crowded thread offers only at
-//! every `ELSEWHERE_READS`th read ([`begins`]). Four ranks of HPCC on two processors took 19.3 s with an offer at every
-//! read, and take 16.4 s (shared memory).
+//! message for which it polls may come from a process that waits for this processor. So reads that find nothing are
+//! counted ([`InVain`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock. It
+//! does so after `READS` looks without a result or, if the thread is crowded, from the second such read on. (A client
+//! that reads until the queue is empty always has one read without a result after a message, although it does not
+//! wait.) Late yields make the thread crowded, and prompt yields end that state, as above. Many clients yield by
+//! themselves between two reads, like Open MPI, or compute. In that case the other threads have had their turn, and a
+//! crowded thread offers the processor only at every `ELSEWHERE_READS`th read ([`begins`]). Four ranks of HPCC on two
+//! processors took 19.3 s with an offer at every read, and take 16.4 s with this rule (shared memory).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::thread::lost_processor;
 
-/// The maximum time spent yielding before a sleep.
+/// The maximum time for which a thread yields before it sleeps.
 pub const BUDGET: Duration = Duration::from_micros(50);
 
-/// The maximum time spent yielding before a sleep if there are more threads than processors.
+/// The maximum time for which a thread yields before it sleeps if there are more threads than processors.
 const CROWDED_BUDGET: Duration = Duration::from_micros(150);
 
 /// The number of looks before the first yield.
@@ -84,7 +85,7 @@ const READS: u32 = 512;
 const CROWDED_READS: u32 = 2;
 
 /// The number of reads without a result after which a crowded thread offers its processor even if it did other work
-/// between them. If it computed and did not yield, the others had no turn.
+/// between them. If it computed and did not yield, the other threads had no turn.
 const ELSEWHERE_READS: u32 = 8;
 
 thread_local! {
@@ -92,18 +93,18 @@ thread_local! {
     static CROWDED: Cell<u32> = const { Cell::new(0) };
     /// The value of [`lost_processor`] at the last late yield.
     static LOST: Cell<Option<u64>> = const { Cell::new(None) };
-    /// If set, no yield of this thread counts as late.
+    /// Whether late yields are disabled for this thread.
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// While the thread is crowded: the time when its last read that found nothing ended, including its offer, if it
-    /// made one.
+    /// If the thread is crowded, the time when its last read that found nothing ended, including the offer that
+    /// followed, if any.
     static WAS_HERE: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Whether the thread has done other work since then. See [`begins`].
     static ELSEWHERE: Cell<bool> = const { Cell::new(false) };
-    /// Unsuccessful reads of this thread from queues that several endpoints report to.
+    /// The reads without a result of this thread from queues to which several endpoints report.
     static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
 }
 
-/// Returns whether this thread shares its processors with others that want them: its last yields let others run.
+/// Returns whether other threads need the processors of this thread: its last yields let other threads run.
 #[inline]
 pub fn is_crowded() -> bool {
     CROWDED.get() > 0
@@ -134,8 +135,9 @@ impl InVain {
     }
 }
 
-/// Records that a crowded thread begins a read, to detect whether it did other work since its last read that found
-/// nothing. It did if at least the time of a late yield has passed: it yielded to others by itself, or computed.
+/// Records that a crowded thread begins a read. This is used to detect whether it did other work since its last read
+/// that found nothing. If at least the time of a late yield has passed, the thread has yielded by itself or computed in
+/// between.
 #[cold]
 pub fn begins() {
     begins_at(Instant::now());
@@ -145,8 +147,8 @@ fn begins_at(now: Instant) {
     ELSEWHERE.set(WAS_HERE.get().is_some_and(|last| now.duration_since(last) >= LATE));
 }
 
-/// Returns whether a crowded thread that found nothing `reads` times should offer its processor: seldom if it did other
-/// work.
+/// Returns whether a crowded thread that found nothing `reads` times should offer its processor. It should rarely do so
+/// if it did other work.
 #[cold]
 fn is_offer_due_among_many(reads: u32) -> bool {
     let was_elsewhere = ELSEWHERE.replace(false);
@@ -156,7 +158,7 @@ fn is_offer_due_among_many(reads: u32) -> bool {
     !was_elsewhere || reads >= ELSEWHERE_READS
 }
 
-/// Offers the processor to other threads, and records whether one took it.
+/// Offers the processor to other threads, and records whether another thread used it.
 #[inline(never)]
 pub fn offer() {
     offer_in(&mut Real);
@@ -180,17 +182,17 @@ fn offer_in(world: &mut impl World) {
     WAS_HERE.set(Some(after));
 }
 
-/// Disables late yields, for programs that count instructions: no yield of this thread counts as one that let other
-/// threads run. Under valgrind every yield is late.
+/// Disables late yields, for programs that count instructions: yields of this thread no longer count as yields that let
+/// other threads run. Under valgrind every yield is late.
 #[doc(hidden)]
 #[inline]
 pub fn assume_alone() {
     ALONE.set(true);
 }
 
-/// Counts a round of progress that found nothing, and from time to time offers the processor to other threads. For an
-/// application's own loop that drives endpoints with `Endpoint::progress`; `Endpoint::poll` does the same by itself.
-/// The more often other threads take the processor, the sooner it is offered.
+/// Counts a round of progress that found nothing, and from time to time offers the processor to other threads. It is
+/// for an application's own loop that drives endpoints with `Endpoint::progress`. `Endpoint::poll` does the same by
+/// itself. If other threads often use the processor, it is offered sooner.
 #[inline]
 pub fn offer_when_idle() {
     let mut in_vain = READS_IN_VAIN.get();
@@ -207,7 +209,7 @@ pub fn found() {
     READS_IN_VAIN.set(InVain::NONE);
 }
 
-/// The number of looks that a round of progress counts as.
+/// The number of looks as which a round of progress counts.
 pub const PROGRESS_LOOKS: u32 = 4;
 
 /// The next step of a waiting thread that found nothing.
@@ -221,11 +223,12 @@ pub enum Step {
     Late,
 }
 
-/// The clock and the scheduler. Tests use an implementation of their own.
+/// The clock and the scheduler. Tests use their own implementation.
 trait World {
     fn now(&mut self) -> Instant;
     fn yield_now(&mut self);
-    /// Returns whether another thread got this one's processor since the last call; true if this is unknown.
+    /// Returns whether another thread got the processor of this thread since the last call. Returns true if this is
+    /// unknown.
     fn lost_processor(&mut self) -> bool;
 }
 
@@ -252,7 +255,7 @@ pub struct Budget {
     looks: u32,
     /// The number of late yields in a row.
     lates: u32,
-    /// The time of the first yield, or of the first one since the last sleep.
+    /// The time of the first yield, or of the first yield since the last sleep.
     since: Option<Instant>,
 }
 
@@ -266,13 +269,14 @@ impl Budget {
     }
 
     /// Records that a look found nothing, and returns the next step. `near` returns whether the peer that will probably
-    /// end the wait runs on this processor; only a crowded thread calls it.
+    /// end the wait runs on this processor. It is called only for a crowded thread.
     #[inline]
     pub fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
         if self.looks < LOOKS {
             self.looks += 1;
             std::hint::spin_loop();
-            // A deadline that has passed is noticed at once. Reading the clock at every look would slow the looks down.
+            // A deadline that has already passed is detected at once. Reading the clock at every look would slow down
+            // the looks.
             if self.looks == 1 && deadline.is_some_and(|at| Instant::now() >= at) {
                 return Step::Late;
             }
@@ -306,7 +310,7 @@ impl Budget {
         Step::Again
     }
 
-    /// Records that the thread slept. It looks again before it sleeps again, but only briefly if other threads want the
+    /// Records that the thread slept. It looks again before it sleeps again, but only briefly if other threads need the
     /// processor.
     #[inline]
     pub fn rest(&mut self) {
@@ -324,7 +328,7 @@ mod tests {
         now: Instant,
         a_yield: Duration,
         yields: u32,
-        /// Whether no other thread ran during late yields.
+        /// Whether other threads do not run during late yields.
         undisturbed: bool,
     }
 
@@ -374,7 +378,7 @@ mod tests {
         LOOKS - Budget::new().looks
     }
 
-    /// A `near` that must not be called.
+    /// A `near` function that must not be called.
     fn unasked() -> bool {
         panic!("only who is crowded asks");
     }
@@ -398,7 +402,7 @@ mod tests {
         assert_eq!(many.yields_of(&mut Budget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
         assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
-        // Long turns of other threads do not reduce their number.
+        // Long turns of other threads do not reduce the number of late yields.
         CROWDED.set(0);
         assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
     }
@@ -408,7 +412,7 @@ mod tests {
         CROWDED.set(0);
         let mut many = Fake::new(Duration::from_micros(3));
         assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
-        // The other threads sleep, so this one has its processor to itself and keeps it awake.
+        // The other threads sleep, so this thread has its processor to itself and keeps it awake.
         assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
     }
 
@@ -437,7 +441,7 @@ mod tests {
             alone.yields_of(&mut Budget::new());
         }
         assert_eq!(looks(), LOOKS);
-        // A wait that needs no yield does not change the count.
+        // A wait that does not need to yield does not change the count.
         CROWDED.set(3);
         assert_eq!(looks(), 0);
         assert_eq!(CROWDED.get(), 3);

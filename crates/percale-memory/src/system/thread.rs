@@ -1,4 +1,4 @@
-//! Starting threads where address space may be short, pausing, and counting how often a thread lost its processor.
+//! Starts threads when address space may be short, pauses threads, and counts how often a thread lost its processor.
 
 #![expect(
     unsafe_code,
@@ -16,14 +16,15 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::call::{self, named};
 
-/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
+/// The address space of a thread, which contains its stack (unless RUST_MIN_STACK sets another size) and its signal
+/// stack.
 const THREAD: usize = (2 << 20) + (64 << 10);
 
 /// Starts a thread.
 ///
 /// A thread that finds room for its stack but not for its signal stack ends the process, because the standard library
-/// panics where unwinding is impossible. So this function first checks that there is room for both; other threads may
-/// still take that room meanwhile.
+/// panics where unwinding is impossible. So this function first checks that there is room for both. Other threads may
+/// still use that room in the meantime.
 ///
 /// # Errors
 /// The reason why no thread can be started, with advice.
@@ -39,7 +40,7 @@ pub fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
     })
 }
 
-/// Pauses this thread for at most this time: a signal ends the pause. If the system refuses to let it sleep, the thread
+/// Pauses this thread for at most this time. A signal ends the pause. If the system refuses to let the thread sleep, it
 /// only yields. (`std::thread::sleep` panics in that case.)
 pub fn pause(time: Duration) {
     let time = Timespec::try_from(time).ok();
@@ -49,12 +50,12 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// Returns how often this thread, while it could run, lost its processor to another thread (including yields that let
-/// another thread run). Returns `None` if this is unknown: the system refuses the call, or does not count.
+/// Returns how often this thread lost its processor to another thread although it could run (including yields that let
+/// another thread run). Returns `None` if this is unknown because the system refuses the call or does not count.
 #[inline]
 pub fn lost_processor() -> Option<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes one such structure, or nothing.
+    // SAFETY: the kernel writes one such structure or nothing.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
     // SAFETY: the structure consists of integers, which may be 0.
     let usage = unsafe { usage.assume_init() };
@@ -64,7 +65,7 @@ pub fn lost_processor() -> Option<u64> {
 /// Maps `len` bytes and unmaps them again.
 fn find_room(len: usize) -> io::Result<()> {
     let start = call::call("mmap", || {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice does not affect existing memory.
         unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
     })?;
     call::call("munmap", || {

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// The message was longer than the receive's buffer.
+    /// The message was longer than the receive buffer.
     #[error("the message was longer than the buffer that it was received into")]
     Truncated,
     /// The operation was canceled, or its endpoint was closed.
@@ -13,16 +13,16 @@ pub enum ErrorCode {
     /// A peek or claim found no such message.
     #[error("no matching message has arrived")]
     NoMessage,
-    /// The peer process exited, or closed its endpoint, while the operation was under way.
+    /// The peer process exited, or closed its endpoint, while the operation was in progress.
     #[error("the peer is gone: its process ended or it closed the connection")]
     PeerDied,
-    /// The peer closed its endpoint in an orderly way.
+    /// The peer closed its endpoint normally.
     #[error("the peer closed its endpoint")]
     Closed,
     /// There is no connection to the peer.
     #[error("the peer is not connected")]
     NotConnected,
-    /// The peer refused the connection: no endpoint listens at its address, or it does not accept this one.
+    /// The peer refused the connection: no endpoint listens at its address, or the endpoint does not accept this peer.
     #[error("the peer refused the connection")]
     Refused,
     /// The peer cannot be reached from here.
@@ -55,13 +55,14 @@ pub enum ErrorCode {
     /// The peer, or this process, has no descriptors left.
     #[error("there are no descriptors left")]
     NoDescriptors,
-    /// A resource of the operation is in use: a window that is still bound, or a window that a peer is accessing.
+    /// A resource of the operation is in use, such as a window that is still bound, or a window that a peer is
+    /// accessing.
     #[error("it is in use")]
     Busy,
-    /// The operation's arguments are invalid: a range outside its region, or a window of the wrong type.
+    /// The operation's arguments are invalid, for example a range outside its region, or a window of the wrong type.
     #[error("the operation's arguments make no sense")]
     Invalid,
-    /// The system refused the operation with an error that has no code of its own here.
+    /// The system refused the operation with an error for which there is no code here.
     #[error("input or output failed")]
     Io,
 }

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-/// A peer as identified by operations: the number that inserting its network address into an address vector returned
-/// (libfabric's `fi_addr_t`). If the vector reserves bits for receive contexts, the top bits contain the number of one.
+/// A peer in operations: the number that was returned when its network address was inserted into an address vector
+/// (libfabric's `fi_addr_t`). If the vector reserves bits for receive contexts, the top bits contain the number of a
+/// receive context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PeerAddress(pub u64);
 
 impl PeerAddress {
-    /// No particular peer: a receive accepts messages from any peer, or the source of a completion is unknown.
+    /// No particular peer. A receive accepts messages from any peer, or the source of a completion is unknown.
     pub const UNSPECIFIED: Self = Self(u64::MAX);
 
     /// Returns whether this identifies a peer.
@@ -20,8 +21,8 @@ impl PeerAddress {
     }
 
     /// Returns the address of receive context `context` of this peer, in a vector that reserves `bits` bits for receive
-    /// contexts (libfabric's `fi_rx_addr`). With 0 bits there is only the peer itself. Returns `None` if `context` does
-    /// not fit, or `bits` is 64 or more.
+    /// contexts (libfabric's `fi_rx_addr`). If `bits` is 0, the peer has only one address. Returns `None` if `context`
+    /// does not fit, or if `bits` is 64 or more.
     #[must_use]
     #[inline]
     pub const fn receive_context(self, context: u64, bits: u32) -> Option<Self> {

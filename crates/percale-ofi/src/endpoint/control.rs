@@ -62,7 +62,7 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
         (FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER) => return unsafe { endpoint.xpu_needs(value, len) },
         _ => return -libc::ENOPROTOOPT,
     };
-    // SAFETY: the client states how much room there is, and reads here how much is used or needed.
+    // SAFETY: the client passes the size of its buffer, and gets the size that is used or needed.
     if unsafe { len.replace(size_of::<usize>()) } < size_of::<usize>() {
         return -FI_ETOOSMALL;
     }
@@ -90,8 +90,8 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
     }
 }
 
-/// Implements FI_OPT_CUDA_API_PERMITTED. CUDA calls for memory of its devices cannot be forbidden and need not be
-/// permitted. Without such a device, fi_endpoint(3) requires an error.
+/// Implements FI_OPT_CUDA_API_PERMITTED. CUDA calls for CUDA memory cannot be disabled and need not be enabled. Without
+/// a CUDA device, fi_endpoint(3) requires an error.
 fn cuda_calls(permitted: bool) -> c_int {
     match devices::device(FI_HMEM_CUDA, 0) {
         Err(_) => -libc::EINVAL,

@@ -47,9 +47,9 @@ pub(super) const ATOMIC: fi_ops_atomic = table!(fi_ops_atomic {
     ..atomic::TABLE
 });
 
-/// The rights of which one is needed to read local memory.
+/// The access rights that permit reading local memory. One of them is sufficient.
 pub(super) const FROM: Access = Access::SEND.union(Access::WRITE);
-/// The rights of which one is needed to write to local memory.
+/// The access rights that permit writing to local memory. One of them is sufficient.
 pub(super) const INTO: Access = Access::RECEIVE.union(Access::READ);
 
 /// Checks descriptors against those of the endpoint's domain.

@@ -25,8 +25,8 @@ const PAIRS: [(u64, OpFlags); 10] = [
     (FI_DISCARD, OpFlags::DISCARD),
 ];
 
-/// Flags without a flag of percale: completion is decided separately, data is an argument, and the completion of a
-/// transmission implies that the buffer may be reused.
+/// Flags that have no counterpart in percale: completion is decided separately, data is an argument, and the completion
+/// of a transmission implies that the buffer may be reused.
 const ELSEWHERE: u64 = FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_INJECT_COMPLETE;
 
 const KNOWN: u64 = {

@@ -2,8 +2,8 @@
 //!
 //! * [`setup`]: the objects that are bound to an endpoint, and enabling it, which opens percale's endpoint; [`origin`]:
 //!   the addresses, the key and the handle that it is opened with
-//! * [`objects`]: the endpoint and its aliases, of which the last one releases it; [`drivers`]: the threads that may
-//!   use it concurrently
+//! * [`objects`]: the endpoint and its aliases (closing the last of them releases the endpoint); [`drivers`]: the
+//!   threads that may use it concurrently
 //! * [`scalable`]: several contexts behind one address; [`seat`]: the part that these contexts share, and the place of
 //!   each; [`halves`]: the tables of objects that only send or only receive
 //! * [`shared`]: contexts that endpoints share; [`bare`]: objects with few of an endpoint's calls
@@ -68,7 +68,8 @@ pub(crate) struct Endpoint {
     fid: fid_ep,
     /// Set once the endpoint is enabled.
     port: OnceLock<Arc<Port>>,
-    /// Set if a receive takes messages only from the source that it names. Otherwise it takes messages from any peer.
+    /// Set if a receive matches only messages from the source that it names. Otherwise it matches messages from any
+    /// peer.
     directed: bool,
     /// Set if the endpoint has one peer, and the peer that an operation names is ignored.
     single: bool,
@@ -87,7 +88,7 @@ pub(crate) struct Endpoint {
 unsafe impl Object for Endpoint {
     const CLASS: usize = FI_CLASS_EP;
 
-    /// Accepts contexts of scalable endpoints too, which are endpoints as well.
+    /// Also accepts contexts of scalable endpoints.
     unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
         // SAFETY: the caller guarantees this, and every object begins with a `fid`.
         let class = unsafe { pointer.as_ref() }?.fclass;
@@ -101,7 +102,7 @@ unsafe impl Object for Endpoint {
 struct Wishes {
     /// The endpoint type (`FI_EP_*`).
     kind: u32,
-    /// A receive takes messages only from the source that it names.
+    /// A receive matches only messages from the source that it names.
     directed: bool,
     /// Set if operations may wait for counters.
     triggers: bool,
@@ -352,7 +353,7 @@ impl Endpoint {
         if self.single { PeerAddress(0) } else { PeerAddress(named) }
     }
 
-    /// Returns the peers from which a receive takes messages.
+    /// Returns the peers whose messages a receive matches.
     #[inline]
     const fn from(&self, source: fi_addr_t) -> PeerAddress {
         if self.directed { PeerAddress(source) } else { PeerAddress::UNSPECIFIED }

@@ -43,7 +43,7 @@ impl Scalable {
     fn setup(&self, half: Half, index: u16) -> Arc<Setup> {
         let place = (usize::from(half == Half::Receive), usize::from(index));
         let known = self.setups()[place.0][place.1].upgrade();
-        // The check takes a lock of the setup, so it runs without this one.
+        // The check takes a lock of the setup. The lock of `setups` is not held here.
         if let Some(setup) = known.filter(|setup| !setup.is_closed()) {
             return setup;
         }

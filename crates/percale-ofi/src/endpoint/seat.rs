@@ -44,7 +44,7 @@ impl Half {
         Err(FI_EBADFLAGS)
     }
 
-    /// Returns whether operations that receive (or those that do not) can be posted to this half.
+    /// Returns whether receives (if `receives` is set) or other operations can be posted to this half.
     pub(crate) fn posts(self, receives: bool) -> bool {
         self == Self::Both || receives == (self == Self::Receive)
     }

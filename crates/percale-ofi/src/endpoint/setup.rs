@@ -523,7 +523,7 @@ impl Setup {
         for (_, counter) in bound.counters {
             counter.detach(port);
         }
-        // Threads that drive the endpoint may still hold it. They find it closed.
+        // Threads that drive the endpoint may still hold a reference to it, so it is closed explicitly.
         port.close();
     }
 }

@@ -35,7 +35,8 @@ impl Receives {
 pub(crate) struct Receives {
     domain: Arc<domain::Shared>,
     pub(super) percale: SharedReceive,
-    /// Set if a receive takes messages only from the source that it names. Otherwise it takes messages from any peer.
+    /// Set if a receive matches only messages from the source that it names. Otherwise it matches messages from any
+    /// peer.
     directed: bool,
     flags: Direction,
     multi_minimum: AtomicUsize,

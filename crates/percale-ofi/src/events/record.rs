@@ -176,7 +176,7 @@ impl Settling {
     }
 }
 
-/// The `fi_info` that carries a connection request to the client, and the handle of the request.
+/// The `fi_info` with which a client receives a connection request, and the handle of the request.
 #[derive(Debug)]
 pub(super) struct Asked {
     info: *mut fi_info,
@@ -223,7 +223,7 @@ pub(super) enum Record {
     Registered { fid: Fid, context: Context },
     /// An error: the registration failed.
     Unregistered { fid: Fid, context: Context, errno: i32 },
-    /// An error: the connection was refused or failed for another reason.
+    /// An error: the connection was rejected or failed for another reason.
     Refused { fid: Fid, context: Context, error: ErrorCode, data: Vec<u8> },
     /// A joined group.
     Joined { fid: Fid, context: Context },
@@ -277,7 +277,7 @@ impl Record {
         )
     }
 
-    /// Returns whether this is a connection request, which carries the handle for the client's answer.
+    /// Returns whether this is a connection request, which contains the handle for the client's answer.
     pub(super) const fn is_request(&self) -> bool {
         matches!(self, Self::Connection { request: Some(_), .. })
     }

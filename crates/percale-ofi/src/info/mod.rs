@@ -102,7 +102,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     for kind in offer::kinds(hints)? {
         match offer::attributes(hints, *kind, required) {
             Ok(attributes) => matching.push(attributes),
-            // Of several types, the first one is the one that most programs use.
+            // If there are several types, the first one is the type that most programs use.
             Err(reason) if why.is_empty() => why = reason,
             Err(_) => {}
         }
@@ -122,7 +122,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     list(&matching, &places, hints).ok_or_else(|| Refusal { code: FI_ENOMEM, why: "out of memory".into() })
 }
 
-/// Builds the list of all types at all places.
+/// Builds the list for all endpoint types and places.
 fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Native> {
     let mut list = Native::empty();
     for attributes in matching.iter().rev() {

@@ -6,11 +6,11 @@ use super::hints::{Hints, Why};
 use crate::abi::*;
 use crate::registration::mode;
 
-/// Selects the registration mode of a result, and the `mode` that goes with it. The provider requires nothing of an
-/// application, so all bits that it offers are cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`),
-/// which the application must offer. A region then has the meaning of mode 0: offsets, keys of the application, and
+/// Selects the registration mode of a result, and the corresponding `mode`. The provider does not require any mode, so
+/// all bits that an application offers are cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`), which
+/// the application must offer. A region then behaves as with mode 0: offsets, keys chosen by the application, and
 /// memory that need not be mapped. The modes of version 1.4 and older are separate values and are kept. FI_LOCAL_MR is
-/// their FI_MR_LOCAL (MR-024), and has no effect where that bit exists (MR-025).
+/// their FI_MR_LOCAL (MR-024), and has no effect in versions with that bit (MR-025).
 pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64), Why> {
     let asked = hints.domain.mr_mode;
     let old = FI_MR_BASIC | FI_MR_SCALABLE;

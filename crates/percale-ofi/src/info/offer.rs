@@ -5,8 +5,7 @@
 //! * A limit is granted up to the provider's limit, and the result contains the provider's limit.
 //! * Values that only describe the application (threading, progress, the type of address vectors) are returned as
 //!   requested.
-//! * Modes and registration modes are what the provider requires of the application. That is nothing unless a parameter
-//!   enables it.
+//! * Modes and registration modes are requirements of the provider. There are none unless a parameter enables them.
 
 use std::ffi::c_int;
 
@@ -303,8 +302,7 @@ fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
     }
 }
 
-/// Checks a traffic class, which requests a treatment of the traffic (fi_endpoint(3)). Every class of libfabric is
-/// accepted, and all classes are treated alike.
+/// Checks a traffic class (fi_endpoint(3)). Every class of libfabric is accepted, and all classes are treated alike.
 fn traffic(field: &str, asked: u32) -> Result<(), Why> {
     match asked {
         FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),

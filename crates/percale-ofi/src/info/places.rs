@@ -189,7 +189,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
         };
         let same = |one: &&&Interface| one.ip.is_ipv4() == destination.is_ipv4();
         let best = usable.iter().find(|one| one.ip == by);
-        // Other loopback addresses, and addresses that came up just now.
+        // This handles other loopback addresses, and addresses that were added after the interfaces were listed.
         let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
         match best.or_else(|| usable.iter().filter(same).find(|_| named)) {
             Some(one) => return Ok(vec![place(one, SocketAddr::new(one.ip, 0), Some(destination))]),

@@ -33,7 +33,8 @@ impl Direct {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
     }
 
-    /// Reads results. `may_linger`: nothing else is to be read if there are none.
+    /// Reads results. With `may_linger`, the call may wait for a short time if there are none, because the caller has
+    /// nothing else to read.
     ///
     /// # Safety
     /// The requirements of [`Shared::read`](super::Shared::read) apply.

@@ -33,7 +33,7 @@ pub(super) struct Bound {
 impl Bound {
     /// Returns whether a counter or endpoint that the region is bound to is still open and must be closed first
     /// (MR-070). Later pages of fi_mr(3) require that the region is closed before its endpoint and do not mention
-    /// counters. Programs of that time close regions first (AMB-01).
+    /// counters. Programs for these versions close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
         let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);
         let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);

@@ -4,9 +4,9 @@
 //! * [`binding`]: counters and endpoints, enabling, refreshing
 //! * [`raw_key`]: raw keys
 //!
-//! A region is in percale's domain from its registration on. If an event reports the end of the registration, it is
-//! there from the time when the event is created for its reader. Until the region is enabled it is in the disabled
-//! state: its key is in use, and no peer can access it.
+//! A region is added to percale's domain when it is registered. If an event reports the end of the registration, the
+//! region is added when the event is created for its reader. Until the region is enabled it is in the disabled state:
+//! its key is in use, and no peer can access it.
 
 mod binding;
 pub(crate) mod raw_key;
@@ -218,7 +218,7 @@ impl Part {
         }
         let region = match &wanted.pieces {
             // SAFETY: the client guarantees the memory as fi_mr(3) requires. With FI_MR_ALLOCATED it is mapped;
-            // without, only the kernel accesses it.
+            // otherwise only the kernel accesses it.
             Pieces::Some(pieces) => unsafe { registration.raw(pieces, domain.regions.allocated) },
             // SAFETY: as above, for all memory.
             Pieces::Everything => unsafe { registration.everything() },

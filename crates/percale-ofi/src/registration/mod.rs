@@ -1,4 +1,4 @@
-//! Memory registrations (fi_mr(3)), as far as domains and operations use them.
+//! The parts of memory registrations (fi_mr(3)) that domains and operations use.
 //!
 //! * [`mode`]: the meaning of a domain's `mr_mode`
 //! * [`pieces`]: the memory of a registration; [`devices`]: the device that the memory belongs to

@@ -1,7 +1,7 @@
 //! Registration modes, which applications and domains agree on (fi_domain(3), `mr_mode`).
 //!
-//! A domain honors its bits whether the provider requested them (`FI_PERCALE_MR_MODE`) or the application passed them
-//! to fi_domain(3) unasked.
+//! A domain honors its bits even if the application passed them to fi_domain(3) and the provider did not request them
+//! (`FI_PERCALE_MR_MODE`).
 
 use std::ffi::c_int;
 

@@ -187,8 +187,8 @@ unsafe extern "C" fn remove(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
     if unsafe { Set::of(set) }.members().remove(PeerAddress(address)) { 0 } else { -libc::EINVAL }
 }
 
-/// Returns the address of the set itself, which is its address in memory and therefore unique. A join uses the set, not
-/// this address.
+/// Returns the address of the set itself. It is the set's address in memory, and therefore unique. A join uses the set,
+/// not this address.
 unsafe extern "C" fn address(set: *mut fid_av_set, address: *mut fi_addr_t) -> c_int {
     if address.is_null() {
         return -libc::EINVAL;

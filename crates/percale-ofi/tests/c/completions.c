@@ -1,4 +1,5 @@
-/* Completions: read in order, looked up by context, and none left over. The two processes of a pair also synchronize here. */
+/* Completions: read in order, looked up by context, and checked for unexpected ones. The two processes of a pair also
+ * synchronize here. */
 #include "every.h"
 
 #include <errno.h>

@@ -341,7 +341,8 @@ static void abandoned_while_asleep(struct listener *l)
 	pthread_join(sleeper, NULL);
 }
 
-/* A request outlives the endpoints that were opened for it, until it is answered; what names it after that is refused. */
+/* A request outlives the endpoints that were opened for it, until it is answered. Later uses of its handle are
+ * rejected. */
 static void requests(struct listener *l)
 {
 	struct end client, server;
@@ -349,7 +350,7 @@ static void requests(struct listener *l)
 	struct fid_ep *late = NULL;
 	struct event e;
 
-	/* Rejected. */
+	/* The request is rejected. */
 	info = request(l, &client, "may I?");
 	open_end(&server, l, info);
 	close_end(&server);
@@ -357,7 +358,7 @@ static void requests(struct listener *l)
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, info->handle, "no", 3));
 	ANSWERS(-FI_ECONNABORTED, fi_endpoint(l->domain, info, &late, NULL));
 	turned_away(&client, "no", 3);
-	/* Accepted with another endpoint. */
+	/* The request is accepted with another endpoint. */
 	struct fi_info *other = request(l, &client, "may I?");
 	ANSWERS(-FI_ECONNABORTED, fi_endpoint(l->domain, info, &late, NULL));
 	open_end(&server, l, other);
@@ -372,7 +373,7 @@ static void requests(struct listener *l)
 	close_end(&server);
 	fi_freeinfo(info);
 	fi_freeinfo(other);
-	/* Rejected while an endpoint is open for it. */
+	/* The request is rejected while an endpoint is open for it. */
 	info = request(l, &client, "may I?");
 	open_end(&server, l, info);
 	ANSWERS(0, fi_reject(l->pep, info->handle, "no", 3));
@@ -387,7 +388,7 @@ static void requests(struct listener *l)
 	fi_freeinfo(info);
 	turned_away(&client, NULL, 0);
 	abandoned_while_asleep(l);
-	/* What is no request. */
+	/* Handles that are not requests. */
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, NULL, NULL, 0));
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
 }

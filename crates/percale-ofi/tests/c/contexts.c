@@ -180,7 +180,7 @@ static void messages(const struct settings *how)
 	close_room(&room);
 }
 
-/* fi_rx_addr and its meaning. */
+/* fi_rx_addr addresses the right contexts. */
 static void scalable_endpoints(void)
 {
 	begin("AV-008 AV-051 AV-052 CTX-011: scalable endpoints");
@@ -237,7 +237,7 @@ static void parts_of_endpoints(void)
 	end();
 }
 
-/* Rejected calls, and contexts of which one half is used. */
+/* Rejected calls, and contexts with only one half in use. */
 static void halves(void)
 {
 	struct room room;
@@ -281,7 +281,7 @@ static void halves(void)
 	ANSWERS(0, fi_enable(a.rx[1]));
 	NEEDS(fi_enable(a.sep));
 	pass(&a, 1, &a, 1, true, 64);
-	/* Calls of the other half. */
+	/* Calls that belong to the other half. */
 	CHECK(fi_recv(a.tx[0], in, sizeof(in), NULL, FI_ADDR_UNSPEC, NULL) == -FI_ENOSYS, "a transmit context receives");
 	CHECK(fi_send(a.rx[0], in, sizeof(in), NULL, a.address, NULL) == -FI_ENOSYS, "a receive context sends");
 	CHECK(fi_write(a.rx[0], in, sizeof(in), NULL, a.address, 0, 1, NULL) == -FI_ENOSYS, "a receive context writes");
@@ -488,7 +488,7 @@ static void shared_receives(void)
 	ANSWERS(0, fi_cancel(&s.srx->fid, context(0)));
 	ANSWERS(-FI_ENOENT, fi_cancel(&s.srx->fid, context(0)));
 	ANSWERS(FI_ECANCELED, next(s.rxcq[0], &entry, NULL));
-	/* A buffer for many messages; options. */
+	/* Options, and a multi-receive buffer. */
 	NEEDS(fi_getopt(&s.srx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &minimum, &len));
 	CHECK(minimum > 0 && len == sizeof(minimum), "%zu", minimum);
 	minimum = 1000;

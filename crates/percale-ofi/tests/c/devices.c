@@ -195,7 +195,7 @@ static void kinds(void)
 	ANSWERS(0, try_register(at(managed), BYTES, FI_HMEM_CUDA, 0, 0, 814, &mr));
 	served(&w, base_of(&w, at(managed)), fi_mr_key(mr), at(managed));
 	ANSWERS(0, fi_close(&mr->fid));
-	/* Host memory stays host memory, whatever device the registration names. */
+	/* Host memory is treated as host memory for any device in the registration. */
 	fill(host, BYTES, 1);
 	ANSWERS(0, try_register(host, BYTES, FI_HMEM_SYSTEM, 12345, 0, 815, &mr));
 	served(&w, base_of(&w, host), fi_mr_key(mr), host);
@@ -260,8 +260,8 @@ static void described(void)
 }
 
 /*
- * RCACHE-015 to RCACHE-017, RCACHE-019: whatever FI_MR_..._CACHE_MONITOR_ENABLED are, memory that was allocated again is
- * accessed as it is now.
+ * RCACHE-015 to RCACHE-017, RCACHE-019: for all values of FI_MR_..._CACHE_MONITOR_ENABLED, accesses to memory that was
+ * allocated again use the new allocation.
  */
 static void again(void)
 {

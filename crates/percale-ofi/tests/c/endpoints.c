@@ -69,7 +69,8 @@ static void options_of(struct two *two)
 	ANSWERS(-FI_EINVAL, fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, 2));
 	len = sizeof(value);
 	/*
-	 * FI_OPT_CUDA_API_PERMITTED, which newer versions than 1.17 have: CUDA is needed for its memory, or is not available.
+	 * FI_OPT_CUDA_API_PERMITTED, which exists in versions after 1.17: CUDA is required for CUDA memory, or is not
+	 * available.
 	 */
 	const int permitted = 10;
 	const char no = 0, yes = 1;
@@ -83,7 +84,7 @@ static void options_of(struct two *two)
 	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, 77, FI_OPT_MIN_MULTI_RECV, &value, &len));
 }
 
-/* A port that was free at the time of the call. */
+/* Returns a port that is free at the time of the call. */
 static struct sockaddr_in free_port(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET };
@@ -343,7 +344,7 @@ static void closing(void)
 		MUST(now() < until, "the message does not arrive");
 		progress(&two.b);
 	}
-	/* The other operations are cancelled or dropped with the endpoint. */
+	/* The other operations are cancelled or dropped when the endpoint is closed. */
 	close_two(&two);
 }
 

@@ -48,7 +48,7 @@
 /* Begins and ends a group. */
 void begin(const char *group);
 void end(void);
-/* Prints the reason why a group is left out. */
+/* Prints the reason why a group is skipped. */
 void skip(const char *group, const char *why);
 /* Reports an error, and continues. */
 void wrong(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -20,7 +20,8 @@ static int ask(struct fi_info *hints, struct fi_info **info)
 }
 
 /*
- * Other providers may be loaded: nothing is layered on percale, and the results have all attributes that an application reads.
+ * Other providers may be loaded, but no provider is layered on percale. The results have all attributes that an
+ * application reads.
  */
 static void offered(void)
 {

@@ -20,7 +20,7 @@
 struct options options = { .provider = "percale" };
 
 static const struct settings ways[] = {
-	/* Read directly: one queue on which no thread sleeps, and one thread. */
+	/* Endpoints that are read directly: one queue on which no thread sleeps, and one thread. */
 	{ .name = "direct", .av_type = FI_AV_MAP, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE },
 	/* With sleeping threads, two queues, sends that report on request, virtual addresses, provider keys, and counters. */
 	{ .name = "slept on", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_FD,

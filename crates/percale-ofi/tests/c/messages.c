@@ -22,7 +22,8 @@ static struct message incoming(struct pair *p, const struct message *sent, size_
 				 .context = context(R), .flags = FI_COMPLETION };
 }
 
-/* One message with these calls. A receive without a completion cannot be waited for; `visible` names one with a completion. */
+/* One message with these calls. The test cannot wait for a receive without a completion; `visible` is set if the
+ * receive has one. */
 static void exchange(struct pair *p, enum send_call send, enum receive_call receive, struct message *out, struct message *in,
 		     bool early, unsigned seed)
 {
@@ -38,7 +39,7 @@ static void exchange(struct pair *p, enum send_call send, enum receive_call rece
 			memset(out->buf, 0xee, out->len);
 	}
 	if (early) {
-		/* The message is in progress and, as far as the test can ensure, before its receive. */
+		/* The message is in progress and probably arrives before its receive is posted. */
 		if (p->b)
 			progress(p->b);
 		meet(p);
@@ -259,7 +260,7 @@ static void injecting(struct pair *p, bool tagged)
 	meet(p);
 }
 
-/* A receive from one peer does not take messages of others. The test uses an endpoint that also sends to itself. */
+/* A receive from one peer does not match messages of others. The test uses an endpoint that also sends to itself. */
 static void directed(struct pair *p, bool tagged)
 {
 	struct message own = { .tagged = tagged, .tag = 3, .context = context(R), .directed = true, .flags = FI_COMPLETION };

@@ -228,7 +228,7 @@ static void kinds_of_memory(void)
 				ANSWERS(0, fi_close(&mr->fid));
 			}
 		}
-		/* Host memory belongs to no device, whatever device the registration names. */
+		/* Host memory belongs to no device, so any device number is accepted. */
 		for (uint64_t device = 0; device < 3; device++) {
 			struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 571, .iface = FI_HMEM_SYSTEM };
 			attr.device.reserved = device * 0x123456789;

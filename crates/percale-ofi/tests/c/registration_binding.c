@@ -25,7 +25,7 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 	ANSWERS(expected, fi_cntr_read(c));
 }
 
-/* BIND-001, BIND-002, BIND-005: the writes of peers are counted, and nothing else. MR-070: bound objects are closed first. */
+/* BIND-001, BIND-002, BIND-005: only the writes of peers are counted. MR-070: bound objects are closed first. */
 static void counting(void)
 {
 	char *memory = pages(BYTES, 1), *elsewhere = pages(BYTES, 2);
@@ -216,7 +216,7 @@ static void refreshing(void)
 		CHECK(is_filled(w.a->in, BYTES, round), "stale bytes");
 		served(&w, BYTES, 831, place + BYTES);
 	}
-	/* Missing memory cannot be accessed, but can be later. */
+	/* Missing memory cannot be accessed until it is mapped and reported. */
 	MUST(mmap(place, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no hole");
 	ANSWERS(-FI_EFAULT, fi_mr_refresh(mr, NULL, 0, 0));
 	CHECK(try_read(&w, BYTES, 831, 64) != 0, "served before it was refreshed");

@@ -81,7 +81,7 @@ static void raw_keys(int taken)
 	key = mapped(&second);
 	ANSWERS(0, try_read(&w, second.base, key, 64));
 	CHECK(try_write(&w, second.base, key, 64, 1) != 0, "a right that the region does not give");
-	/* The key of a closed region is useless, and mapping it again does not help. */
+	/* The key of a closed region is invalid, even if it is mapped again. */
 	ANSWERS(0, fi_close(&other->fid));
 	refused(&w, second.base, key, memory, 1);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));

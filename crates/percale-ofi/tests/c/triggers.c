@@ -73,8 +73,8 @@ static ssize_t send_when(struct two *t, const void *buf, size_t len, struct fi_t
 }
 
 /*
- * Messages: none is sent below the threshold, then they are sent in the order of thresholds, with the contents that the buffers
- * have then.
+ * Messages: none is sent below the threshold, then they are sent in the order of thresholds, with the contents of the
+ * buffers at that time.
  */
 static void messages(struct two *t)
 {
@@ -182,8 +182,8 @@ static void canceled(struct two *t)
 }
 
 /*
- * The memory of a context belongs to the provider until the operation has completed or is cancelled. After that it belongs to
- * the client and is not accessed again when it is overwritten and freed, whatever its counter does (valgrind checks this).
+ * The memory of a context belongs to the provider until the operation has completed or is cancelled. After that it
+ * belongs to the client and the provider does not access it again, even if its counter changes (valgrind checks this).
  */
 static void given_back(struct two *t)
 {
@@ -557,7 +557,7 @@ static void no_devices(struct two *t)
 	fi_freeinfo(hints);
 }
 
-/* A message in each direction. A receive that was posted before the first trigger takes a later message. */
+/* A message in each direction. A receive that was posted before the first trigger matches a later message. */
 static void used(struct two *t)
 {
 	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(60)));

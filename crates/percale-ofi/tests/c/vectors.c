@@ -65,7 +65,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(1, fi_av_insert(av, &all[3], 1, &again, 0, NULL));
 	CHECK(type != FI_AV_TABLE || again == 4, "not the lowest unused index: %llu", (unsigned long long)again);
 	CHECK(fi_av_remove(av, &(fi_addr_t){ 0x123456 }, 1, 0) < 0, "removing nothing succeeds");
-	/* An invalid address fails alone, and FI_SYNC_ERR reports its error. */
+	/* Only the invalid address fails, and FI_SYNC_ERR reports its error. */
 	all[0] = address(100), all[1] = zero, all[2] = address(102);
 	ANSWERS(2, fi_av_insert(av, all, 3, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && errors[2] == 0, "%d %d %d", errors[0], errors[1], errors[2]);
@@ -73,7 +73,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	/* The indices of a table are known in advance; those of a map are not. */
 	ANSWERS(type == FI_AV_TABLE ? 1 : -FI_EINVAL, fi_av_insert(av, &(struct sockaddr_in[]){ address(103) }, 1, NULL, FI_MORE, NULL));
 	ANSWERS(0, fi_av_insert(av, all, 0, NULL, 0, NULL));
-	/* One of another family fails alone. */
+	/* Only the address of another family fails. */
 	all[0] = address(110), all[1] = address(111), all[1].sin_family = AF_INET6;
 	ANSWERS(1, fi_av_insert(av, all, 2, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && peers[1] == FI_ADDR_NOTAVAIL, "%d %d", errors[0], errors[1]);
@@ -140,7 +140,7 @@ static void text(struct room *room)
 	CHECK(fi_av_straddr(av, &a, buf, &len) == buf, "not the caller's buffer");
 	CHECK(strstr(buf, "127.0.0.1") && strstr(buf, "21234"), "%s", buf);
 	CHECK(len == strlen(buf) + 1, "%zu for %s", len, buf);
-	/* Truncated to the buffer, but with the full length returned. */
+	/* The text is truncated to the buffer, but the full length is returned. */
 	needed = len, len = sizeof(tiny);
 	memset(tiny, 'x', sizeof(tiny));
 	CHECK(fi_av_straddr(av, &a, tiny, &len) == tiny, "not the caller's buffer");
@@ -188,7 +188,7 @@ static void services(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* An unspecified type is that of the domain, and is returned. */
+/* An unspecified type is replaced by the domain's type, which is returned. */
 static void unspecified(struct room *room)
 {
 	struct fi_av_attr attr = { .type = FI_AV_UNSPEC };
@@ -216,7 +216,7 @@ static void receive_contexts(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* Nodes and services that are counted up (fi_av_insertsym). */
+/* Ranges of nodes and services (fi_av_insertsym). */
 static void symmetric(struct room *room)
 {
 	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_SYMMETRIC, .count = 4, .ep_per_node = 2 };
@@ -390,7 +390,7 @@ static void asynchronous(struct room *room)
 	CHECK(peers[0] == 0 && peers[2] == 2, "indices");
 	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[3] == FI_ADDR_NOTAVAIL, "failed addresses");
 	found(av, 2, &all[2]);
-	/* An insertion of which all addresses fail also has an end. */
+	/* The end of an insertion is also reported if all of its addresses fail. */
 	ANSWERS(0, fi_av_insert(av, &all[1], 1, peers, 0, context(2)));
 	ANSWERS(0, ended(eq, av, context(2), (uint64_t[]){ 0 }, 1));
 	/* Two insertions at a time, one of which calls a resolver. The indices follow the order of the calls. */
@@ -403,7 +403,7 @@ static void asynchronous(struct room *room)
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, more, 0, context(5)));
 	ANSWERS(4, ended(eq, av, context(5), NULL, 0));
 	CHECK(more[3] == 7, "%llu", (unsigned long long)more[3]);
-	/* AV-057: an insertion of no addresses also has an end. */
+	/* AV-057: the end of an insertion of no addresses is also reported. */
 	ANSWERS(0, fi_av_insert(av, all, 0, more, 0, context(8)));
 	ANSWERS(0, ended(eq, av, context(8), NULL, 0));
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, more, 0, context(9)));

@@ -26,7 +26,8 @@ static void receive_it(struct two *two)
 }
 
 /*
- * The two endpoints connect first: that needs progress at both ends, and a wait at one of them makes no progress at the other.
+ * The two endpoints connect first, because connecting needs progress at both ends, and a wait at one end makes no
+ * progress at the other.
  */
 static void introduce(struct two *two)
 {
@@ -241,7 +242,7 @@ static void read_nothing(struct two *two)
 	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
 }
 
-/* Threads that sleep on a counter's descriptor or on a wait set are woken up, whatever calls the client serializes. */
+/* Threads that sleep on a counter's descriptor or on a wait set are woken up at every threading level. */
 static void sleeping_at_counters(enum fi_threading threading, bool region, bool set)
 {
 	struct settings this = how;

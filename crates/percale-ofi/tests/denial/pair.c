@@ -1,8 +1,8 @@
 /*
- * One of two processes that exchange messages and access each other's memory through libfabric, while the system rejects one of
- * its calls. It communicates with its test by lines: it writes "address HEX" and reads the peer's address, writes "half" and
- * reads a line, and at last writes "works" or "error TEXT".
- * DENY is "NUMBER WHICH ERROR WHEN", SPACE is "BYTES WHEN" (see percale_conformance::denial), or they are not set.
+ * One of two processes that exchange messages and access each other's memory through libfabric, while the system
+ * rejects one of its calls. It communicates with its test by lines: it writes "address HEX" and reads the peer's
+ * address, writes "half" and reads a line, and finally writes "works" or "error TEXT". DENY is "NUMBER WHICH ERROR
+ * WHEN", SPACE is "BYTES WHEN" (see percale_conformance::denial), or they are not set.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -44,7 +44,7 @@ static _Noreturn void failed(const char *what, const char *why)
 {
 	printf("error %s: %s\n", what, why);
 	fflush(stdout);
-	/* As in a program that returns from main, the system closes all open objects. */
+	/* The system closes all open objects, as for a program that returns from main. */
 	_exit(0);
 }
 
@@ -213,7 +213,7 @@ static void open_all(void)
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV;
 	MUST(fi_getinfo(FI_VERSION(1, 15), "127.0.0.1", "0", FI_SOURCE, hints, &info));
 	fi_freeinfo(hints);
-	/* The provider is loaded by now. Without space for it, libfabric would have no provider. */
+	/* The provider is loaded here. If the limit were set before, libfabric could not load it. */
 	limit_space("start");
 	MUST(fi_fabric(info->fabric_attr, &fabric, NULL));
 	MUST(fi_domain(fabric, info, &domain, NULL));

@@ -169,7 +169,7 @@ bool requested(struct world *w)
 	if (!listen_here(w, &m))
 		return false;
 	ask(w, &m);
-	/* Never read, or only peeked at. */
+	/* The request is never read, or only peeked at. */
 	if (way == 0)
 		return true;
 	if (way == 1) {

@@ -1,4 +1,4 @@
-/* Triggered operations and deferred work that has begun, that waits, and that never begins. */
+/* Triggered operations and deferred work: work that has started, work that waits, and work that never starts. */
 #include "walk.h"
 
 static struct fid_cntr *counters[2];
@@ -14,7 +14,7 @@ static void flush(struct world *w)
 
 static void queue_work(struct world *w, struct side *s, int kind, bool later)
 {
-	/* The work belongs to the provider until it is flushed, whatever objects are closed in the meantime. */
+	/* The work belongs to the provider until it is flushed, even if objects are closed in the meantime. */
 	const int always = new_part(w);
 	struct fi_deferred_work *work = (void *)lend(w, always, sizeof(*work));
 	void *op = lend(w, always, sizeof(struct fi_op_compare_atomic));

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Each call must return, whatever its result is. */
+/* Each call must return, with any result. */
 static void use_inherited(struct world *w)
 {
 	static char memory[100];

@@ -101,7 +101,7 @@ static void bindings(struct world *w, struct fid_domain *domain)
 	close_if_opened(left[1]);
 }
 
-/* A scalable endpoint has one vector, and no rejected one. */
+/* A scalable endpoint uses one vector. A rejected vector is not in use. */
 static void scalable_bindings(struct world *w, struct fid_domain *domain)
 {
 	struct fi_av_attr table = { .type = FI_AV_TABLE };

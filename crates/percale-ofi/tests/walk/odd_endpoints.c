@@ -123,7 +123,7 @@ static void connections(struct world *w, struct fid_ep *ep)
 
 	ep->cm->getpeer(ep, peer, &length);
 	ep->cm->getpeer(ep, little, &two);
-	/* For an endpoint without connections, or too late for a connected one. */
+	/* These calls are for an endpoint without connections, or are too late for a connected one. */
 	if (find(w, ep)->fid->fclass != FI_CLASS_EP || w->info->ep_attr->type != FI_EP_MSG) {
 		CHECK(ep->cm->connect(ep, &nowhere, NULL, 0) != 0, "connected");
 		CHECK(ep->cm->accept(ep, NULL, 0) != 0, "accepted");

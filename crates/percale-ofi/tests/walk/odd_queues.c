@@ -74,7 +74,7 @@ void odd_queue(struct fid_cq *cq, enum fi_cq_format format)
 	fi_cq_sread(cq, entry, 1, NULL, 0);
 	STRERROR(cq->ops->strerror, cq);
 	wait_object(&cq->fid);
-	/* For devices. libfabric 2.x calls this entry without a check for null. */
+	/* This entry is for devices. libfabric 2.x calls it without a check for null. */
 	if (has_entry(cq->ops, 7)) {
 		int (*export)(struct fid_cq *, uint64_t, void *) = entry_of(cq->ops, 7);
 		CHECK(export(cq, 0, NULL) != 0, "exported to nowhere");
@@ -105,7 +105,7 @@ void read_event(struct fid_eq *eq)
 		fi_freeinfo(entry->info);
 	}
 	if (got == -FI_EAVAIL) {
-		/* Before 1.5 these fields are only written. Since then they are the caller's buffer. */
+		/* Before 1.5 these fields are only written. Since 1.5 they describe the caller's buffer. */
 		if (setting.api >= FI_VERSION(1, 5)) {
 			error->err_data = sometimes() ? NULL : data;
 			error->err_data_size = error->err_data ? below(4) : 0;

@@ -77,7 +77,7 @@ static struct fid_ep *open_bound(struct world *w, struct fid_av *av, struct fid_
 	return ep;
 }
 
-/* Closing the last of the two releases what both used. */
+/* Closing the last of the two releases the endpoint that both use. */
 static void alias_closed_at_once(void)
 {
 	struct world w;

@@ -134,7 +134,8 @@ struct object {
 	/* Objects that must not be closed before this one: its parent and the objects that it is bound to. */
 	struct object *uses[8];
 	/*
-	 * The objects of one endpoint (aliases) share one number. Its memory belongs to the program again when all are closed.
+	 * The objects of one endpoint (aliases) share one number. Their memory belongs to the program again when all are
+	 * closed.
 	 */
 	int part;
 	bool closed;

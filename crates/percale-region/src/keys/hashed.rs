@@ -3,14 +3,14 @@
 //!
 //! A line is in the slot given by the hash of its key (its *home slot*), or in the next free slot after it. At least
 //! half of the slots are free (three quarters in a small table), so a line is near its home slot. Only one thread at a
-//! time writes, under the table's lock.
+//! time writes, and holds the table's lock.
 //!
 //! 1. A line contains its key, so a reader never uses the wrong line.
-//! 2. A reader that does not find a key accepts this result only if nothing was removed meanwhile, because a removal
-//!    moves other lines. Otherwise the reader starts again. (See the loom models.)
+//! 2. A reader that does not find a key accepts this result only if nothing was removed in the meantime, because a
+//!    removal moves other lines. Otherwise the reader starts again. (See the loom models.)
 //! 3. A table that becomes too small is copied to one of twice the size. A reader that still uses the old table finds
 //!    every key that was there when it started, because the old table does not change after the copy. Old tables are
-//!    kept: all together they are no larger than the current one.
+//!    kept. All together they are no larger than the current one.
 
 use std::sync::OnceLock;
 
@@ -48,13 +48,13 @@ impl Default for Hashed {
 }
 
 /// Returns the hash of a key. It does not resist keys that are chosen to collide. Peers cannot choose such keys,
-/// because they register nothing here.
+/// because they cannot register anything here.
 #[inline]
 pub(super) const fn hash(key: u64) -> u64 {
     (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A table. Its length is a power of two.
+/// A table, whose length is a power of two.
 #[derive(Clone, Copy, Debug)]
 struct Table<'a> {
     lines: &'a [Line],
@@ -140,7 +140,7 @@ impl Hashed {
     }
 
     /// Checks an access with this key like [`Line::check_open`]. Returns `None` if the line is not in its home slot, or
-    /// for the reasons given there.
+    /// for the reasons of [`Line::check_open`].
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -157,7 +157,8 @@ impl Hashed {
         let before = self.changes.load(Ordering::Acquire);
         let table = self.table();
         let mut at = table.home(key);
-        // Makes no more steps than the length of the table, because concurrent changes could keep a reader in the loop.
+        // Makes at most as many steps as the length of the table, because concurrent changes could keep a reader in the
+        // loop.
         for _ in 0..table.lines.len() {
             let Some(line) = table.lines.get(at) else { return Err(()) };
             if line.may_be(key) {
@@ -182,7 +183,7 @@ impl Hashed {
         self.first(key).is_some_and(Line::was_free)
     }
 
-    /// Adds a key that is not in the table, which then has `live` keys. Returns false if there is no room.
+    /// Adds a key that is not in the table. After that the table has `live` keys. Returns false if there is no room.
     #[must_use]
     #[inline]
     pub(super) fn insert(&self, said: &Said, live: usize) -> bool {

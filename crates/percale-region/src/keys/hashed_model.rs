@@ -1,4 +1,4 @@
-//! Loom models of the hash table: one thread changes it, another one reads it.
+//! Loom models of the hash table, in which one thread changes it and another one reads it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -32,8 +32,8 @@ fn twins() -> [u64; 2] {
     std::array::from_fn(|_| keys.next().unwrap())
 }
 
-/// A key that stays in the table is found, or the reader tries again, while a key before it is removed (so that its
-/// line is moved) and a third key is added.
+/// A key that stays in the table is found, or the reader tries again, while a key before it is removed (so that the
+/// line of the first key is moved) and a third key is added.
 #[test]
 fn loom_lookup_never_misses_a_present_key() {
     bounded().check(|| {

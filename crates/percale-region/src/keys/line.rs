@@ -1,7 +1,7 @@
 //! The rights and the range of a key, in one cache line that is read without a lock.
 //!
 //! A line is written under the table's lock. It has a sequence number, which is odd while the line is being written. A
-//! reader compares the number before and after: if it is the same and even, all values that were read are from one
+//! reader compares the number before and after. If it is the same and even, all values that were read are from one
 //! write (a sequence lock; its loom model is below). Lines never move and are not freed before their table is, so in
 //! the worst case a reader finds that a line now has another key.
 
@@ -13,14 +13,14 @@ use crate::via::{Through, Via};
 const OWNED: u32 = 1 << 31;
 /// Set if the line has a key.
 const LIVE: u32 = 1 << 30;
-/// Set if accesses may arrive through one endpoint only.
+/// Set if accesses may arrive only through one endpoint.
 const ENDPOINT: u32 = 1 << 29;
-/// Set if accesses may arrive from one peer only.
+/// Set if accesses may arrive only from one peer.
 const PAIR: u32 = 1 << 28;
 /// Set if no accesses are admitted.
 const NOBODY: u32 = 1 << 27;
 
-/// Folds an authority to 32 bits.
+/// Reduces an authority to 32 bits.
 #[inline]
 const fn fold(authority: u64) -> u32 {
     (authority ^ authority >> 32) as u32
@@ -53,7 +53,7 @@ pub(super) struct Line {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// The content of a line at one moment.
+/// The content of a line at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     what: u32,
@@ -108,7 +108,7 @@ impl Said {
         self.key
     }
 
-    /// The row of the region that has the key.
+    /// Returns the row of the region that has the key.
     #[inline]
     pub(super) const fn row(&self) -> u32 {
         self.row
@@ -131,8 +131,8 @@ impl Said {
         self.what & LIVE != 0 && self.key == key
     }
 
-    /// Returns whether an access of this origin is admitted. Compares only the fold of the authority; the region itself
-    /// compares the whole value.
+    /// Returns whether an access of this origin is admitted. Compares only 32 bits that are computed from the
+    /// authority. The region itself compares the whole value.
     #[inline]
     pub(super) const fn admits(&self, via: Via) -> bool {
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
@@ -180,7 +180,7 @@ impl Line {
         self.key.load(Ordering::Relaxed) == key
     }
 
-    /// Returns whether the line was free at some moment.
+    /// Returns whether the line was free at some time during the call.
     #[inline(always)]
     pub(super) fn was_free(&self) -> bool {
         self.what.load(Ordering::Relaxed) & OWNED == 0
@@ -294,7 +294,7 @@ mod model {
         Said::live(number, Access::REMOTE_READ, (number, number), through)
     }
 
-    /// A reader of a line gets only values of one write.
+    /// A reader of a line reads only values from a single write.
     #[test]
     fn loom_line_reads_are_not_torn() {
         let mut bounded = loom::model::Builder::new();

@@ -1,7 +1,7 @@
-//! The lines of a domain's keys. They are found without a lock, with about one cache miss if there are a million.
+//! The lines of a domain's keys. They are found without a lock, with about one cache miss if there are a million lines.
 //!
-//! A window's line is found by its index, a region's line by the hash of its key ([`hashed`](super::hashed)). The
-//! region or window of a line is behind a separate lock, which is never held for long. A reader that gets the region
+//! A window's line is found by its index, a region's line by the hash of its key ([`hashed`](super::hashed)). A
+//! separate lock, which is never held for long, protects the region or window of a line. A reader that gets the region
 //! compares its key, because the row may have been reused since the line was read.
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -37,7 +37,7 @@ struct WindowRow {
     cell: Slot<Cell>,
 }
 
-/// The lines of a domain's keys, found without a lock.
+/// The lines of a domain's keys, which are found without a lock.
 #[derive(Debug, Default)]
 pub struct Lines {
     origin: Origin,
@@ -46,7 +46,7 @@ pub struct Lines {
     regions: Rows<Slot<Registered>>,
 }
 
-/// The allocation of the rows of regions. Protected by the table's lock.
+/// The allocation of the rows of regions. The table's lock protects it.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     free: Vec<u32>,
@@ -61,7 +61,8 @@ pub(super) enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Returns the region that is there now, which may differ from the one at the time when the line was read.
+    /// Returns the region that is there at the moment, which may differ from the region at the time when the line was
+    /// read.
     #[inline]
     pub(super) fn region(self) -> Option<Arc<Registered>> {
         match self {
@@ -119,7 +120,7 @@ impl Lines {
         Ok(said.map(|said| make(&said, self.owner(&said))))
     }
 
-    /// Returns the location of the region of a key.
+    /// Returns the location of the region that has a key.
     #[inline]
     pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
         Owner::Region(&self.regions, said.row())
@@ -229,7 +230,8 @@ mod tests {
         owner.region().is_some_and(|region| region.key == key)
     }
 
-    /// Adds and removes random keys, and compares with a set. Another thread always finds the keys that stay.
+    /// Adds and removes random keys, and compares the result with a set. Another thread always finds the keys that
+    /// stay.
     ///
     /// Requirements: KEY-004, MR-032.
     #[test]

@@ -1,12 +1,12 @@
-//! A domain's regions and windows by key, in one name space.
+//! The regions and windows of a domain, which are found by keys from one name space.
 //!
 //! Keys have 64 bits. The keys of windows have an upper half that each domain chooses at random. Within that half a
 //! window owns all 256 keys of its index, from allocation to deallocation. A region may have any other key. An index is
 //! assigned to a window only if no region has one of its keys. Keys that the domain chooses for regions never have the
 //! upper half of windows.
 //!
-//! There is one lock, which registration, bind and close take; accesses that the target executes find their keys without it
-//! ([`lines`]). Memory that was dropped while peers still accessed it is [`parked`](super::parked).
+//! There is one lock, which registration, bind and close take. Accesses that the target executes find their keys
+//! without it ([`lines`]). Memory that was dropped while peers still accessed it is [`parked`](super::parked).
 
 mod hashed;
 mod line;
@@ -83,7 +83,7 @@ impl Table {
 }
 
 impl Keys {
-    /// An empty table of a domain that this process opened.
+    /// Creates an empty table of a domain that this process opened.
     #[inline]
     pub fn new(revoke_timeout: Duration, process: Process) -> Self {
         let (lines, local) = (Lines::default(), LocalKeys::default());
@@ -97,8 +97,8 @@ impl Keys {
         self.revoke_timeout
     }
 
-    /// Returns whether this is the process of the domain, and not a fork of it. The locks of the table are taken only
-    /// in that process.
+    /// Returns whether this is the process of the domain, and not a forked child of it. The locks of the table are
+    /// taken only in that process.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
@@ -112,7 +112,7 @@ impl Keys {
             Some(said) => admitted(&said, self.lines.owner(&said)),
             None => self.lines.find(key, admitted).flatten(),
         };
-        // The row may belong to another key now. In this case this key has been removed.
+        // The row may belong to another key in the meantime. In this case this key has been removed.
         found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 
@@ -129,7 +129,9 @@ impl Keys {
     #[inline(never)]
     fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         if !self.is_here() {
-            return Err(Refusal::Key); // At the fork a line may have been partly written, and in the child it would stay so.
+            // At the time of the fork a line may have been partly written, and in the child it would stay partly
+            // written.
+            return Err(Refusal::Key);
         }
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
             true => said.check(address, len, wanted),
@@ -150,7 +152,7 @@ impl Keys {
         }
         self.free_parked();
         let len = memory.len() as u64;
-        // The address of every byte must fit into 64 bits. The end of the last byte may be 2^64.
+        // The address of every byte must fit into 64 bits. The address after the last byte may be 2^64.
         if terms.base.checked_add(len.saturating_sub(1)).is_none() {
             return Err(RegisterError::Range);
         }
@@ -190,7 +192,8 @@ impl Keys {
                 None => self.random_key()?,
             };
             if table.windows.owns(key) {
-                return Err(RegisterError::KeyTaken(key)); // The caller chose this key: the domain itself never chooses a window's key.
+                // The application chose this key: the domain itself never chooses a window's key.
+                return Err(RegisterError::KeyTaken(key));
             }
             if !self.lines.has_region(key) {
                 region.key = key;
@@ -240,7 +243,7 @@ impl Keys {
         self.local.find(key, address, len, written)
     }
 
-    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with a special meaning (KEY-004).
+    /// Chooses a key that cannot be guessed. The key is never a window's key or a value with a special meaning.
     ///
     /// Draws [`DRAWN`] random keys and takes the first one with a free home slot, so that a lookup finds it there
     /// without searching. This gives less than one bit of information to an attacker that guesses keys, because at
@@ -274,13 +277,14 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// Returns the key that peers use for a window, given its lower half, which the domain uses.
+    /// Returns the key that peers use for a window. The argument is the lower half, by which the domain identifies the
+    /// key.
     #[inline]
     pub const fn long_key(&self, key: u32) -> u64 {
         self.lines.origin().long(key)
     }
 
-    /// Returns the lower half of a window's key, or `None` if this is not a window's key.
+    /// Returns the lower half of a window's key, or `None` if the key is not a window's key.
     #[inline]
     pub fn short_key(&self, key: u64) -> Option<u32> {
         self.lines.origin().short(key)
@@ -355,8 +359,8 @@ impl Keys {
     ) -> Result<(), CloseError<()>> {
         let look = || {
             self.free_parked();
-            // Must be before the check whether a window is bound: a window that is parked now stays parked until it is
-            // freed.
+            // This must precede the check whether a window is bound: a window that is parked at this time stays parked
+            // until it is freed.
             let parked = self.parked.windows_on(region);
             match region.windows.close() {
                 true => Some(Ok(())),
@@ -368,7 +372,8 @@ impl Keys {
     }
 }
 
-/// A table without a domain that holds one region, with this key, which peers may read; and that region's memory, which has to live as long.
+/// Returns a table without a domain. It contains one region, with this key, which peers may read. The memory of the
+/// region has to live as long as the table.
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc<Keys>, Buffer)> {
     let mut memory = memory.into();
@@ -394,6 +399,6 @@ mod tests {
         let regions = (0..3000).map(register).collect::<Vec<_>>();
         let glanced = |region: &&Arc<Registered>| keys.lines.glance(region.key()).is_some();
         let found = regions.iter().filter(glanced).count();
-        assert!(found > 2950, "{found} of 3,000"); // Without this choice about 2,600 would be.
+        assert!(found > 2950, "{found} of 3,000"); // Without this choice about 2,600 would be found.
     }
 }

@@ -1,4 +1,4 @@
-//! A table of rows that never move: they are allocated when needed, and live as long as the table.
+//! A table of rows that never move. They are allocated when they are needed, and live as long as the table.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,5 @@
-//! The choice between several connections of two incarnations. The functions have no side effects and decide only from
-//! the state of one endpoint.
+//! The choice between several connections of two incarnations. The functions have no side effects and use only the
+//! state of one endpoint.
 //!
 //! An initiator *claims* a connection when it receives an accepting verdict and no other connection takes precedence.
 //! From then on it rejects calls of the peer. If two endpoints with incarnations i < b call each other at the same
@@ -79,17 +79,17 @@ pub(super) enum Reply {
     Aliased,
     /// Wait for the other connection.
     Wait,
-    /// The peer is temporarily unable to accept: try again later, and report this error if that never succeeds.
+    /// The peer is temporarily unable to accept. Try again later, and report this error if no attempt succeeds.
     Later(ConnectError),
     /// Try again at once, and request that the peer give up this connection.
     Reset(Token),
-    /// Send a query whether the endpoint that answered is the peer of the established connection.
+    /// Query whether the endpoint that answered is the peer of the established connection.
     Ask,
     /// Give up.
     Fail(ConnectError),
 }
 
-/// Decides about a call with the hello `hello`, which is not from this endpoint itself.
+/// Decides about a call with this hello. The call is not from this endpoint itself.
 pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
     match (knows.held, caller) {
         (Some(Stands { token, .. }), Whereabouts::Met)
@@ -165,8 +165,8 @@ pub(super) enum Asked {
     Later(ConnectError),
 }
 
-/// Decides by the answer of the endpoint that was called. `holds` is true if the endpoint has proved that it is the
-/// peer of the established connection.
+/// Decides according to the answer of the endpoint that was called. `holds` is true if the endpoint has proved that it
+/// is the peer of the established connection.
 pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked {
     match (holds, held) {
         (true, _) => Asked::Aliased,
@@ -270,7 +270,8 @@ mod tests {
     #[derive(Debug)]
     struct Model {
         sides: [Side; 2],
-        /// For each call number: the initiator, the queue to the acceptor, the queue to the initiator.
+        /// For each call, the initiator, the queue to the acceptor and the queue to the initiator. The index is the
+        /// call number.
         calls: Vec<(usize, VecDeque<Message>, VecDeque<Message>)>,
     }
 
@@ -420,7 +421,7 @@ mod tests {
                 model.sides[side].wanted = true;
                 model.start(side);
             }
-            // All messages arrive eventually. Retries come last, as timers do.
+            // All messages arrive eventually. Retries are made last, because they wait for timers.
             for round in 0.. {
                 prop_assert!(round < 100, "does not settle: {model:?}");
                 let mut moved = true;

@@ -1,4 +1,4 @@
-//! The commands that endpoints, and the threads that create queue pairs, send to the service thread, and the command
+//! The commands that endpoints and the threads that create queue pairs send to the service thread, and the command
 //! queue.
 
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ pub(super) enum Command {
         endpoint: u64,
         serial: u64,
     },
-    /// Sent by a thread that creates queue pairs, not by an endpoint: its result.
+    /// The result of a thread that creates queue pairs.
     Paired {
         setup: u64,
         number: u64,
@@ -68,7 +68,7 @@ pub(super) struct Shared {
     pub(super) wake: EventDescriptor,
     /// The process in which the thread runs.
     process: Process,
-    /// The next unused number, for endpoints and everything else that the thread keeps.
+    /// The next unused number, for endpoints and all other objects of the thread.
     next: AtomicU64,
 }
 
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// A guard that exists as long as the thread, however the thread ends.
+/// A guard that exists as long as the thread. It is dropped no matter how the thread ends.
 pub(super) struct Running(pub(super) Arc<Shared>);
 
 impl Drop for Running {

@@ -1,9 +1,10 @@
 //! The progress of a connection being made: handles its events and determines the next step.
 //!
-//! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, and then from the start again.
-//! Stages of an acceptor: talking (possibly with a meeting at the same time) → established; or draining, if its last
-//! message has to arrive. Before the acceptor decides, a prober may check whether the caller is at its address. A
-//! set-up is removed from the table while it is processed, so that decisions see only the *other* set-ups.
+//! Stages of an initiator: connecting → talking → (meeting) → established. If it has to wait, it starts again after
+//! that. Stages of an acceptor: talking (possibly with a meeting at the same time) → established. If the acceptor fails
+//! but its last message has to arrive, the last stage is draining. Before the acceptor decides, a prober may check
+//! whether the caller is at its address. A set-up is removed from the table while it is processed, so that decisions
+//! see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ impl Reactor {
         self.restart(id, setup);
     }
 
-    /// Calls the peer of an initiator, from the first step.
+    /// Starts or restarts the set-up of an initiator, from the first step.
     pub(super) fn restart(&mut self, id: u64, mut setup: Setup) {
         let result = self.dial(id, &mut setup);
         self.wake_at(setup.due, id);
@@ -134,8 +135,8 @@ impl Reactor {
                 Ok(true) => {
                     setup.stage = Stage::Talking;
                     if let Side::Initiator(attempt) = &setup.side {
-                        // The host has accepted the connection. The process now has time to answer, as long as the host
-                        // is reachable.
+                        // The host has accepted the connection. The process may now use the rest of the attempt's time
+                        // to answer, as long as the host is reachable.
                         if let Some(Err(error)) =
                             setup.tcp.as_ref().map(|socket| watch_host(socket, attempt.timeouts.host))
                         {
@@ -165,8 +166,8 @@ impl Reactor {
                 Ok(false) => return Next::Stay,
                 Err(errno) => return Next::Fail(setup.socket_error("sendto", errno)),
             }
-            // The meeting may have been confirmed, and the initiator may have closed TCP right after that, so check the
-            // meeting first.
+            // The meeting may have been confirmed, and the initiator may have closed TCP immediately afterwards, so
+            // check the meeting first.
             if setup.tcp.is_none() && setup.meeting.is_none() {
                 return Next::Drop;
             }
@@ -255,8 +256,8 @@ impl Reactor {
         })
     }
 
-    /// Selects the context of a site that answers a call. If the wanted context does not exist, the site itself
-    /// answers, with a refusal. Contexts that do not accept connections still answer probes about their own calls.
+    /// Selects the context of a site that answers a call. If the wanted context does not exist, the site itself answers
+    /// with a refusal. Contexts that do not accept connections still answer probes about their own calls.
     fn answer_as(&self, setup: &mut Setup, context: u16, probes: bool) -> Result<Option<Event>, Next> {
         let listener = self.endpoints.get(&setup.listener).ok_or(Next::Drop)?;
         match (listener.opened.contexts, listener.members.get(&context)) {
@@ -274,8 +275,8 @@ impl Reactor {
         setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
     }
 
-    /// Handles the caller's hello at the acceptor. The claims in the hello apply only to the connection that the caller
-    /// requests, if it gets one, unless a call to the caller's address reaches the caller.
+    /// Handles the caller's hello at the acceptor. The acceptor uses the caller's statements about itself only for the
+    /// connection that the caller requests, unless a call to the caller's advertised address reaches the caller.
     fn greet(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
         if setup.refusal.is_none() && !setup.handshake.is_direct() {
             setup.refusal = Some(Why::NotItsAddress);
@@ -309,7 +310,8 @@ impl Reactor {
         if setup.refusal.is_none() && setup.at.is_some() { Err(Next::Prove) } else { self.decide(setup) }
     }
 
-    /// Answers a probe: whether this endpoint made a certain call, or whether it holds a connection with the caller.
+    /// Answers a probe, which asks whether this endpoint made a certain call, or whether it holds a connection with the
+    /// caller.
     fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> Next {
         let others = || self.setups.values().filter(|other| other.endpoint == setup.endpoint && other.is_initiator());
         let token = if setup.refusal.is_some() {
@@ -336,7 +338,7 @@ impl Reactor {
         let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
         let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeouts.host) else { return };
         let (side, hello) = (Side::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
-        // The caller itself waits no longer than this for its answer.
+        // The caller itself does not wait longer than this for its answer.
         let due = setup.due.min(Instant::now() + timeout / 2);
         let handshake = Handshake::new(true, &hello, None);
         let name = name_of_call(&peer.nonce, setup.ours.called);
@@ -349,8 +351,8 @@ impl Reactor {
         self.restart(number, prober);
     }
 
-    /// Decides about a call after the probe of its caller. `found` is whether the caller is at the address that it
-    /// advertises, or the reason why this could not be determined.
+    /// Decides about a call after the probe of its caller. `found` contains whether the caller is at the address that
+    /// it advertises, or the reason why this could not be determined.
     pub(super) fn proved(&mut self, caller: u64, found: Result<bool, ConnectError>) {
         let Some(mut setup) = self.setups.remove(&caller) else { return };
         setup.prober = None;
@@ -383,7 +385,7 @@ impl Reactor {
         let hello = setup.peer.clone().ok_or(Next::Drop)?;
         let knows = self.knows(setup, hello.incarnation).ok_or(Next::Drop)?;
         let call = match arbiter::call(&knows, &hello, setup.whereabouts) {
-            // A peer that lost the connection has closed its end of it. This side will notice that.
+            // A peer that lost the connection has closed its end of it, and this side will detect that.
             Call::AcceptInstead if self.holds(setup.endpoint, hello.incarnation) => Call::Busy,
             call => call,
         };
@@ -421,7 +423,7 @@ impl Reactor {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
-        // The caller is authenticated by now, and may be slow.
+        // The caller is authenticated by now, so it may be slow.
         if let Some(owner) = self.endpoints.get(&setup.endpoint) {
             setup.due = setup.due.max(Instant::now() + owner.opened.timeouts.process);
         }

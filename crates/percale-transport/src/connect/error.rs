@@ -41,7 +41,7 @@ pub enum ConnectError {
     #[error("{} has no descriptors left: raise its limit (ulimit -n) or use fewer peers",
         if *.peer { "the peer" } else { "this process" })]
     Descriptors {
-        /// True if the peer has none left, false if this process has none left.
+        /// Whether the peer has no descriptors left. If false, this process has none left.
         peer: bool,
     },
     /// The address has no such context, or the context is not open.
@@ -52,10 +52,10 @@ pub enum ConnectError {
         peer: SocketAddr,
         /// The context that was called.
         context: u16,
-        /// The context exists but is not open.
+        /// Whether the context exists but is not open.
         closed: bool,
     },
-    /// The two sides allow no common transport, or the only common one does not work.
+    /// No transport is allowed by both sides, or the only such transport does not work.
     #[error("no transport leads to the peer ({0}): allow another one on both sides")]
     NoTransport(String),
     /// An authorization key is used, and the call arrived at a different address than the one that was called.
@@ -64,7 +64,7 @@ pub enum ConnectError {
          authorization key name each peer by an address of its own"
     )]
     Relayed(SocketAddr),
-    /// The endpoint that answers contradicts itself about its identity.
+    /// The endpoint that answers sent contradictory information about its identity.
     #[error("{0} refused the connection: {1}")]
     Identity(SocketAddr, String),
     /// The peer closed the connection while it was being made.

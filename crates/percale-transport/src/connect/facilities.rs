@@ -1,7 +1,7 @@
-//! The list of system facilities that shared memory needs. Each is tested by performing the operation that a connection
+//! The list of system facilities that shared memory needs. Each is tested with the operation that a connection
 //! performs.
 //!
-//! TCP needs none of them.
+//! TCP does not need any of them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -22,9 +22,9 @@ use rustix::io::Errno;
 pub struct Facility {
     /// The description of the facility.
     pub name: &'static str,
-    /// Its system calls.
+    /// The system calls that it uses.
     pub calls: &'static str,
-    /// Whether it works here.
+    /// The result of the test on this system.
     pub result: io::Result<()>,
 }
 

@@ -1,4 +1,4 @@
-//! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
+//! The handshake over TCP as a state machine without I/O: its input is bytes, its output is bytes and events.
 //!
 //! The handshake stores what was exchanged so far. It does not decide about transports or duplicates. The owner of an
 //! acceptor receives [`Event::Wanted`], selects the identity that answers, receives [`Event::Hello`] and answers with a
@@ -7,8 +7,8 @@
 //! it has the key. The initiator sends its proof first, so that an unauthenticated client receives nothing against
 //! which it could test keys. Proofs cover the role, both hellos and, for the acceptor, the verdict. The hellos contain
 //! both nonces, both incarnations, the contexts, the address that the initiator advertises, and the called address as
-//! each side sees it. With a key both sides must see the same called address, so a third party that forwards the
-//! messages to another address, or back to the caller, gets no connection.
+//! each side sees it. With a key, both sides must see the same called address. So a third party that forwards the
+//! messages to another address, or back to the caller, does not get a connection.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -82,7 +82,7 @@ enum State {
     Offered,
     /// Acceptor: waits for the final message.
     Commit,
-    /// Waits for nothing more.
+    /// Does not wait for anything.
     Over,
 }
 
@@ -114,8 +114,8 @@ impl Handshake {
         }
     }
 
-    /// Returns the number of bytes that the next step needs. The caller must not read more from the stream. Returns 0
-    /// if the handshake waits for its owner.
+    /// Returns the number of bytes that the next step needs. The caller must not read more than that from the stream.
+    /// Returns 0 if the handshake waits for its owner.
     pub(super) fn wants(&self) -> usize {
         self.target().saturating_sub(self.input.len())
     }
@@ -258,7 +258,7 @@ impl Handshake {
             let mac = key.mac(&[ACCEPTOR, self.ours.as_bytes(), theirs.as_bytes(), bytes.covered()]);
             if !mac.finalize_verify(&bytes.mac) {
                 let unproved = Verdict::from_bytes(&bytes)?;
-                // This has only the effect of a closed connection: the call is repeated, and nothing else in the
+                // This has the same effect as a closed connection: the call is repeated, and nothing else in the
                 // message is used.
                 let lacks = (unproved.ruling, unproved.why) == (Ruling::Refuse, Why::Descriptors);
                 return Err(if lacks { ConnectError::Descriptors { peer: true } } else { ConnectError::Authorization });
@@ -300,15 +300,15 @@ impl Handshake {
         };
     }
 
-    /// Sends the end of this side's queue pair, or its error: as the initiator after a verdict for verbs, as the
-    /// acceptor after [`Event::Offered`].
+    /// Sends the end of this side's queue pair, or the error of creating it. The initiator calls this after a verdict
+    /// for verbs, the acceptor after [`Event::Offered`].
     pub(super) fn offer(&mut self, offered: &Offered) {
         self.output.extend_from_slice(OfferedBytes::of(offered).as_bytes());
         self.state = if self.initiator { State::Offered } else { State::Commit };
     }
 
     /// Returns the answer of an acceptor without descriptors to its caller: a whole hello and a refusal. The answer is
-    /// empty if the caller got an answer before, because it would interpret this one as something else.
+    /// empty if the caller has received an answer before, because it would misinterpret this one.
     pub(super) fn no_descriptors(&self) -> Vec<u8> {
         if !matches!(self.state, State::Prefix | State::Hello | State::Choosing) {
             return Vec::new();
@@ -351,7 +351,8 @@ pub(super) mod fuzz {
     /// The largest number of bytes that a side sends.
     const MOST: usize = HELLO_BYTES + size_of::<VerdictBytes>() + size_of::<Proof>() + size_of::<OfferedBytes>();
 
-    /// Feeds `bytes`, in pieces of sizes that the bytes themselves determine, to both roles, with and without a key.
+    /// Passes `bytes` to both roles, with and without a key, in pieces. The bytes themselves determine the sizes of the
+    /// pieces.
     pub(in super::super) fn drive(bytes: &[u8]) {
         for (initiator, key) in [(true, false), (true, true), (false, false), (false, true)] {
             let ours = hello(1, key);

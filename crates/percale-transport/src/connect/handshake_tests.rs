@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::fuzz::hello;
 use super::*;
 
-/// Transfers bytes in both directions until neither side has any. Returns both sides' last results.
+/// Transfers bytes in both directions until neither side has output. Returns the last results of both sides.
 fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<Event>, ConnectError>; 2] {
     let mut results = [Ok(None), Ok(None)];
     loop {
@@ -43,7 +43,7 @@ fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
     [side(0), side(1)]
 }
 
-/// Test cases 2 and 6 of RFC 4231: a short key, and a key that is longer than a block.
+/// Test cases 2 and 6 of RFC 4231 cover a short key and a key that is longer than a block.
 #[test]
 fn proofs_are_hmac_sha_256() {
     let mac = |key: &[u8], parts: &[&[u8]]| -> String {
@@ -140,7 +140,7 @@ proptest! {
         fuzz::drive(&bytes);
     }
 
-    /// A well-formed exchange with changed bytes: a side that has a key never accepts it.
+    /// A side that has a key never accepts a well-formed exchange with changed bytes.
     #[test]
     fn keyed_handshake_rejects_any_changed_byte(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
         let [mut a, mut b] = pair([Some("k"), Some("k")]);
@@ -159,7 +159,7 @@ proptest! {
         }
     }
 
-    /// Mutated valid hellos test more code than random bytes.
+    /// Mutated valid hellos reach more code than random bytes.
     #[test]
     fn mutated_handshakes_end_only_their_connection(
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,

@@ -61,7 +61,7 @@ impl Listeners {
         Ok(Self { tcp: Some(tcp), unix: unix.and_then(meeting_place), address, explanation })
     }
 
-    /// Creates the listeners of a context. Its TCP calls arrive at the listener of its site.
+    /// Creates the listeners of a context. TCP calls for the context arrive at the listener of its site.
     pub(super) fn of_context(address: SocketAddr, explanation: String, unix: Option<&Incarnation>) -> Self {
         Self { tcp: None, unix: unix.and_then(meeting_place), address, explanation }
     }
@@ -126,14 +126,15 @@ pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSoc
     })
 }
 
-/// Returns whether a call waits at a listener. (Without free descriptors `accept4` fails in either case.)
+/// Returns whether a call waits at a listener. `accept4` cannot be used for this: it fails in either case if there are
+/// no free descriptors.
 pub(super) fn is_called(listener: &ProcessSocket) -> bool {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    // If that cannot be determined, assume that one waits.
+    // If this cannot be determined, assume that a call waits.
     uninterrupted(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).map_or(true, |ready| ready > 0)
 }
 
-/// Tests whether calls can be accepted at a listener. If a call has already arrived, it is closed, and the caller tries
+/// Tests whether calls can be accepted at a listener. If a call has already arrived, it is closed, and its caller tries
 /// again.
 fn can_accept(listener: &ProcessSocket) -> io::Result<()> {
     match accept(listener) {

@@ -1,4 +1,5 @@
-//! The credentials of the process at the other end of a Unix socket, and the descriptor that becomes readable when that process has ended.
+//! The credentials of the process at the other end of a Unix socket, and the descriptor that becomes readable when that
+//! process has ended.
 
 #![expect(unsafe_code, reason = "getsockopt for two options that rustix lacks; each block states its own reason")]
 
@@ -17,7 +18,7 @@ use crate::system::process_socket::ProcessSocket;
 /// The kernel's information about the process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// The process id in the pid namespace of this process; 0 if it is not visible there.
+    /// The process id in the pid namespace of this process, or 0 if it is not visible there.
     pub(super) pid: i32,
     /// The effective user of the process when it connected or began to listen.
     pub(super) uid: u32,

@@ -1,8 +1,8 @@
 //! The mailbox through which the service thread reports events to an endpoint.
 //!
 //! A mailbox is a locked list, a flag that its owner can read at almost no cost, and a function that wakes up the
-//! owner. The flag is set after the push and cleared under the lock, so a notice is never missed. At worst the owner
-//! takes the lock and finds nothing.
+//! owner. The flag is set after the push and cleared under the lock, so no notice is missed. At worst the owner takes
+//! the lock and finds the list empty.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ pub struct PeerIdentity {
     pub context: u16,
     /// Whether a call to that address reached this peer. If not, the peer only claims to have the address.
     pub proven: bool,
-    /// The process id of the peer in the namespace of this process, or 0 if it is not visible. Available only over
-    /// shared memory.
+    /// The process id of the peer in the namespace of this process, or 0 if it is not visible. It is available only
+    /// over shared memory.
     pub pid: i32,
-    /// The user of the peer: reported by the kernel over shared memory, otherwise by the peer itself.
+    /// The user of the peer. Over shared memory the kernel reports it, otherwise the peer itself.
     pub uid: u32,
     /// Whether the peer claims to run on the same kernel.
     pub host_local: bool,
@@ -41,7 +41,7 @@ pub struct PeerIdentity {
 /// The parts of the local endpoint's doorbell that connection set-up needs.
 pub trait LocalBell: Send + Sync {
     /// Returns the sealed memory of the doorbell page, and the eventfd through which peers wake up the endpoint.
-    /// Returns `None` if peers cannot ring it: then the endpoint has no shared memory.
+    /// Returns `None` if peers cannot ring the doorbell. In this case the endpoint does not use shared memory.
     fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]>;
     /// Reserves a bit for one peer. Returns `None` if all are in use. The link releases the bit when it is dropped.
     fn allocate(&self) -> Option<u32>;
@@ -52,7 +52,7 @@ pub trait LocalBell: Send + Sync {
     /// # Errors
     /// The error of the system call.
     fn make_pair(&self) -> std::io::Result<OwnedFd>;
-    /// Maps the memory of a pair and the page of a peer for a link. Returns `None` if the link has to do that.
+    /// Maps the memory of a pair and the page of a peer for a link. Returns `None` if the link has to map them itself.
     ///
     /// # Errors
     /// The error of the system call.
@@ -73,15 +73,15 @@ pub struct ShmParts {
     pub side: usize,
     /// The sealed memory with both rings.
     pub pair: OwnedFd,
-    /// The bit of the local doorbell that the peer sets. The link now has to release it.
+    /// The bit of the local doorbell that the peer sets. The link has to release it.
     pub my_bit: u32,
     /// The sealed memory of the peer's doorbell page.
     pub peer_bell: OwnedFd,
-    /// The mappings of the pair and the page, if they are already mapped.
+    /// The mappings of the pair and the page, if they are already mapped, otherwise `None`.
     pub mappings: Option<Mappings>,
     /// The eventfd that wakes up the peer.
     pub peer_event: OwnedFd,
-    /// The bit of the peer's doorbell that this side sets. Not checked against the page's size.
+    /// The bit of the peer's doorbell that this side sets. It was not checked against the size of the page.
     pub peer_bit: u32,
     /// The Unix socket (SOCK_SEQPACKET, non-blocking).
     pub control: ProcessSocket,
@@ -93,7 +93,7 @@ pub struct ShmParts {
     pub process: Arc<PeerProcess>,
 }
 
-/// An established connection, for which no link was created yet.
+/// An established connection for which no link was created yet.
 #[derive(Debug)]
 pub enum Made {
     /// A connection over shared memory.
@@ -101,8 +101,8 @@ pub enum Made {
     /// A connection over TCP. The socket is non-blocking with TCP_NODELAY, and the next bytes to read are the peer's
     /// first frame.
     Tcp(ProcessSocket),
-    /// A connection over connected queue pairs, and the TCP connection over which the two sides did the handshake. The
-    /// end of the TCP connection means that the peer has ended.
+    /// A connection over connected queue pairs, and the TCP connection over which the two sides did the handshake. If
+    /// the TCP connection ends, the peer has ended.
     Verbs(Box<Wire>, ProcessSocket),
 }
 
@@ -139,8 +139,8 @@ pub enum Notice {
         /// The incarnation that was reached.
         incarnation: Incarnation,
     },
-    /// An established connection has ended: its peer has ended, closed it, or lost it. Data that arrived before can
-    /// still be received from the link.
+    /// An established connection has ended: its peer has ended, closed it, or lost it. Data that arrived before that
+    /// can still be received from the link.
     Dead {
         /// The connection.
         serial: u64,
@@ -187,8 +187,8 @@ impl fmt::Debug for Mailbox {
 
 impl Mailbox {
     /// Creates an empty mailbox. `wake` is called whenever a notice has arrived, and must not block. If `wake` executes
-    /// a sequentially consistent fence, a thread that reads after a later sequentially consistent fence of its own sees
-    /// everything that was stored before the fence in `wake`.
+    /// a sequentially consistent fence, a thread that executes such a fence later and then reads sees everything that
+    /// was stored before the fence in `wake`.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake: Box::new(wake) })
     }
@@ -214,7 +214,7 @@ impl Mailbox {
         let is_it = |notice: &Notice| matches!(notice, Notice::Established { serial: its, attempt: None, .. } if *its == serial);
         let found = queue.iter().position(is_it);
         let notice = found.map(|at| queue.remove(at));
-        drop(queue); // Close the descriptors of a link without the lock.
+        drop(queue); // Close the descriptors of a link after the lock is released.
         notice.is_some()
     }
 

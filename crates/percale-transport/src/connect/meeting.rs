@@ -31,7 +31,7 @@ use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
 
 /// A random word of this process, by which peers identify its memory: they read or write it together with the data that
-/// they copy by process id. Forked children do not inherit it; a child that needs one creates its own.
+/// they copy by process id. A forked child does not inherit the word, and creates its own if it needs one.
 static WORD: PerProcess<Mutex<Option<&'static AtomicU64>>> = PerProcess::new();
 
 /// Returns the word, which is created and filled on first use.
@@ -84,19 +84,19 @@ struct Passed {
 /// The descriptors that a pair may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
-    /// All except some that are reserved for connections over TCP: a TCP connection needs one descriptor, a pair
-    /// several.
+    /// All except some that are reserved for connections over TCP. A TCP connection needs one descriptor, and a pair
+    /// needs several.
     Spare,
     /// All, because there is no other transport.
     All,
 }
 
 impl Room {
-    /// The number of descriptors that pairs leave free. If a quarter of the process's limit is less than this, they
-    /// leave that many free.
+    /// The number of descriptors that pairs leave free. If a quarter of the process's limit is smaller, they leave that
+    /// quarter free instead.
     const SPARE: u64 = 256;
 
-    /// Checks whether there is room for a pair, given the newest descriptor: the kernel always assigns the lowest free
+    /// Checks whether there is room for a pair, given the newest descriptor. The kernel always assigns the lowest free
     /// number.
     fn check(self, newest: RawFd) -> Result<(), Degraded> {
         let limit = kernel::limit(libc::RLIMIT_NOFILE);
@@ -244,8 +244,8 @@ impl Meeting {
     fn take(&mut self, half: Half, bell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
         passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
         passing::check_event(&event)?;
-        // This process cannot use the memory if it cannot map it. At this point the connection can still use another
-        // transport.
+        // This process cannot use the memory if it cannot map it. At this point the connection can still change to
+        // another transport.
         let mappings = self.bit.bell.map(self.pair.as_fd(), bell.as_fd())?;
         self.passed = Some(Passed { half, bell, event, mappings });
         Ok(())
@@ -257,7 +257,7 @@ impl Meeting {
     }
 
     /// Ends the meeting. Returns the parts of the link, the objects to watch from now on, and the credentials of the
-    /// peer process. Returns `None` if the other side has passed nothing yet.
+    /// peer process. Returns `None` if the other side has not passed anything yet.
     pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
         let Passed { half, bell, event, mappings } = self.passed?;
         let parts = ShmParts {

@@ -1,14 +1,13 @@
-//! Connection set-up: from an address to an established link, and from an established link to the report of its end.
+//! Connection set-up, from an address to an established link, and the detection of the end of a link.
 //!
 //! One [`Service`] thread per domain, which blocks in epoll, does all of this for all endpoints of the domain, so that
 //! endpoints never block. An endpoint submits a request ([`Registration::connect`]) and reads the results from its
 //! [`Mailbox`].
 //!
 //! * `service` contains the handles, and `commands` the commands that they send to the thread.
-//! * `handshake` is the protocol over TCP, without I/O. TCP is authoritative: it determines the identity of the peer,
-//!   whether it has the key, and which transport is used.
-//! * `arbiter` decides which of several connections between two incarnations survives. `naming` determines the
-//!   addresses at which callers are probed.
+//! * `handshake` is the protocol over TCP, without I/O. It proves the identity of the peer and whether it has the key.
+//! * `arbiter` decides which transport two endpoints use, and which of several connections between two incarnations
+//!   survives. `naming` determines the addresses at which callers are probed.
 //! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, if both endpoints are on one host.
 //!   `degraded` is the reason if that fails. `pairing` connects queue pairs, which the threads of `queue_pairs` create.
 //! * `reactor` contains the sockets, timers and listeners. `setup` is one connection being made, `drive` advances it
@@ -29,12 +28,12 @@
 //!    or a swap, and never together.
 //!
 //! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello names the context that it
-//! wants, and that context answers. In everything else each context is a separate endpoint.
+//! wants, and that context answers. In all other respects each context is a separate endpoint.
 //!
 //! A peer is identified by its incarnation, and an address belongs to the endpoint that is met there. Before an
 //! acceptor decides, a *prober* calls the address that the caller advertises, and checks whether the call was made
-//! there. A caller that is not met there gets at most a connection of its own. It gets no entry under an address and no
-//! token, and cannot affect anything that belongs to another peer (see `arbiter`).
+//! there. A caller that is not met at its address gets a connection, but no entry under an address and no token. It
+//! cannot affect anything that belongs to another peer (see `arbiter`).
 
 mod arbiter;
 mod commands;
@@ -67,7 +66,7 @@ pub use naming::Naming;
 pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
-/// Feeds arbitrary bytes to both sides of the handshake. Must never panic.
+/// Passes arbitrary bytes to both sides of the handshake. Must never panic.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_handshake(bytes: &[u8]) {
     handshake::fuzz::drive(bytes);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 pub enum Naming {
     /// No address is probed: the endpoint does not identify callers by their addresses.
     None,
-    /// The addresses from which peers call, and those for which this function returns true: the ones that the
-    /// application has named. An unknown client cannot cause calls to other addresses.
+    /// The addresses from which peers call, and the addresses for which this function returns true, which are those
+    /// that the application has named. An unknown client cannot cause calls to other addresses.
     Of(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>),
 }
 
@@ -21,8 +21,8 @@ impl fmt::Debug for Naming {
 }
 
 impl Naming {
-    /// Returns the address at which a caller is probed: the one that it advertises, or the address from which it calls
-    /// with the advertised port.
+    /// Returns the address at which a caller is probed: the address that it advertises, or the address from which it
+    /// calls with the advertised port.
     pub(super) fn candidate(&self, advertised: SocketAddr, from: SocketAddr) -> Option<SocketAddr> {
         let Self::Of(named) = self else { return None };
         if advertised.ip() == from.ip() || named(advertised) {

@@ -3,16 +3,16 @@
 //! The initiator creates its queue pair and sends its identification. The acceptor creates its own, connects it, and
 //! answers. Then the initiator connects its queue pair, and its final message states whether the queue pairs carry the
 //! connection. So each side can receive before the other side may send. A side that cannot create or connect a queue
-//! pair reports that, and the two continue over the TCP connection that is already open.
+//! pair reports that, and both sides continue over the TCP connection that is already open.
 //!
-//! **Not on the service thread.** Separate threads create queue pairs (`queue_pairs`). A result is used only if the
-//! set-up with that number still waits for it.
+//! **Not on the service thread.** Separate threads create queue pairs (`queue_pairs`). Each job has a number, and its
+//! result is used only if the set-up still waits for that number.
 //!
 //! **A round trip.** Two ports may both be active and still not reach each other. So before the initiator's final
 //! message, a message is sent over the queue pairs and its acknowledgement has to arrive. If that fails, the connection
-//! is made over TCP, if that is allowed, and the address is remembered for a while.
+//! uses TCP, if that is allowed, and the address is remembered for a while.
 //!
-//! **The cost of callers.** A queue pair has locked memory before its caller has sent its final message. So at most
+//! **The cost of callers.** A queue pair locks memory even before its caller has sent the final message. So at most
 //! [`UNDECIDED`] callers of a domain have a queue pair, or wait for one, at a time. Further callers get [`CROWDED`] and
 //! try again. When half of their time has passed they continue over TCP, if that is allowed.
 
@@ -32,15 +32,16 @@ use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};
 use crate::wire::why::Why;
 
-/// The number of callers that may have queue pairs without having sent their final message: 41 MiB of locked memory.
+/// The number of callers that may have queue pairs without having sent their final message. Their queue pairs lock 41
+/// MiB of memory.
 pub(super) const UNDECIDED: usize = 64;
 
-/// The error that further callers get. A device may report it as well, and trying again is the correct reaction in that
-/// case too.
+/// The error that further callers get. A device may report the same error, and trying again is the correct reaction in
+/// that case too.
 pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 
-/// The timeout of a round trip if TCP is allowed as well. `ROUND_TRIP_ALONE` applies if it is not: a device gives up
-/// after about four seconds.
+/// The timeout of a round trip if TCP is allowed as well. If it is not, `ROUND_TRIP_ALONE` applies, because a device
+/// gives up after about four seconds.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 const ROUND_TRIP_ALONE: Duration = Duration::from_secs(6);
 
@@ -52,8 +53,8 @@ impl Reactor {
         self.setups.values().filter(undecided).count().max(waiting) < UNDECIDED
     }
 
-    /// Starts a job that creates the queue pair of this side, unless it exists, and connects it, if the peer's is
-    /// known.
+    /// Starts a job that creates the queue pair of this side if it does not exist, and connects it if the peer's queue
+    /// pair is known.
     fn pair(&self, id: u64, setup: &mut Setup, peer: Option<End>) -> Result<(), u32> {
         let adapter = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.verbs.as_ref());
         let adapter = adapter.ok_or_else(|| failed(&io::ErrorKind::Unsupported.into()))?;
@@ -73,7 +74,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Creates the queue pair of this side after a verdict for verbs, to be sent to the peer.
+    /// Creates the queue pair of this side after a verdict for verbs. Its identification is then sent to the peer.
     pub(super) fn make_pair(&self, id: u64, setup: &mut Setup) {
         if let Err(errno) = self.pair(id, setup, None) {
             setup.handshake.offer(&Err(errno));
@@ -90,7 +91,7 @@ impl Reactor {
             }
             return None;
         }
-        // If this side has no queue pair, the error is not the peer's.
+        // The peer has sent a queue pair, but this side may have none: report an error of this side.
         let ours = if setup.wire.is_some() { Ok(()) } else { Err(libc::ENOTCONN.cast_unsigned()) };
         match theirs.and_then(|end| ours.and_then(|()| self.pair(id, setup, Some(end)))) {
             Ok(()) => None,
@@ -98,7 +99,7 @@ impl Reactor {
         }
     }
 
-    /// Handles the result of a job that creates or connects a queue pair.
+    /// Handles the result of a job that created or connected a queue pair.
     pub(super) fn paired(&mut self, id: u64, number: u64, result: Result<Box<Wire>, u32>) {
         let Some(mut setup) = self.setups.remove(&id) else { return };
         let Some(pairing) = setup.pairing.take_if(|pairing| pairing.number == number) else {

@@ -1,7 +1,7 @@
 //! Packets with descriptors over a Unix socket, and the checks that received descriptors have to pass.
 //!
-//! A peer may pass anything. The checks guarantee the following for everything that is used afterwards: there are as
-//! many descriptors as expected (all others are closed at once), memory cannot change its size and can be mapped
+//! A peer may pass anything. The checks guarantee the following for everything that is used afterwards: the number of
+//! descriptors is as expected (all others are closed at once), memory cannot change its size and can be mapped
 //! writable, and wake-ups do not block, unless the peer changes that later (see `bell`).
 
 use std::io::{IoSlice, IoSliceMut};
@@ -65,7 +65,8 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
         return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET.raw_os_error() });
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        // Either more descriptors arrived than expected, or this process has no room for descriptors. Determine which.
+        // Either more descriptors arrived than expected, or this process has no room for descriptors. Determine which
+        // of these is the case.
         return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
             Err(errno) => errno.into(),
             Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE.raw_os_error() },

@@ -1,6 +1,6 @@
 //! Threads that create and connect the queue pairs of connections being made.
 //!
-//! A device needs milliseconds for a queue pair, and if a peer's port is not found the kernel searches for it for a
+//! A device needs milliseconds to create a queue pair. If a peer's port is not found, the kernel searches for it for a
 //! second. So the service thread does not do this itself: [`Pairs`] has its own threads, which exist while there is
 //! work. The result is returned as a command.
 
@@ -20,17 +20,17 @@ use crate::wire::queue_pair::End;
 pub(super) struct Pairing {
     /// The number of the job.
     pub(super) number: u64,
-    /// The peer has sent its queue pair, and the initiator's final message follows.
+    /// Whether the peer has sent its queue pair, so that the initiator's final message follows.
     pub(super) is_last: bool,
     /// The job is no longer wanted once this is dropped.
     pub(super) _alive: Arc<()>,
 }
 
-/// A job that creates a queue pair, unless `wire` contains one, and connects it, if the peer's is known.
+/// A job that creates a queue pair if `wire` does not contain one, and connects it if the peer's queue pair is known.
 pub(super) struct Pair {
     pub(super) shared: Arc<Shared>,
     pub(super) setup: u64,
-    /// The set-up is one of an acceptor.
+    /// Whether the set-up is one of an acceptor.
     pub(super) is_called: bool,
     pub(super) number: u64,
     pub(super) adapter: Arc<Adapter>,
@@ -38,7 +38,7 @@ pub(super) struct Pair {
     pub(super) peer: Option<End>,
     /// The timeout of a round trip.
     pub(super) limit: Duration,
-    /// The address of the peer, if it called.
+    /// For an acceptor: the address of the peer.
     pub(super) caller: Option<IpAddr>,
     pub(super) wanted: Weak<()>,
 }
@@ -80,8 +80,8 @@ impl Job for Pair {
     }
 }
 
-/// A thread pool that creates a few queue pairs at a time, so that a peer with a port that is not found does not delay
-/// other peers.
+/// A thread pool that creates a few queue pairs at a time. A peer with a port that is not found does not delay other
+/// peers.
 pub(super) type Pairs = Crew<Pair>;
 
 /// Logs the reason why there is no queue pair, and returns its error number.

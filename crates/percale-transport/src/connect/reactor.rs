@@ -1,11 +1,12 @@
-//! The service thread: one epoll set, one list of timers, and tables of everything in progress, by number.
+//! The service thread. It has one epoll set, one list of timers, and tables of everything in progress, indexed by
+//! number.
 //!
 //! The thread blocks only in epoll. The epoll data of a descriptor contains the number of its owner and a channel.
-//! Numbers are never reused, so an event for an object that is gone finds nothing. Set-ups and callers are registered
-//! edge-triggered and are always processed until the kernel returns EAGAIN; a spurious event is harmless. Listeners are
-//! level-triggered. They are removed from epoll while no descriptor is available, so that the thread does not spin.
-//! With a reserved descriptor the thread answers callers that there are no descriptors, instead of leaving them in the
-//! queue.
+//! Numbers are never reused, so an event for an object that no longer exists is ignored. Set-ups and callers are
+//! registered edge-triggered and are always processed until the kernel returns EAGAIN; a spurious event is harmless.
+//! Listeners are level-triggered. They are removed from epoll while no descriptor is available, so that the thread does
+//! not spin. With a reserved descriptor the thread reports to callers that there are no descriptors, instead of leaving
+//! them in the queue.
 
 mod accept;
 
@@ -34,7 +35,7 @@ use crate::system::process_socket::ProcessSocket;
 use crate::system::random::random;
 use crate::wire::hello::{Hello, Incarnation, Token};
 
-/// The channel: which descriptor of its owner an event refers to.
+/// The channel, which identifies the descriptor of the owner to which an event refers.
 const TCP: u64 = 0;
 const UNIX: u64 = 1;
 const PIDFD: u64 = 2;
@@ -42,8 +43,8 @@ const PIDFD: u64 = 2;
 /// The number of the command queue.
 const WAKE: u64 = 0;
 
-/// The maximum number of connections of an endpoint to peers that were not met at their addresses. The oldest is
-/// dropped first.
+/// The maximum number of connections of an endpoint to peers that were not met at their addresses. If there are more,
+/// the oldest one is dropped.
 const UNPROVEN: usize = 1024;
 
 /// Returns `count`, but at most 1/`part` of the process's descriptor limit, so that the descriptors that
@@ -67,7 +68,7 @@ pub(super) struct Endpoint {
     pub(super) held: HashMap<Incarnation, Held>,
     /// The open contexts of a site.
     pub(super) members: HashMap<u16, u64>,
-    /// The time until which its listeners are paused.
+    /// The time at which its paused listeners resume.
     resting: Option<Instant>,
     /// The number of callers that arrived since all of them were counted.
     uncounted: usize,
@@ -136,7 +137,7 @@ pub(super) struct Reactor {
     pub(super) endpoints: HashMap<u64, Endpoint>,
     pub(super) setups: HashMap<u64, Setup>,
     callers: HashMap<u64, Caller>,
-    /// The watched local peers, by serial.
+    /// The watched local peers, indexed by serial.
     watches: HashMap<u64, Watch>,
     /// The time when all of them are checked, even without an event.
     round: Option<Instant>,
@@ -196,7 +197,7 @@ impl Reactor {
             self.expire();
             self.look_around();
             if !self.watches.is_empty() {
-                // A local peer exists. Registering takes time, but on this thread it delays no sender.
+                // A local peer exists. Registering takes time, but on this thread it does not delay any sender.
                 barrier::register();
             }
         }
@@ -231,7 +232,7 @@ impl Reactor {
 
     /// Executes the queued commands. Returns `false` when the thread has to end.
     fn obey(&mut self) -> bool {
-        // Cleared before the queue is read: a command that is queued later wakes up the thread again.
+        // Cleared before the queue is read. A command that is queued later wakes up the thread again.
         if let Err(error) = self.shared.wake.clear() {
             later!(error: %error, "the connection service's wake-up failed");
         }
@@ -267,7 +268,7 @@ impl Reactor {
                             site.members.remove(&index);
                         }
                     }
-                    // No thread waits for this answer in a process that is exiting.
+                    // In a process that is exiting, no thread waits for this answer.
                     done.send(()).unwrap_or_default();
                 }
                 Command::Paired { setup, number, result } => self.paired(setup, number, result),
@@ -309,8 +310,8 @@ impl Reactor {
         }
     }
 
-    /// Sets a timer for the owner `id` at `due`. If an earlier timer of the same owner expires, it finds that the owner
-    /// is not due.
+    /// Sets a timer for the owner `id` at `due`. If an earlier timer of the same owner expires, it has no effect,
+    /// because the owner is not due yet.
     pub(super) fn wake_at(&mut self, due: Instant, id: u64) {
         self.timers.insert((due, id));
     }
@@ -337,7 +338,7 @@ impl Reactor {
     }
 
     /// Drops the oldest connection of an endpoint to a peer that was not met at its address, if there are too many of
-    /// them. Called when one was added.
+    /// them. Called when a connection was added.
     pub(super) fn limit_unproven(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         // One connection was added, so dropping one is sufficient.
@@ -385,8 +386,8 @@ impl Reactor {
         self.watches.insert(serial, Watch { endpoint, incarnation, watched });
     }
 
-    /// Stops watching, and ends the connection: the peer sees a hang-up even if a forked child of this process still
-    /// has the socket.
+    /// Stops watching a peer and ends the connection. The peer sees a hang-up even if a forked child of this process
+    /// still has the socket.
     pub(super) fn unwatch(&mut self, serial: u64) {
         if let Some(Watch { watched, .. }) = self.take_watch(serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
@@ -395,7 +396,8 @@ impl Reactor {
         }
     }
 
-    /// Stops watching a peer. Both descriptors have other owners, so closing these would not remove them from epoll.
+    /// Stops watching a peer. Both descriptors are also held elsewhere, so closing these would not remove them from
+    /// epoll.
     fn take_watch(&mut self, serial: u64) -> Option<Watch> {
         let watch = self.watches.remove(&serial)?;
         for fd in [watch.watched.process.pidfd(), watch.watched.control.as_fd()] {
@@ -425,7 +427,7 @@ impl Reactor {
     }
 
     /// Returns whether the connection uses shared memory and the peer has neither ended nor closed it. In this case a
-    /// message of a caller over TCP must not end the connection.
+    /// message from a caller over TCP must not end the connection.
     pub(super) fn lives(&self, serial: u64) -> bool {
         self.watches.get(&serial).is_some_and(Watch::lives)
     }
@@ -456,7 +458,7 @@ pub(super) const fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Opens a descriptor that can be closed when no other is left.
+/// Opens a descriptor that can be closed when no other descriptor is available.
 fn reserve() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

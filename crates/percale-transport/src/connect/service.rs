@@ -1,4 +1,4 @@
-//! The handles: a domain's service, and an endpoint's registration with it.
+//! The handles of a domain's service and of an endpoint's registration with it.
 //!
 //! Threads do not survive fork. In a forked child these handles do nothing, because the connections belong to the
 //! parent.
@@ -53,9 +53,9 @@ pub struct EndpointOptions {
     pub timeouts: ConnectTimeouts,
     /// Whether links may read and write peers' memory directly.
     pub cma_allowed: bool,
-    /// The port of the RDMA device. Without one the endpoint does not use verbs.
+    /// The port of the RDMA device. If it is `None`, the endpoint does not use verbs.
     pub verbs: Option<Arc<Adapter>>,
-    /// The endpoint's doorbell. Without one the endpoint does not use shared memory.
+    /// The endpoint's doorbell. If it is `None`, the endpoint does not use shared memory.
     pub bell: Option<Arc<dyn LocalBell>>,
     /// The reason why the endpoint has no shared memory, unless its owner has disabled it.
     pub shm_missing: Option<Arc<str>>,
@@ -98,8 +98,8 @@ impl EndpointOptions {
     }
 }
 
-/// The connection service of one domain. Dropping it stops its thread and discards everything that its endpoints have
-/// in progress.
+/// The connection service of one domain. Dropping it stops its thread and discards all set-ups and connections of its
+/// endpoints that are in progress.
 pub struct Service {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -123,7 +123,7 @@ impl Service {
         let thread = start_thread("percale-connect", move || {
             background::step_back();
             reactor.run();
-            // The sockets are closed before the end of the thread is reported.
+            // Close the sockets before the end of the thread is reported.
             drop(reactor);
             drop(running);
         })?;
@@ -138,7 +138,7 @@ impl Service {
         self.enter(options, mailbox, None)
     }
 
-    /// Opens an address that is shared by contexts, none of which is open yet. The notices of this address are not
+    /// Opens an address that is shared by contexts. No context is open yet. The notices of this address itself are not
     /// read.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl Site {
     }
 }
 
-/// A reserved context of a site. The site exists as long as any of them.
+/// A reserved context of a site. The site exists as long as any of its contexts is reserved.
 #[derive(Debug)]
 struct Seat {
     site: Arc<Site>,
@@ -299,7 +299,7 @@ impl Registration {
         self.service.shared.send(Command::Connect { endpoint: self.id, attempt, peer, context });
     }
 
-    /// Reports that the endpoint has given up the connection `serial`: it is no longer watched, and the peer may
+    /// Reports that the endpoint has given up the connection `serial`. The service stops watching it, and the peer may
     /// connect again.
     pub fn closed(&self, serial: u64) {
         self.service.shared.send(Command::Closed { endpoint: self.id, serial });

@@ -14,10 +14,10 @@ use crate::wire::why::Why;
 /// The time that a refusal may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// The first and the longest pause between tries. Pauses double in between.
+/// The first and the longest pause between tries. Each pause is twice as long as the one before.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
 
-/// The number of tries if the peer closes the connection.
+/// The number of tries if the peer closes the connection each time.
 const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {
@@ -85,7 +85,8 @@ impl Reactor {
         }
     }
 
-    /// Reports the failure of a set-up. Returns false if the set-up has not ended because its attempt is tried again.
+    /// Reports the failure of a set-up. Returns false if the attempt is tried again instead, so that the set-up has not
+    /// ended.
     fn fail(&mut self, id: u64, mut setup: Setup, error: ConnectError) -> bool {
         let Side::Initiator(attempt) = &mut setup.side else {
             self.turned_away(&setup, error);
@@ -96,7 +97,7 @@ impl Reactor {
             self.try_again(id, setup, true);
             return false;
         }
-        // Descriptors may be released in the meantime: connections being made use many.
+        // Other set-ups may release descriptors in the meantime, because a connection being made uses many.
         if matches!(error, ConnectError::Descriptors { .. }) && attempt.is_early() {
             attempt.last = Some(error);
             self.try_again(id, setup, true);
@@ -177,8 +178,8 @@ impl Reactor {
     }
 
     fn turned_away(&self, setup: &Setup, error: ConnectError) {
-        // A caller that just hangs up is not reported: either it gave up the connection in favor of another one, or it
-        // is a port scanner.
+        // A caller that just hangs up is not reported. It may have given up the connection in favor of another one, or
+        // it may be a port scanner.
         if matches!(setup.side, Side::Acceptor { .. })
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
@@ -206,8 +207,8 @@ impl Reactor {
             host_local: hello.place.same_host(&setup.ours.place),
         };
         let owner = self.endpoints.get_mut(&setup.endpoint)?;
-        // The endpoint that answers at an address is the one at that address. The claims of an endpoint that was not
-        // met there prove nothing about others.
+        // The endpoint that answers at an address is the endpoint at that address. If it was not met there, it proves
+        // nothing about others.
         let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
         let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
@@ -240,7 +241,8 @@ impl Reactor {
 
     /// Called when a set-up with `peer` has ended. If there is now a connection with a peer that was met at the address
     /// that an attempt called, that attempt is notified. An attempt that called another address calls again, because
-    /// only the endpoint that answers there can prove that it is the same peer. Otherwise the timer continues.
+    /// only the endpoint that answers there can prove that it is the same peer. Without such a connection, the attempt
+    /// continues to wait for its timer.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
         let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));

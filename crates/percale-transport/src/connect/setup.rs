@@ -1,5 +1,5 @@
 //! One connection being made: its socket, its handshake, its meeting, and the operations that involve only these.
-//! Decisions that need the state of other connections are made in the reactor (`drive`, `settle`).
+//! Decisions that need the state of other connections are made in `drive` and `settle`.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
@@ -27,14 +27,14 @@ pub(super) struct Attempt {
     pub(super) timeouts: ConnectTimeouts,
     /// The time at which the attempt ends, in any stage.
     pub(super) deadline: Instant,
-    /// The time from which on the attempt is not started again: the timeout of a host after the first start.
+    /// The time after which the attempt is not restarted: the host's timeout, counted from the first start.
     pub(super) retry_until: Option<Instant>,
-    /// The error to report at the deadline, if there is a better one than the timeout.
+    /// The error to report at the deadline if it is more precise than a timeout.
     pub(super) last: Option<ConnectError>,
     pub(super) closed: u32,
     pub(super) pause: Duration,
     pub(super) reset: Option<Token>,
-    /// Whether the attempt has requested a reset before.
+    /// Whether the attempt has already requested a reset.
     pub(super) has_reset: bool,
     /// Whether its connection was claimed.
     pub(super) claimed: bool,
@@ -62,7 +62,8 @@ pub(super) enum Side {
     Acceptor {
         accepted: bool,
     },
-    /// Checks whether the caller of an incoming call (the set-up `caller`) is at the address that it advertises.
+    /// The prober of an incoming call (the set-up `caller`), which checks whether the caller is at the address that it
+    /// advertises.
     Prober {
         caller: u64,
     },
@@ -73,7 +74,7 @@ pub(super) enum Side {
 pub(super) enum Stage {
     Connecting,
     Talking,
-    /// An acceptor waits for the result of its prober.
+    /// The acceptor waits for the result of its prober.
     Proving,
     Meeting,
     Waiting,
@@ -92,10 +93,10 @@ pub(super) struct Setup {
     pub(super) remote: SocketAddr,
     pub(super) tcp: Option<ProcessSocket>,
     pub(super) peer: Option<Hello>,
-    /// For an acceptor: the address at which its caller is probed, and whether it is there.
+    /// For an acceptor: the address at which its caller is probed, and whether the caller is there.
     pub(super) at: Option<SocketAddr>,
     pub(super) whereabouts: Whereabouts,
-    /// The set-up of the prober of this acceptor.
+    /// The set-up of the prober, if this acceptor has one.
     pub(super) prober: Option<u64>,
     /// For an initiator: the name of its call, which the peer's prober uses, and whether the call arrived at the
     /// endpoint that made it.
@@ -111,16 +112,16 @@ pub(super) struct Setup {
     pub(super) wire: Option<Box<Wire>>,
     /// The job that creates or connects the queue pair.
     pub(super) pairing: Option<Pairing>,
-    /// Everything was sent, and the sending direction was shut down.
+    /// Whether everything was sent and the sending direction was shut down.
     pub(super) said_all: bool,
     pub(super) due: Instant,
 }
 
-/// The outcome for a set-up that was driven.
+/// The outcome of one pass over a set-up.
 pub(super) enum Next {
     /// The set-up continues.
     Stay,
-    /// The set-up ends without a report.
+    /// The set-up ends without a notice.
     Drop,
     /// The set-up failed.
     Fail(ConnectError),
@@ -193,7 +194,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether this is an incoming call that has not sent a hello yet (and, with a key, proved it).
+    /// Returns whether this is an incoming call whose caller has not sent a hello yet or, if a key is used, has not
+    /// proved that it has the key.
     pub(super) const fn is_stranger(&self) -> bool {
         self.is_called() && self.peer.is_none()
     }
@@ -203,7 +205,7 @@ impl Setup {
         (self.remote, self.ours.wanted)
     }
 
-    /// Returns the address of the peer, if a call has met it there.
+    /// Returns the address and the context of the peer, if a call has met it there.
     pub(super) fn met_at(&self) -> Option<(SocketAddr, u16)> {
         match (&self.side, self.whereabouts, self.at, &self.peer) {
             (Side::Initiator(_), ..) => Some(self.called_at()),
@@ -212,7 +214,7 @@ impl Setup {
         }
     }
 
-    /// Returns whether the caller has hung up. A caller sends nothing more before it is answered.
+    /// Returns whether the caller has hung up. A caller does not send anything more until it is answered.
     pub(super) fn is_abandoned(&self) -> bool {
         let Some(socket) = &self.tcp else { return true };
         let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
@@ -271,7 +273,7 @@ impl Setup {
         Ok(true)
     }
 
-    /// Reads exactly as many bytes as the handshake needs. Returns `Ok(None)` if more bytes have to arrive first.
+    /// Reads the bytes that the handshake needs, and no more. Returns `Ok(None)` if more bytes have to arrive first.
     pub(super) fn read(&mut self) -> Result<Option<Event>, Next> {
         let mut buffer = [0u8; 256];
         loop {
@@ -314,8 +316,8 @@ impl Setup {
             },
             Err(errno) => return Err(self.socket_error("getpeername", errno)),
         };
-        // There is no listener, but the kernel assigned that same port to the local socket: the socket is connected to
-        // itself.
+        // There is no listener, but the kernel assigned the peer's port to the local socket, so the socket is connected
+        // to itself.
         if rustix::net::getsockname(socket).ok() == Some(peer) {
             return Err(ConnectError::Refused(self.remote));
         }
@@ -351,7 +353,7 @@ pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) ->
     match setup.flush() {
         Ok(true) if choice == Choice::Verbs => Next::Verbs(why),
         Ok(true) => Next::Tcp(why, errno),
-        // A few bytes into an empty socket buffer always fit; otherwise treat the connection as closed.
+        // An empty socket buffer always has room for a few bytes. Otherwise treat the connection as closed.
         Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
         Err(errno) => Next::Fail(setup.socket_error("sendto", errno)),
     }
@@ -366,8 +368,8 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
 }
 
-/// The maximum number of reads, of 1 KiB each, that discard what a caller sends after its refusal: far more than any
-/// conforming peer sends.
+/// The maximum number of reads, of 1 KiB each, that discard data that a caller sends after its refusal. A conforming
+/// peer sends far less.
 const DISCARDED: u32 = 64;
 
 /// Drains an acceptor that has sent its last bytes: waits until the caller has received them, because closing the
@@ -379,7 +381,8 @@ pub(super) fn drain(setup: &mut Setup) -> Next {
         Err(_) => return Next::Drop,
     }
     let Some(socket) = &setup.tcp else { return Next::Drop };
-    // Only once: the shutdown makes the socket ready, so repeating it at each readiness event would never end.
+    // Shut down only once: the shutdown makes the socket ready, so repeating it at each readiness event would never
+    // end.
     if !std::mem::replace(&mut setup.said_all, true) && rustix::net::shutdown(socket, Shutdown::Write).is_err() {
         return Next::Drop;
     }

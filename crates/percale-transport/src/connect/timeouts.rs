@@ -5,10 +5,10 @@ use std::time::Duration;
 /// The timeouts of the two phases of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectTimeouts {
-    /// The time until the peer's host has accepted the call. A host does that even if the peer's process is busy, so a
-    /// longer silence means that the address is dead.
+    /// The time until the peer's host has accepted the call. A host accepts a call even if the peer's process is busy,
+    /// so a longer silence means that the address cannot be reached.
     pub host: Duration,
-    /// The time until the peer's process has answered, after its host has accepted the call. A process answers late if
+    /// The time until the peer's process has answered, counted from the start of the attempt. A process answers late if
     /// it is stopped, or if it starts together with many others on few processors.
     pub process: Duration,
 }

@@ -1,8 +1,8 @@
 //! A link of an endpoint to itself.
 //!
 //! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts
-//! it. A pull uses the same calls as between two processes (the engine answers it with `push` on the same link), but is
-//! served by one copy from the source to the destination. The queue is bounded: messages beyond `QUEUE_LIMIT` are
+//! it. A pull uses the same calls as between two processes (the engine answers it with `push` on the same link), but
+//! the data is copied once, from the source to the destination. The queue is bounded: messages beyond `QUEUE_LIMIT` are
 //! refused until the endpoint makes progress. Frames that the protocol needs to make progress may exceed this limit.
 
 use std::collections::VecDeque;
@@ -15,17 +15,17 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::region::lease::Lease;
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Payloads up to this length are copied twice. For longer ones the second copy would cost more than an offer.
+/// Payloads up to this length are copied twice. For longer payloads the second copy would cost more than an offer.
 const EAGER_LIMIT: usize = 8 << 10;
 
 /// The number of queued bytes, including heads, beyond which messages are refused.
 const QUEUE_LIMIT: usize = 256 << 10;
 
-/// The number of bytes by which other frames may exceed that limit.
+/// The number of bytes by which the other frames may exceed that limit.
 const RESERVE: usize = 64 << 10;
 
-/// Queue buffers larger than this are not kept. It is twice the longest message, so that no memory is allocated in
-/// steady state.
+/// The largest capacity of a queue buffer that is kept. It is twice the longest message, so that no memory is allocated
+/// in steady state.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
 /// The number of bytes that are copied between two checks of the tables. A thread that revokes the memory of a transfer
@@ -64,7 +64,7 @@ impl LoopbackLink {
         if waiting >= limit { Err(Refused::Full) } else { Ok(()) }
     }
 
-    /// Copies the data of pulls. The next poll reports their end to the sink.
+    /// Copies the data of pulls. The next poll reports the end of these pulls to the sink.
     fn serve(&mut self) -> Result<(), Broken> {
         while let Some((head, source)) = self.pushes.next(PIECE_BYTES, 0) {
             let Some((from, _from_held)) = source.enter() else {
@@ -127,7 +127,7 @@ impl Link for LoopbackLink {
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
             if head.kind == Kind::Data {
-                // This is the only `Data` frame that is sent as a frame: it ends an expected pull.
+                // This is the only `Data` frame that is queued as a frame. It ends an expected pull.
                 match self.pulls.data(&head) {
                     Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
                     Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),

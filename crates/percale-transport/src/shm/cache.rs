@@ -34,7 +34,8 @@ pub(super) fn can_demote() -> bool {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
-        // CLDEMOTE: leaf 7, ECX, bit 25. Queried once: in a virtual machine the hypervisor handles each CPUID.
+        // CLDEMOTE is bit 25 of ECX in leaf 7. It is queried only once, because in a virtual machine the hypervisor
+        // handles each CPUID.
         static CAN: std::sync::LazyLock<bool> =
             std::sync::LazyLock::new(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 25) != 0);
         *CAN
@@ -43,12 +44,13 @@ pub(super) fn can_demote() -> bool {
     false
 }
 
-/// Moves the cache line at `at`, which was just written, to the cache that all cores share, because another core will read
-/// it.
+/// Moves the cache line at `at`, which was just written, to the cache that all cores share, because another core will
+/// read it.
 #[inline]
 pub(super) fn demote(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: the hint affects only caches and never faults, at any address. A processor without it ignores it.
+    // SAFETY: the hint affects only caches and never faults, at any address. A processor that does not support it
+    // ignores it.
     unsafe {
         std::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

@@ -1,4 +1,4 @@
-//! Feeds arbitrary pair memory to a receiver, for the fuzz target and the tests.
+//! Passes arbitrary pair memory to a receiver, for the fuzz target and the tests.
 
 #![expect(unsafe_code, reason = "scribbles on shared memory; each block states its own reason")]
 
@@ -19,7 +19,7 @@ use crate::{Connection, Landing, Link, PullError, Sink};
 /// The number of polls in one run.
 const POLLS: usize = 200;
 
-/// The frames that the link passed to the sink, to be answered after the poll.
+/// The frames that the link passed to the sink. They are answered after the poll.
 #[derive(Default)]
 struct Answers {
     requests: Vec<(u32, u64, Vec<u8>)>,
@@ -56,21 +56,21 @@ impl Sink for Answers {
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }
 
-/// Runs a link on pair memory that contains `bytes`. If the first byte is odd, the others are written to the sender's
-/// first lines, with valid marks. If it is even, they are written to the start of the memory: to the control page and,
-/// if there are more, to the memory behind it. The link must neither panic nor hang, and must not touch memory outside
-/// the mapping.
+/// Runs a link on pair memory that contains `bytes`. If the first byte is odd, the other bytes are written to the
+/// sender's first lines, with valid marks. If it is even, they are written to the start of the memory: to the control
+/// page and, if there are more, to the memory after it. The link must neither panic nor hang, and must not touch memory
+/// outside the mapping.
 pub fn fuzz_ring(bytes: &[u8]) {
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let Ok((mut link, scribble)) = receiver() else { return };
     let (at, room) = if mode & 1 == 1 { (CONTROL, PAIR_BYTES - CONTROL) } else { (0, PAIR_BYTES) };
     let len = bytes.len().min(room);
-    // SAFETY: the range lies in the mapping; links expect that the peer writes to it.
+    // SAFETY: the range lies in the mapping, and links allow the peer to write to it at any time.
     unsafe { scribble.as_ptr().wrapping_add(at).copy_from_nonoverlapping(bytes.as_ptr(), len) };
     if mode & 1 == 1 {
         for line in (0..LINES.min(len)).step_by(64) {
             let mark = scribble.as_ptr().wrapping_add(CONTROL + line).cast::<u16>();
-            // SAFETY: within the mapping, aligned.
+            // SAFETY: the pointer is within the mapping and aligned.
             unsafe { mark.write(1) };
         }
     }
@@ -79,7 +79,7 @@ pub fn fuzz_ring(bytes: &[u8]) {
     let memory = Lease::own(&Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }));
     let mut answers = Answers::default();
     for poll in 0..POLLS {
-        // Sends requests, so that there can be answers to them.
+        // Send requests, so that the memory may contain answers to them.
         link.look_up(poll as u64 / 20);
         if link.poll(0, &mut answers).is_err() {
             break;
@@ -121,12 +121,12 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     Ok((link, scribble))
 }
 
-/// Returns the regions that the peer may request: one, with key 0.
+/// Returns the key table with the only region that the peer may request, which has key 0.
 fn keys() -> std::io::Result<Arc<Keys>> {
     static TABLE: OnceLock<(Arc<Keys>, Buffer)> = OnceLock::new();
     if TABLE.get().is_none() {
         let memory = crate::local_memory::sealed::allocate(100).map_err(std::io::Error::other)?;
-        // If another thread has set it first, that value serves as well.
+        // If another thread has set the table first, that table is used.
         TABLE.set(table_of_one(0, memory)?).ok();
     }
     let (keys, _) = TABLE.get().ok_or(std::io::ErrorKind::NotFound)?;

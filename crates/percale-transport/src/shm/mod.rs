@@ -1,24 +1,27 @@
 //! Shared memory: connections between processes of one machine and one user.
 //!
-//! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
-//! ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
-//! of it; the payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
+//! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction, and each endpoint has a
+//! doorbell ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the
+//! ring and out of it. The payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
 //!
 //! # Modules
-//! * `ring`: lines, byte ring, credits. `pair`: the layout of the pair's memory. `parts`: the parts that the connection
-//!   setup hands over.
-//! * `sender`: the outbound ring, and when to fence, to check the peer's state, and to grow. `link`: one end of a connection,
-//!   as a `Link`.
-//! * `transfer`: large payloads, through mapped arenas, CMA, or frames.
-//! * `direct`: direct reads and writes of the peer's regions.
-//! * `sync`: the switch to loom. `cache`: cache hints. `connection_end`: the watcher's report to a link. `residue`:
-//!   operations that wait for a peer that may still be copying.
+//! * `ring`: lines, byte ring, credits
+//! * `pair`: the layout of the pair's memory
+//! * `parts`: the parts of a link that connection set-up provides
+//! * `sender`: the outbound ring; when to fence, to check the peer's state, and to grow
+//! * `link`: one end of a connection, as a `Link`
+//! * `transfer`: large payloads, through mapped arenas, CMA, or frames
+//! * `direct`: direct reads and writes of the peer's regions
+//! * `sync`: the switch to loom
+//! * `cache`: cache hints
+//! * `connection_end`: the watcher's report to a link
+//! * `residue`: operations that wait for a peer that may still be copying
 //!
 //! # Trust
-//! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
-//! a payload is a [`View`](crate::local_memory::volatile::View). No value from the peer decides where this process reads or writes
-//! in its own memory: positions in the ring follow from checked lengths, and chunks of a transfer lie within this side's own
-//! segments.
+//! The peer may write anything to the pair's memory at any time. Each word is read once, and only the copy that was
+//! read is checked and used. A payload is a [`View`](crate::local_memory::volatile::View). No value from the peer
+//! determines where this process reads or writes in its own memory: positions in the ring follow from checked lengths,
+//! and chunks of a transfer lie within this side's own segments.
 
 mod cache;
 mod connection_end;

@@ -1,9 +1,9 @@
 //! The memory that the two ends of one connection share, and its layout.
 //!
 //! The memory is one sealed memfd. It contains a control page, then for each direction 32 lines and a byte ring of 4
-//! KiB (16 KiB in all, backed from the start, which is the whole cost of an idle pair), then for each direction a large
-//! ring. The pages of a large ring are allocated only when the small ring is too small for the sender. "Direction `d`"
-//! is the direction in which side `d` sends.
+//! KiB, then for each direction a large ring. The control page and the small rings are 16 KiB in all. They are backed
+//! with pages from the start, and are the whole cost of an idle pair. The pages of a large ring are allocated only when
+//! the small ring is too small for the sender. "Direction `d`" is the direction in which side `d` sends.
 
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
 
@@ -26,7 +26,7 @@ const GROWN_SHIFT: u32 = 11;
 const GROWN_LINES: usize = LINE << GROWN_SHIFT;
 const GROWN_BULK: usize = 512 << 10;
 const GROWN: usize = GROWN_LINES + GROWN_BULK;
-/// The bytes at the start that are backed with pages: those of an idle pair.
+/// The number of bytes at the start that are backed with pages. This is the memory of an idle pair.
 const BACKED: usize = PAGE + 2 * IDLE;
 /// The size of the whole memory in bytes. Most of it is not backed with pages.
 pub const PAIR_BYTES: usize = BACKED + 2 * GROWN;
@@ -35,7 +35,7 @@ pub const PAIR_BYTES: usize = BACKED + 2 * GROWN;
 pub(super) const IDLE_MAX: usize = 2048;
 /// The longest payload in the large ring.
 pub(super) const GROWN_MAX: usize = 16 << 10;
-/// The number of pulls that one side may have in progress at a time; others wait.
+/// The number of pulls that one side may have in progress at a time. Further pulls wait.
 pub(super) const SLOTS: usize = 8;
 
 /// The data that the two ends of one direction exchange besides frames. Each part has its own cache line.
@@ -51,28 +51,28 @@ pub(super) struct Direction {
 #[repr(C, align(64))]
 struct CreditLine([Credits; 2]);
 
-/// Written by the consumer.
+/// The fields that the consumer writes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ConsumerMarks {
-    /// The consumer does not poll this ring, so the producer must ring its bell.
+    /// Whether the consumer does not poll this ring, so that the producer must ring its bell.
     pub(super) cold: AtomicU32,
-    /// The consumer can fence on behalf of a producer that does not fence.
+    /// Whether the consumer can fence on behalf of a producer that does not fence.
     pub(super) barrier: AtomicU32,
 }
 
-/// Written by the producer.
+/// The fields that the producer writes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ProducerMarks {
-    /// The producer publishes without fences.
+    /// Whether the producer publishes without fences.
     pub(super) unfenced: AtomicU32,
-    /// The producer found no room and may be asleep.
+    /// Whether the producer found no room and may be asleep.
     pub(super) wants_room: AtomicU32,
 }
 
-/// One large transfer. The puller owns the slot from the time when it sends its request until the pusher writes a
-/// closing state.
+/// One large transfer. The puller owns the slot from the time when it sends its request until the pusher writes a final
+/// state.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
@@ -86,7 +86,7 @@ pub(super) struct Slot {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Half {
-    /// Bytes that this side has copied.
+    /// The number of bytes that this side has copied.
     pub(super) done: AtomicU64,
     pub(super) state: AtomicU32,
 }
@@ -100,17 +100,17 @@ pub(super) struct PusherHalf(pub(super) Half);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Claims {
-    /// The number of the access, and the next chunk.
+    /// The number of the access, and the index of the next chunk.
     pub(super) next: AtomicU64,
-    /// The number of the access, and how many of the chunks that the target claimed are finished.
+    /// The number of the access, and the number of chunks that the target has claimed and finished.
     pub(super) done: AtomicU64,
-    /// The number of the access, and the reason if the target could not copy one of the chunks, else 0. Written before
-    /// `done`.
+    /// The number of the access, and the reason if the target could not copy one of the chunks, otherwise 0. Written
+    /// before `done`.
     pub(super) failed: AtomicU64,
 }
 
-/// Whether a side has permanently stopped copying to and from the other side's memory in transfers, and lending its own
-/// memory for reading. Written by that side only.
+/// Whether a side has permanently stopped copying to and from the other side's memory in transfers, and stopped lending
+/// its own memory for reading. Only that side writes it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Gone(AtomicU32);
@@ -121,7 +121,7 @@ impl Gone {
         Self(AtomicU32::new(0))
     }
 
-    /// Marks the side as departed. Called after its last copy, and before memory that it offered is used for anything
+    /// Sets the mark. A side calls this after its last copy, and before it uses memory that it offered for anything
     /// else.
     pub(super) fn set(&self) {
         self.0.store(1, Ordering::SeqCst);
@@ -166,7 +166,7 @@ pub(super) enum Size {
     Grown,
 }
 
-/// Creates the memory of a new pair. The side that connects does this, and passes the descriptor to the other.
+/// Creates the memory of a new pair. The side that connects calls this, and passes the descriptor to the other side.
 ///
 /// # Errors
 /// If the memfd cannot be created.
@@ -175,7 +175,7 @@ pub fn pair_memory() -> io::Result<OwnedFd> {
 }
 
 /// The mapped memory of a pair and the mapped page of the peer's doorbell. They are mapped while the two endpoints can
-/// still connect in another way, and are kept because a second attempt might fail.
+/// still connect in another way. They are kept because a second attempt to map them could fail.
 #[derive(Debug)]
 pub struct Mappings {
     pub(super) pair: Mapping,
@@ -183,7 +183,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Maps both, and backs the memory of an idle pair with pages.
+    /// Maps both objects, and backs the memory of an idle pair with pages.
     ///
     /// # Errors
     /// The error of the system call.
@@ -212,13 +212,14 @@ impl Pair {
 
     fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
         let mapping = Mapping::of(memory, PAIR_BYTES)?;
-        // The creator should have done this. A page that cannot be allocated must cause an error here, not a signal
-        // later.
+        // The creator should already have done this. A page that cannot be allocated must cause an error here, not a
+        // signal later.
         back(memory, 0, BACKED)?;
         Ok(mapping)
     }
 
-    /// Returns whether the memory is mapped in this process, which is not the case in a fork of the one that mapped it.
+    /// Returns whether the memory is mapped in this process. It is not mapped in a forked child of the process that
+    /// mapped it.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         self.mapping.is_here()
@@ -270,13 +271,13 @@ impl Pair {
     /// Backs the large ring in which `side` sends with pages.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
         let offset = Self::offset(side, Size::Grown);
-        // If fallocate has been forbidden in the meantime, it is sufficient if the peer has allocated the pages, or if
-        // they can be touched.
+        // If fallocate has been forbidden in the meantime, touching the pages is sufficient, as is an allocation by the
+        // peer.
         let touch = |error| self.mapping.populate(offset, GROWN).map_err(|_| error);
         back(self.memory.as_fd(), offset, GROWN).or_else(touch)
     }
 
-    /// Returns the ring in which `side` sends. A producer or consumer of it must not outlive this pair.
+    /// Returns the ring in which `side` sends. A producer or consumer of this ring must not outlive this pair.
     pub(super) fn area(&self, side: usize, size: Size) -> Area {
         let (shift, lines, bulk, max) = match size {
             Size::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),
@@ -284,7 +285,7 @@ impl Pair {
         };
         let at = self.mapping.as_ptr().wrapping_add(Self::offset(side, size));
         let credits = &raw const self.direction(side).credits.0[size as usize];
-        // SAFETY: the ranges lie within the mapping (PAIR_BYTES counts them), on page boundaries, and overlap nothing.
+        // SAFETY: the ranges lie within the mapping (PAIR_BYTES includes them), on page boundaries, and do not overlap.
         unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines), bulk, credits, max) }
     }
 }

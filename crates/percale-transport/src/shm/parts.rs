@@ -10,7 +10,7 @@ use crate::peer_process::PeerProcess;
 use crate::region::{Keys, Via};
 use crate::system::process_socket::ProcessSocket;
 
-/// The parts from which a link is built, as exchanged during connection setup.
+/// The parts from which a link is built, as exchanged during connection set-up.
 #[derive(Debug)]
 pub struct Parts {
     /// 0 for the side that connected and created the pair memory, 1 for the other.
@@ -19,7 +19,7 @@ pub struct Parts {
     pub pair: OwnedFd,
     /// This endpoint's bell.
     pub my_bell: Arc<Bell>,
-    /// The bit of `my_bell` that stands for this link.
+    /// The bit of `my_bell` that belongs to this link.
     pub my_bit: u32,
     /// The page of the peer's bell.
     pub peer_bell: OwnedFd,
@@ -27,7 +27,7 @@ pub struct Parts {
     pub mappings: Option<Mappings>,
     /// The event descriptor of the peer's bell.
     pub peer_event: OwnedFd,
-    /// The bit of the peer's bell that stands for this link.
+    /// The bit of the peer's bell that belongs to this link.
     pub peer_bit: u32,
     /// A connected SOCK_SEQPACKET socket, for descriptors. Another thread watches it for hang-up.
     pub control: ProcessSocket,
@@ -37,7 +37,7 @@ pub struct Parts {
     pub cma: bool,
     /// The peer's process.
     pub process: Option<Arc<PeerProcess>>,
-    /// This domain's regions, if the peer may access them directly.
+    /// This domain's key table, if the peer may access its regions directly.
     #[doc(hidden)]
     pub keys: Option<Arc<Keys>>,
     /// The origin of the peer's accesses.

@@ -1,12 +1,12 @@
-//! The remains of an ended link: operations with memory that the peer may still be copying to.
+//! The remains of an ended link: operations that own memory to which the peer may still be copying.
 //!
 //! A peer that was stopped in the middle of a chunk continues with it once it is resumed, even if the connection has
 //! ended. So the operations that own this memory do not end before the peer has released it, or its process has ended
 //! (see [`Release`]). The end of the connection proves neither.
 //!
 //! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their
-//! release, which does not happen while the peer's process is alive and does not respond. So an endpoint makes no
-//! further connections to a process that holds too many of them.
+//! release. If the peer's process is alive and does not respond, they are not released. So an endpoint makes no further
+//! connections to a process that holds too many of them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::pair::Pair;
 use super::transfer::has_let_go;
 use crate::peer_process::PeerProcess;
 
-/// The event after which the peer can have no copy into our memory in progress.
+/// The reason why the peer cannot have a copy into local memory in progress any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The peer has written, after its last copy, that it has finished each of these operations or the whole
@@ -23,7 +23,7 @@ pub enum Release {
     LetGo,
     /// The peer's process has exited or executes another program.
     ProcessEnded,
-    /// This process is a fork of the one that lent the memory, and has memory of its own.
+    /// This process is a forked child of the process that lent the memory, and has its own copy of it.
     Forked,
 }
 
@@ -32,7 +32,7 @@ pub enum Release {
 pub struct Residue {
     pub(super) pair: Arc<Pair>,
     pub(super) side: usize,
-    /// Token and slot of the pulls for which the peer may be copying.
+    /// The token and slot of each pull for which the peer may be copying.
     pub(super) pulls: Vec<(u32, u8)>,
     /// A long access that the peer may be helping with.
     pub(super) assisted: Option<Assisted>,
@@ -40,14 +40,14 @@ pub struct Residue {
 }
 
 impl Residue {
-    /// Returns whether `process` is the peer. As far as this side can determine neither has ended, so comparing process
-    /// ids is sufficient.
+    /// Returns whether `process` is the peer. As far as this side knows, neither of them has ended, so comparing
+    /// process ids is sufficient.
     #[inline]
     pub fn is_of(&self, process: &PeerProcess) -> bool {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
     }
 
-    /// For tests: returns a copy with the same pulls, which is released together with this residue.
+    /// Returns a copy for tests with the same pulls. It is released together with this residue.
     #[cfg(any(test, feature = "testing"))]
     pub fn twin(&self) -> Self {
         let (pair, pulls, process) = (Arc::clone(&self.pair), self.pulls.clone(), self.process.clone());
@@ -66,8 +66,8 @@ impl Residue {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// Returns the event after which the peer can no longer touch this memory, or `None` if there was none yet. An
-    /// event that was returned is final.
+    /// Returns the reason why the peer can no longer touch this memory, or `None` if it still can. A reason that was
+    /// returned is final.
     pub fn release(&self) -> Option<Release> {
         if !self.pair.is_here() {
             return Some(Release::Forked);

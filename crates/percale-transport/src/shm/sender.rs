@@ -1,11 +1,11 @@
-//! The sending half of a link: the ring that it writes, when it fences and checks whether the peer must be notified, and when
-//! the ring grows.
+//! The sending half of a link. It writes its ring, and decides when to fence, when to check whether the peer must be
+//! notified, and when the ring grows.
 //!
 //! After a single frame the sender fences and checks at once. Within a batch (`more`) the check is *due*, and is made
-//! with the last frame, with a refusal, or in the next poll. A sender that streams works without fences (see `bell`).
-//! It starts to stream after [`STREAMING`] frames with few answers, and stops when answers arrive or when it sends
-//! nothing for [`SILENCE`] polls. The small ring is replaced by the large one when it was full a few times, or at the
-//! first payload that does not fit.
+//! with the last frame, with a refusal, or in the next poll. A sender that streams does not use fences (see `bell`). It
+//! starts to stream after [`STREAMING`] frames with few answers, and stops when answers arrive or when it sends nothing
+//! for [`SILENCE`] polls. The small ring is replaced by the large one when it was full a few times, or at the first
+//! payload that does not fit.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::wire::head::{Head, Kind};
 pub(super) const GROW: u64 = 1;
 /// The number of frames without an answer after which a sender streams.
 const STREAMING: u32 = 64;
-/// The number of frames that an answer counts for.
+/// The number of frames that one answer offsets.
 const ANSWER: u32 = 4;
 /// The number of polls without a frame sent after which a sender stops streaming.
 const SILENCE: u32 = 4096;
-/// How often the small ring may be full before it grows.
+/// The number of times that the small ring may be full before it grows.
 const PATIENCE: u32 = 4;
 
 #[derive(Debug)]
@@ -36,16 +36,16 @@ pub(super) struct Sender {
     pair: Arc<Pair>,
     side: usize,
     bell: PeerBell,
-    /// Frames were published, and the peer may have to be notified.
+    /// Whether frames were published and the peer may have to be notified.
     due: bool,
-    /// Frames are published without fences, as declared in the pair memory.
+    /// Whether frames are published without fences. This is also stored in the pair memory.
     unfenced: bool,
-    /// Increases with frames sent, decreases with answers.
+    /// Increases with each frame sent, and decreases with each answer.
     streak: u32,
     silence: u32,
-    /// The position of the ring when it was found full and the peer was asked to report room. Frames that are sent at
-    /// the first attempt do not reset it, because they do not read it. The next refused frame detects by the changed
-    /// position that frames were sent in between.
+    /// The position of the ring when it was found full and the peer was requested to report room. A frame that is sent
+    /// at the first attempt does not read or reset it. The next refused frame detects by the changed position that
+    /// frames were sent in between.
     wanting: Option<u64>,
     found_full: u32,
     growth: Growth,
@@ -81,7 +81,7 @@ impl Sender {
         self.bell.processor()
     }
 
-    /// Returns the longest payload that can be sent, now or after growing.
+    /// Returns the longest payload that can be sent now or after growing.
     #[inline]
     pub(super) fn limit(&self) -> usize {
         if self.growth == Growth::Failed { IDLE_MAX } else { GROWN_MAX }
@@ -134,7 +134,8 @@ impl Sender {
         }
     }
 
-    /// Checks whether the peer must be rung or woken, after the published frames are visible to it.
+    /// Checks whether the peer's bell must be rung or the peer must be woken up, after the published frames are visible
+    /// to it.
     #[inline(always)]
     fn look(&self) {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
@@ -162,8 +163,8 @@ impl Sender {
         self.look();
     }
 
-    /// Returns whether there is nothing to do until something arrives. While the sender streams, calls are counted as
-    /// by [`idle`](Self::idle), until streaming has to end.
+    /// Returns whether there is nothing to do until something arrives. While the sender streams, these calls count as
+    /// silent polls, as with [`idle`](Self::idle), until streaming has to end.
     #[inline]
     pub(super) fn rests(&mut self) -> bool {
         if self.unfenced {
@@ -173,7 +174,7 @@ impl Sender {
         !self.due
     }
 
-    /// Makes the check that is due, if any.
+    /// Makes the check if it is due.
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.due {
@@ -198,7 +199,7 @@ impl Sender {
     /// Starts streaming, if both sides support it.
     #[cold]
     fn stream(&mut self) {
-        // Stays below the threshold for a while, so that this check is not made for each frame.
+        // Stays below the threshold for a while, so that this check is not repeated for each frame.
         self.streak = STREAMING - 16;
         let marks = self.pair.direction(self.side);
         if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
@@ -301,7 +302,7 @@ impl Sender {
         true
     }
 
-    /// Wakes the peer if it waits for credits of the ring through which it sends. Called after credits were published.
+    /// Wakes up the peer if it waits for credits of its outbound ring. Called after credits were published.
     #[cold]
     pub(super) fn gave_room(&self) {
         fence(Ordering::SeqCst);

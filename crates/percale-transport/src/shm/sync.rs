@@ -1,3 +1,3 @@
-//! The switch to loom's atomics, which the whole crate shares.
+//! The switch to loom's atomics, as in the rest of the crate.
 
 pub(super) use crate::sync::*;

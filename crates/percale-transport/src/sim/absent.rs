@@ -1,4 +1,4 @@
-//! The replacement of `sim` in a build without that feature: there is no simulated network.
+//! The replacement of `sim` in a build without that feature, which has no simulated network.
 //!
 //! The types have no values. They have the methods that modules outside `sim` call, so that those modules need few
 //! conditions.

@@ -23,7 +23,7 @@ pub struct SimLink {
     body: Option<(Landing, Vec<u8>)>,
     pulls: Pulls,
     pushes: Pushes,
-    /// A goodbye that waits for the pushes to end.
+    /// A `Bye` frame that waits until the pushes have ended.
     bye: Option<Head>,
     said_bye: bool,
     broken: Option<Broken>,
@@ -55,7 +55,7 @@ impl SimLink {
         Ok(())
     }
 
-    /// Sends the data of pulls, and then the goodbye that waited for it. Returns whether anything was sent.
+    /// Sends the data of pulls, and then the `Bye` frame that waited for it. Returns whether anything was sent.
     fn serve(&mut self) -> bool {
         let mut moved = false;
         while let Some((head, payload)) = self.pushes.next(self.frame_limit, 0) {
@@ -213,8 +213,8 @@ impl Link for SimLink {
         Ok(())
     }
 
-    /// Frames in flight to this side count as well, because there is no descriptor that would wake up a sleeping thread
-    /// on their arrival.
+    /// Frames in flight to this side also count, because there is no descriptor that would wake up a sleeping thread
+    /// when they arrive.
     fn is_idle(&self) -> bool {
         self.pushes.is_idle()
             && self.bye.is_none()

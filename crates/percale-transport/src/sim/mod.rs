@@ -1,10 +1,10 @@
-//! A deterministic network for tests: connections within one process, with a virtual clock.
+//! A deterministic network for tests. It has connections within one process and a virtual clock.
 //!
-//! A [`Network`] creates pairs of [`SimLink`]s. The delay of each frame is random. Frames never overtake each other
-//! within a connection, but may do so between connections. Frames may be passed to the sink in pieces and connections
-//! may be lost, at random. Everything is determined by the seed and by the order of calls, and every connection has its
-//! own random numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an
-//! additional connection changes nothing for the others.
+//! A [`Network`] creates pairs of [`SimLink`]s. The delay of each frame is random. Frames of one connection never
+//! overtake each other, but frames of different connections may. At random, frames are passed to the sink in pieces and
+//! connections are lost. The seed and the order of calls determine everything, and every connection has its own random
+//! numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an additional
+//! connection does not change anything for the others.
 //!
 //! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
 //!
@@ -43,9 +43,9 @@ pub struct SimOptions {
     pub frame_limit: usize,
     /// The number of bytes that may be in flight in one direction before messages are refused.
     pub window: usize,
-    /// Whether the endpoints of one domain share one set of descriptors, instead of three for each endpoint. For tests
-    /// with thousands of endpoints on which no thread sleeps: a thread that sleeps on a shared descriptor is woken up
-    /// only by a timeout.
+    /// Whether the endpoints of one domain share one set of descriptors, instead of having three descriptors each. This
+    /// is for tests with thousands of endpoints on which no thread sleeps: a thread that sleeps on a shared descriptor
+    /// is woken up only by a timeout.
     pub shared_descriptors: bool,
 }
 
@@ -79,9 +79,9 @@ pub struct Event {
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// This frame was sent.
+    /// A frame with this head was sent.
     Sent(Head),
-    /// This frame arrived.
+    /// A frame with this head arrived.
     Arrived(Head),
     /// The connection was lost.
     Lost,
@@ -110,7 +110,7 @@ struct State {
 struct Wire {
     directions: [Direction; 2],
     lost: bool,
-    /// The two ports that the connection joins, by side.
+    /// The two ports that the connection joins, indexed by side.
     ends: Option<[port::At; 2]>,
 }
 
@@ -136,7 +136,7 @@ enum Cargo {
 }
 
 impl Network {
-    /// Creates a network in which everything is determined by `seed`.
+    /// Creates a network whose behavior is determined by `seed`.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
         let state = State {
@@ -177,8 +177,8 @@ impl Network {
         true
     }
 
-    /// Loses a connection, identified by its number in the order of creation. Frames in flight still arrive, and then
-    /// its ends report the loss.
+    /// Loses a connection, which is identified by its number in the order of creation. Frames in flight still arrive,
+    /// and then its ends report the loss.
     pub fn lose(&self, connection: usize) {
         self.lock().lose(connection, 0);
     }
@@ -201,8 +201,8 @@ impl Network {
         self.lock().trace.clone()
     }
 
-    /// Returns the memory that the network itself uses, in bytes, for frames in flight and recorded events, without the
-    /// ends of its connections.
+    /// Returns the memory in bytes that the network itself uses for frames in flight and recorded events. The ends of
+    /// its connections are not included.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let state = self.lock();
@@ -262,7 +262,7 @@ impl State {
         self.note(connection, side, What::Sent(head));
         let wire = &mut self.wires[connection];
         if wire.lost {
-            // As in a real network, the sender does not notice this yet.
+            // As in a real network, the sender does not detect this yet.
             return Ok(());
         }
         let way = &mut wire.directions[side];
@@ -305,7 +305,7 @@ impl State {
         self.note(connection, side, What::Lost);
     }
 
-    /// Handles the drop of a link. The other side is notified after everything that was sent before.
+    /// Handles the drop of a link. The other side is notified after it has received everything that was sent before.
     fn drop_link(&mut self, connection: usize, side: usize) {
         let (now, delay) = (self.now, self.options.delay);
         self.note(connection, side, What::Dropped);
@@ -328,7 +328,7 @@ impl State {
 }
 
 impl Direction {
-    /// Adds something to the frames in flight. It never overtakes earlier ones.
+    /// Adds an item to the items in flight. It never overtakes earlier items.
     fn depart(&mut self, now: u64, delay: (u64, u64), cargo: Cargo) {
         let arrives = (now + self.random.between(delay.0, delay.1)).max(self.latest);
         self.latest = arrives;

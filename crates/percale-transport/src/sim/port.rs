@@ -1,8 +1,8 @@
 //! Endpoints in a simulated network: their addresses and their connections.
 //!
-//! A connection is established at once, and both ends are notified. Each pair of endpoints has at most one connection:
-//! an endpoint that requests another one while its end exists gets no second notice, because the notice of the first
-//! one has been posted already.
+//! A connection is established at once, and both ends are notified. Each pair of endpoints has at most one connection.
+//! An endpoint that requests another connection while its end exists gets no second notice, because the notice of the
+//! first connection has already been posted.
 
 use std::collections::HashMap;
 use std::io;
@@ -62,14 +62,15 @@ pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
     /// Addresses that ports share, and the contexts of each.
     sites: HashMap<SocketAddr, Contexts>,
-    /// The connection of each existing end, by (address of the end, address of the other end). An end exists from the
-    /// time when its notice is posted until its link is dropped. A later connection replaces an earlier one.
+    /// The connection of each existing end, indexed by the address of the end and the address of the other end. An end
+    /// exists from the time when its notice is posted until its link is dropped. A later connection replaces an earlier
+    /// one.
     standing: HashMap<(At, At), usize>,
     next: u128,
 }
 
 impl Directory {
-    /// Returns the approximate memory of its tables in bytes. A hash table uses one additional byte for each slot.
+    /// Returns the approximate memory of the tables in bytes. A hash table uses one additional byte for each slot.
     pub(super) fn bytes(&self) -> usize {
         let places = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
         places(self.ports.capacity()) * (size_of::<(SocketAddr, (u128, Arc<Inbox>))>() + 1)
@@ -125,7 +126,7 @@ impl Directory {
         !self.ports.contains_key(&(address, 0)) && !self.sites.contains_key(&address)
     }
 
-    /// Returns the address to bind to. Port number 0 selects a free one.
+    /// Returns the address to bind to. Port number 0 selects a free port.
     fn address(&self, mut bind: SocketAddr) -> io::Result<SocketAddr> {
         if bind.port() == 0 {
             let free = (1..=u16::MAX).find(|port| {
@@ -148,7 +149,7 @@ impl Directory {
 }
 
 impl Network {
-    /// Opens a port. Port number 0 selects a free one.
+    /// Opens a port. Port number 0 selects a free port.
     ///
     /// # Errors
     /// If the address is taken.

@@ -1,4 +1,4 @@
-//! A small deterministic random number generator (SplitMix64). Not for secrets.
+//! A small deterministic random number generator (SplitMix64). It must not be used for secrets.
 
 /// A sequence of numbers that is determined by its seed.
 #[derive(Clone, Debug)]
@@ -26,13 +26,13 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high` (inclusive).
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         let span = high.saturating_sub(low).saturating_add(1);
         low.saturating_add(self.next() % span)
     }
 
-    /// Returns true with a probability of `per_million` in a million.
+    /// Returns true with a probability of `per_million` per million.
     pub(super) fn chance(&mut self, per_million: u32) -> bool {
         self.next() % 1_000_000 < u64::from(per_million)
     }

@@ -29,7 +29,8 @@ fn length(message: u64) -> usize {
     (message * 97 % 2_000) as usize
 }
 
-/// Sends messages over several connections, and makes one pull over each, until everything has arrived or is lost.
+/// Sends messages over several connections, and makes one pull over each connection, until everything has arrived or is
+/// lost.
 fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
     let network = Network::new(seed, options);
     let source = Lent::new((0..OFFERED).map(|at| (at * 7) as u8).collect());
@@ -246,8 +247,8 @@ fn end_of_earlier_connection_keeps_the_later_one() {
     drop((caller.take_notices(), caller));
     let caller = open(1);
     caller.connect(1, called.address(), 0);
-    // The end of the first connection is detected only now, and its peer is called while the notice of the second one
-    // has not been read.
+    // The end of the first connection is detected only now. Its peer is called while the notice of the second
+    // connection has not been read.
     drop(earlier);
     called.connect(7, caller.address(), 0);
     assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));

@@ -1,12 +1,13 @@
-//! Buffers that links borrow while they need them, from one small store per thread.
+//! Buffers that links borrow while they need them, from one small store for each thread.
 //!
-//! An idle link owns no buffer: the memory for thousands of connections depends on how many are busy. Buffers are owned
-//! values that are moved in and out of the thread's store. So a link may move to another thread together with a buffer,
-//! and a nested use (a sink that polls another link) finds the store empty and allocates a new one.
+//! An idle link owns no buffer, so the memory for thousands of connections depends on how many are busy. Buffers are
+//! owned values that are moved in and out of the thread's store. So a link may move to another thread together with a
+//! buffer. A nested use (a sink that polls another link) finds the store empty and allocates a new buffer.
 
 use std::cell::{Cell, RefCell};
 
-/// The size of a receive scratch: the number of bytes that are received at once before their content is known.
+/// The size of the receive scratch, which is the number of bytes that are received at once before their content is
+/// known.
 pub(super) const SCRATCH_BYTES: usize = 32 << 10;
 
 /// The initial capacity of a queue's buffer in bytes.
@@ -29,7 +30,7 @@ thread_local! {
 /// Calls `f` with the thread's scratch.
 #[inline]
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8; SCRATCH_BYTES]) -> R) -> R {
-    // While the thread exits its store no longer exists. Then buffers are not reused.
+    // While the thread exits, its store no longer exists, so buffers are not reused.
     let kept = SCRATCH.try_with(Cell::take).ok().flatten();
     let mut scratch = kept.unwrap_or_else(|| Box::new([0; SCRATCH_BYTES]));
     let result = f(&mut scratch);

@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the receiving half.
+//! Passes arbitrary bytes to the receiving half.
 
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use crate::stream::Pulls;
 use crate::testing::{Lent, Notes};
 use crate::wire::head::Offer;
 
-/// Bytes that arrive in pieces of these lengths, in turn.
+/// Bytes that arrive in pieces. The lengths of the pieces are used in turn.
 pub(super) struct Pieces<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) lengths: &'a [u8],
@@ -44,7 +44,7 @@ pub fn fuzz_stream(bytes: &[u8]) {
     receive(bytes, &mut Notes::keeping(300)).ok();
 }
 
-/// Receives everything. Returns the error that occurred before the last byte, if any.
+/// Receives everything. Returns the error that broke the link before the last byte, if any.
 pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
     let Some((lengths, bytes)) = bytes.split_at_checked(2) else { return Ok(()) };
     let targets = [Lent::new(vec![0; 100]), Lent::new(vec![0; 5_000])];

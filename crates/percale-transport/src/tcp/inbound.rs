@@ -2,11 +2,11 @@
 //!
 //! Bytes are received into the thread's scratch, and whole frames in it are passed to the sink. If only a part of a
 //! long payload has arrived, the sink (or, for `Data`, the table of pulls) provides its destination. The rest is then
-//! received directly into the destination, and a small part of the scratch receives what follows it. Between two calls
-//! only the start of a short frame is kept ([`CARRY_BYTES`], inline).
+//! received directly into the destination, and the bytes that follow it are received into a small part of the scratch.
+//! Between two calls only the start of a short frame is kept ([`CARRY_BYTES`], inline).
 //!
 //! Everything is checked before it is used: a head by its check word, its length by the limit of its kind, and `Data`
-//! by the table of pulls. After an error nothing more is read, because the frame boundaries are lost.
+//! by the table of pulls. After an error no more frames are read, because the frame boundaries are lost.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -32,8 +32,8 @@ const CONTROL_LIMIT: usize = 64;
 /// The longest frame that always reaches the sink whole. The start of such a frame is kept until the rest arrives.
 const CARRY_BYTES: usize = HEAD_BYTES + CONTROL_LIMIT;
 
-/// The number of bytes received behind a long payload: enough for the heads that usually follow, and only a small part
-/// of the next long payload, because that part has to be copied.
+/// The number of bytes that are received behind a long payload. It is enough for the heads that usually follow, and
+/// includes only a small part of the next long payload, because that part has to be copied.
 const TAIL_BYTES: usize = 4 << 10;
 
 /// The length from which a payload justifies a separate system call that reads it directly into its destination.
@@ -48,7 +48,8 @@ pub(super) struct Inbound {
     carry: [u8; CARRY_BYTES],
     carried: usize,
     body: Option<Body>,
-    /// The last frame was long. The next one may be long too, so only a small part of it is received into the scratch.
+    /// Whether the last frame was long. The next one may be long too, so only a small part of it is received into the
+    /// scratch.
     long: bool,
     said_bye: bool,
 }
@@ -98,7 +99,7 @@ impl Inbound {
             };
             turn = received.wrapping_add(turn);
             self.accept(received, scratch, pulls, me, sink)?;
-            // Short frames cost more than their bytes: one scratch full of them is enough for a turn.
+            // Short frames cost more than their bytes, so one full scratch is enough for one call.
             if received < asked || self.body.is_none() {
                 break;
             }
@@ -106,7 +107,7 @@ impl Inbound {
         Ok(turn > 0)
     }
 
-    /// Receives into the destination of the payload that is arriving, and what follows it into the scratch.
+    /// Receives into the destination of the payload that is arriving, and receives the bytes after it into the scratch.
     #[inline(never)]
     fn read_body(
         &mut self,
@@ -129,7 +130,7 @@ impl Inbound {
         (from.read(&into.slice(body.done, placed), tail), asked)
     }
 
-    /// Processes `received` bytes: first those of the payload that is arriving, then frames in the scratch.
+    /// Processes `received` bytes: first the bytes of the payload that is arriving, then the frames in the scratch.
     #[inline(always)]
     fn accept(
         &mut self,
@@ -178,8 +179,8 @@ impl Inbound {
         thrown..rest
     }
 
-    /// Passes the frames in `bytes` to the sink. Keeps the start of an incomplete short frame, and begins an incomplete
-    /// long one.
+    /// Passes the frames in `bytes` to the sink. Keeps the start of an incomplete short frame, and begins to receive an
+    /// incomplete long frame.
     #[inline(always)]
     fn frames(
         &mut self,
@@ -278,12 +279,12 @@ impl Inbound {
 }
 
 impl Body {
-    /// Returns the number of bytes that will still arrive and have a destination.
+    /// Returns the number of bytes that have not arrived yet and have a destination.
     fn placed(&self) -> usize {
         self.into.len().min(self.len).saturating_sub(self.done)
     }
 
-    /// Returns the number of bytes that will still arrive and are discarded.
+    /// Returns the number of bytes that have not arrived yet and will be discarded.
     fn excess(&self) -> usize {
         self.len.saturating_sub(self.done).saturating_sub(self.placed())
     }

@@ -1,8 +1,8 @@
-//! The orderly end of a connection.
+//! The orderly close of a connection.
 //!
 //! Closing a socket with unread bytes in it resets the connection and drops unsent data. So this module writes
 //! everything that is queued, shuts down the sending direction, and waits until the peer's kernel has acknowledged
-//! everything. It discards received data meanwhile.
+//! everything. In the meantime it discards received data.
 
 #![expect(unsafe_code, reason = "an ioctl that rustix does not wrap; the block states its own reason")]
 
@@ -21,7 +21,7 @@ use crate::system::interrupted::uninterrupted;
 /// The interval between two checks for unacknowledged bytes. The kernel has no event for this.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Writes the queued bytes, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
+/// Writes the queued bytes, ends the stream, and waits until all of it was acknowledged. Returns whether all of it was.
 pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Duration) -> bool {
     let deadline = Instant::now() + at_most;
     while !outbound.is_empty() {
@@ -49,19 +49,20 @@ pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Dura
     }
 }
 
-/// Sleeps until the socket is ready, for `at_most` or until the deadline. Returns whether the deadline has not passed.
+/// Sleeps until the socket is ready, for at most `at_most`, or until the deadline. Returns false if the deadline had
+/// already passed.
 fn wait(socket: &Socket, flags: PollFlags, deadline: Instant, at_most: Duration) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return false;
     }
     let timeout = Timespec::try_from(left.min(at_most)).ok();
-    // An interrupted or failed wait only means another check.
+    // After an interrupted or failed wait, the caller checks again.
     rustix::event::poll(&mut [PollFd::new(socket, flags)], timeout.as_ref()).ok();
     true
 }
 
-/// Discards received data. Fails at the end of the stream.
+/// Discards received data. Returns an error at the end of the stream.
 fn discard(socket: &Socket) -> Result<(), Errno> {
     with_scratch(|scratch| {
         loop {

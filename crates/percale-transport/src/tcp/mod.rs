@@ -1,15 +1,16 @@
 //! A link over a connected TCP socket.
 //!
-//! The stream is a sequence of frames, each a head of 32 bytes and its payload. `TcpLink` joins its two halves:
-//! `outbound` decides which bytes are written when, and `inbound` parses the received bytes. `stream`, shared with the
-//! simulated network, keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received
-//! into it. An idle link owns no buffer. Another byte stream carries the same frames in its own `StreamLink` (`verbs`).
+//! The stream is a sequence of frames. Each frame is a head of 32 bytes and a payload. `TcpLink` joins its two halves:
+//! `outbound` decides which bytes are written and when, and `inbound` parses the received bytes. `stream`, shared with
+//! the simulated network, keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and
+//! received into it. An idle link owns no buffer. Another byte stream (`verbs`) carries the same frames in its own
+//! `StreamLink`.
 //!
 //! The endpoint decides when a link is polled. A poll costs one `recv` if nothing has arrived.
 //!
-//! **Liveness.** A reset, or an end of the stream without a goodbye, is [`Broken::Died`]. An end after a goodbye is
-//! [`Broken::Closed`]. A silent peer or network is [`Broken::Timeout`], detected by keepalive probes and `unanswered`
-//! ([`TcpOptions::timeout`]). Data that arrived before is delivered first.
+//! **Liveness.** A reset, or an end of the stream without a `Bye` frame, is [`Broken::Died`]. An end after a `Bye`
+//! frame is [`Broken::Closed`]. A silent peer or network is [`Broken::Timeout`], detected by keepalive probes and
+//! `unanswered` ([`TcpOptions::timeout`]). Data that arrived before the end is delivered first.
 
 mod buffers;
 #[cfg(any(test, fuzzing))]
@@ -48,14 +49,16 @@ const DATA_LIMIT: usize = 256 << 10;
 /// The options of a link's socket.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// The size of the kernel's send buffer in bytes. `None` lets the kernel choose and grow it.
+    /// The size of the kernel's send buffer in bytes. If it is `None`, the kernel chooses the size and grows the
+    /// buffer.
     pub send_buffer: Option<usize>,
-    /// The size of the kernel's receive buffer in bytes. `None` lets the kernel choose and grow it.
+    /// The size of the kernel's receive buffer in bytes. If it is `None`, the kernel chooses the size and grows the
+    /// buffer.
     pub receive_buffer: Option<usize>,
-    /// The time for which a peer's kernel may leave bytes unacknowledged, or probes of an idle connection unanswered
-    /// (in whole seconds), before the peer is considered dead. A live peer that does not receive is not considered
-    /// dead: its host accepts connections, although its kernel may drop data for which it has no room. (So this is not
-    /// TCP_USER_TIMEOUT, which counts both.) Zero selects the kernel's defaults.
+    /// The time after which a peer is considered dead if its kernel does not acknowledge bytes or does not answer the
+    /// probes of an idle connection (in whole seconds). A live peer that does not receive is not considered dead: its
+    /// host accepts connections, although its kernel may drop data for which it has no room. (So this is not
+    /// TCP_USER_TIMEOUT, which does not make this distinction.) Zero selects the kernel's defaults.
     pub timeout: Duration,
 }
 
@@ -80,9 +83,9 @@ pub struct StreamLink<S> {
 pub type TcpLink = StreamLink<Socket>;
 
 impl<S> StreamLink<S> {
-    /// The longest payload that is sent eagerly with its message: about the size of a socket's buffers. For longer
-    /// payloads the round trip of an offer and its pull costs little, and only the kernel copies, even if the receive
-    /// is posted late.
+    /// The longest payload that is sent eagerly with its message. It is about the size of a socket's buffers. For
+    /// longer payloads the round trip of an offer and its pull costs little, and only the kernel copies, even if the
+    /// receive is posted late.
     pub(crate) const EAGER_LIMIT: usize = 512 << 10;
 
     /// Creates a link over a connected stream.
@@ -129,16 +132,16 @@ impl TcpLink {
     /// Creates a link over a connected socket.
     ///
     /// # Errors
-    /// The kernel's error for the options.
+    /// The kernel's error for a socket option.
     pub fn new(socket: impl Into<ProcessSocket>, options: TcpOptions) -> std::io::Result<Self> {
         Ok(Self::of(Socket::new(socket.into(), &options)?))
     }
 
-    /// Returns whether the peer's host has answered nothing for longer than the timeout, both now and at the previous
-    /// call of this function. An answer is an acknowledgement of data on this connection, or a reaction to a connection
-    /// attempt to the remote address of this connection or to `address`, at which the peer listens. Should be called
-    /// regularly, for example a few times within the timeout. A call costs one system call, and some more while bytes
-    /// are unacknowledged.
+    /// Returns whether the peer's host has not answered for longer than the timeout, both now and at the previous call
+    /// of this function. An answer is an acknowledgement of data on this connection, or a reaction to a connection
+    /// attempt to the remote address of this connection or to `address`, at which the peer listens. This function
+    /// should be called regularly, for example a few times within the timeout. A call costs one system call, and some
+    /// more while bytes are unacknowledged.
     #[must_use]
     pub fn is_unanswered(&mut self, address: SocketAddr) -> bool {
         if self.socket.patience.timeout().is_zero() {
@@ -155,15 +158,15 @@ impl TcpLink {
         self.broken.get_or_insert(why).clone()
     }
 
-    /// Returns the range of queued bytes, as positions counted from the first byte that was ever queued.
+    /// Returns the positions of the queued bytes, counted from the first byte that was ever queued.
     #[inline]
     pub fn unsent(&self) -> Option<(u64, u64)> {
         self.outbound.unsent()
     }
 
-    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's kernel, or
-    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
-    /// peer's kernel.
+    /// Closes the connection after everything that is queued (including a `Bye` frame) has reached the peer's kernel,
+    /// or after `at_most`. This blocks. Bytes that arrive in the meantime are discarded. Returns whether everything
+    /// reached the peer's kernel.
     pub fn linger(mut self, at_most: Duration) -> bool {
         self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
     }
@@ -176,7 +179,7 @@ impl AsFd for TcpLink {
 }
 
 impl<S: Stream> StreamLink<S> {
-    /// Sends the queued frames, as far as there is room.
+    /// Sends queued frames while there is room.
     #[inline]
     pub fn hurry(&mut self) {
         if self.broken.is_none() {
@@ -213,7 +216,7 @@ impl<S: Stream> Link for StreamLink<S> {
         while let Some((id, result)) = self.outbound.pushes.next_ended() {
             sink.pushed(me, id, result);
         }
-        // Data that arrived before the end is received in any case: there is no more of it than the kernel holds.
+        // Data that arrived before the end is received in any case. The kernel's buffer bounds its amount.
         if !sink.takes(me) && self.outbound.failed.is_none() && !self.socket.has_ended() {
             return Ok(sent);
         }
@@ -223,7 +226,7 @@ impl<S: Stream> Link for StreamLink<S> {
             (Ok(received), None) => return Ok(sent | received),
             // There may be more to deliver.
             (Ok(true), Some(_)) => return Ok(true),
-            // Once a write has returned an error, a read only returns the end of the stream.
+            // Once a write has returned an error, a read returns only the end of the stream.
             (Ok(false) | Err(Broken::Died(_)), Some(failed)) => failed.clone(),
             (Err(broken), _) => broken,
         };

@@ -1,26 +1,26 @@
 //! The sending half of a link.
 //!
-//! When frames are sent: a frame is written in the call that sends it if the queue is empty and no frame was sent since
-//! the last `poll`. The frames that follow in such a burst are collected in the queue and written together: at the next
-//! `poll`, when the queue has [`FLUSH_BYTES`], or with the first frame that follows more than [`BURST`] after the last
-//! write. So a single message is never delayed, and a stream of small messages shares system calls. After sending
+//! **Time of sending.** A frame is written in the call that sends it if the queue is empty and no frame was sent since
+//! the last `poll`. The frames that follow in such a burst are collected in the queue. They are written together at the
+//! next `poll`, when the queue has [`FLUSH_BYTES`], or with the first frame that is sent more than [`BURST`] after the
+//! last write. So a single message is never delayed, and a stream of small messages shares system calls. After sending
 //! something without a completion, a caller may make no further calls. So it [hurries](Outbound::hurry) the queue: the
 //! data is passed to the kernel, which collects it (MSG_MORE) until the next `poll`, until there are [`FLUSH_BYTES`],
 //! or until the kernel's own timeout of at most 0.2 s (tcp(7), TCP_CORK).
 //!
-//! Order: the stream consists of whole frames. A partly written `Data` frame is sent first, then the bytes that were in
-//! the queue when it ended (`ahead`), then the next `Data` frame. Without this alternation a sender that always has
-//! messages would starve its pushes. Without pushes the whole queue is due.
+//! **Order.** The stream consists of whole frames. A partly written `Data` frame is sent first, then the bytes that
+//! were in the queue when it ended (`ahead`), then the next `Data` frame. Without this alternation a sender that always
+//! has messages would starve its pushes. Without pushes the whole queue is due.
 //!
-//! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes are queued. Frames that the protocol needs to make progress
-//! (answers, pulls, goodbyes) may exceed the limit by [`RESERVE`] bytes. Data for a stalled peer must not pile up in
-//! the queue.
+//! **Limits.** A frame is refused while [`QUEUE_LIMIT`] bytes are queued. Frames that the protocol needs to make
+//! progress (answers, pulls, `Bye`) may exceed the limit by [`RESERVE`] bytes. Data for a stalled peer must not
+//! accumulate in the queue.
 //!
-//! Revocable sources: each write of a `Data` frame enters the lease. If that fails, zeros are written for the rest of
-//! the announced bytes, and the next frame reports that the offer is void. To ensure that there is a next frame, the
+//! **Revocable sources.** Each write of a `Data` frame enters the lease. If that fails, zeros are written for the rest
+//! of the announced bytes, and the next frame reports that the offer is void. To ensure that there is a next frame, the
 //! last [`LAST_BYTES`] are sent in a separate frame, which is copied into the queue.
 //!
-//! A write error only stops sending: the link first delivers what still arrives, and then breaks.
+//! A write error only stops sending. The link first delivers the data that still arrives, and then breaks.
 
 use std::time::{Duration, Instant};
 
@@ -39,29 +39,29 @@ use crate::{Broken, Refused};
 /// The number of queued bytes that justifies a system call.
 pub(super) const FLUSH_BYTES: usize = 16 << 10;
 
-/// A frame that is sent later than this after the last write is not held back.
+/// A frame that is sent later than this after the last write is written at once.
 const BURST: Duration = Duration::from_micros(4);
 
 /// The number of queued bytes beyond which messages and requests are refused.
 pub(super) const QUEUE_LIMIT: usize = 256 << 10;
 
-/// The number of bytes that control frames may queue beyond that. The longest message may have been queued on top of
-/// the limit.
+/// The number of bytes by which control frames may exceed that limit. It includes the longest message, which may have
+/// been queued when the limit was almost reached.
 const RESERVE: usize = TcpLink::EAGER_LIMIT + (64 << 10);
 
 /// Frames up to this length are assembled before they are sent or queued.
 const SMALL_BYTES: usize = 256;
 
-/// The size of the last frame of a revocable source: so small that the receiver need not read it directly into its
-/// destination.
+/// The size of the last frame of a revocable source. It is so small that the receiver does not read it directly into
+/// its destination.
 const LAST_BYTES: usize = 64;
 
 /// The bytes that are written in place of announced bytes that are no longer available.
 static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
 
 /// Returns the number of bytes of a large frame that are written at once. The receiver can copy the first pieces while
-/// later ones are written. A short frame is cut into a few pieces, and a long one into pieces that keep the cost of the
-/// calls small.
+/// later ones are written. A short frame is cut into a few pieces. The pieces of a long frame are large enough to keep
+/// the cost of the calls small.
 const fn piece_bytes(payload: usize) -> usize {
     if payload <= 96 << 10 { 32 << 10 } else { 256 << 10 }
 }
@@ -74,19 +74,19 @@ const TURN_BYTES: usize = 1 << 20;
 pub(crate) struct Outbound {
     queue: Vec<u8>,
     start: usize,
-    /// The number of bytes that ever left the queue.
+    /// The number of bytes that have ever left the queue.
     left: u64,
     ahead: usize,
     data: Option<DataFrame>,
     pub(super) pushes: Pushes,
-    /// A goodbye that waits for the pushes to end.
+    /// A `Bye` frame that waits until the pushes have ended.
     bye: Option<Head>,
     said_bye: bool,
-    /// Something was written since the last poll.
+    /// Whether anything was written since the last poll.
     burst: bool,
     /// The number of bytes that the kernel holds back (MSG_MORE).
     held: usize,
-    /// The kernel has no room. Not tried again before the next poll.
+    /// Whether the kernel has no room. Writing is not tried again before the next poll.
     blocked: bool,
     written: Instant,
     pub(crate) failed: Option<Broken>,
@@ -98,7 +98,7 @@ struct DataFrame {
     head: [u8; HEAD_BYTES],
     payload: Lease,
     done: usize,
-    /// The payload was revoked: the rest of the frame is zeros.
+    /// Whether the payload was revoked, so that the rest of the frame is zeros.
     void: bool,
 }
 
@@ -154,21 +154,21 @@ impl Outbound {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
     }
 
-    /// Returns whether everything is sent soon without a poll.
+    /// Returns whether everything is sent soon even without a poll.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.held == 0 && self.is_empty()
     }
 
-    /// Returns the range of queued bytes, as positions counted from the first byte that was ever queued.
+    /// Returns the positions of the queued bytes, counted from the first byte that was ever queued.
     #[inline]
     pub(super) fn unsent(&self) -> Option<(u64, u64)> {
         let queued = self.queued() as u64;
         (queued > 0).then_some((self.left, self.left + queued))
     }
 
-    /// Returns an upper bound of the number of bytes that will be written up to the last byte that is in the queue now,
-    /// or 0 if the queue is empty.
+    /// Returns an upper bound of the number of bytes that will be written until the last byte of the current queue is
+    /// written, or 0 if the queue is empty.
     #[cfg(feature = "verbs")]
     pub(crate) fn ahead_of_last(&self) -> u64 {
         let queued = self.queued() as u64;
@@ -239,7 +239,7 @@ impl Outbound {
                     self.queue.extend_from_slice(&bytes.as_bytes()[sent..]);
                 }
             } else {
-                // The queued bytes go in front, in the same system call.
+                // The queued bytes are written before these bytes in the same system call.
                 self.queue.extend_from_slice(bytes.as_bytes());
                 let queue = std::mem::take(&mut self.queue);
                 let prefix = queue.len() - self.start;
@@ -263,7 +263,7 @@ impl Outbound {
         self.outcome()
     }
 
-    /// Called when a pull was accepted: starts serving it.
+    /// Starts serving a pull that was accepted.
     pub(super) fn push_started(&mut self, to: &mut impl Stream) {
         if self.data.is_none() {
             self.ahead = self.ahead.max(self.queued());
@@ -311,7 +311,7 @@ impl Outbound {
         to.release();
     }
 
-    /// Writes the due bytes until the kernel has no more room or a turn's worth was written.
+    /// Writes the due bytes until the kernel has no more room or the limit of one call is reached.
     #[inline(never)]
     fn flush(&mut self, to: &mut impl Stream) -> bool {
         let mut turn = 0;
@@ -320,7 +320,7 @@ impl Outbound {
             if let Some(mut frame) = self.data.take() {
                 let Some((asked, result)) = frame.write(to) else {
                     self.pushes.revoked();
-                    // If nothing of the frame was sent, its head has not announced anything to the peer.
+                    // If no part of the frame was sent, its head has not announced anything to the peer.
                     frame.void = true;
                     self.data = (frame.done > 0).then_some(frame);
                     continue;
@@ -370,7 +370,7 @@ impl Outbound {
         self.ahead = self.queued();
     }
 
-    /// Checks whether a frame of this kind may be sent or queued now.
+    /// Checks whether a frame of this kind may be sent or queued at the moment.
     #[inline]
     fn admit(&mut self, kind: Kind) -> Result<(), Refused> {
         if self.failed.is_some() || self.said_bye || self.bye.is_some() {
@@ -387,7 +387,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Returns whether a frame was accepted. It was not if the stream broke at that moment.
+    /// Returns whether a frame was accepted. It was not accepted if the stream broke during the call.
     #[inline]
     fn outcome(&self) -> Result<(), Refused> {
         if self.failed.is_some() { Err(Refused::Broken) } else { Ok(()) }
@@ -441,7 +441,7 @@ impl Outbound {
         }
     }
 
-    /// Ensures that the queue has a buffer. Removes sent bytes from its start if they are the greater part.
+    /// Ensures that the queue has a buffer. Removes sent bytes from its start if they are more than half of it.
     #[inline]
     fn reserve(&mut self) {
         if self.queue.capacity() == 0 {

@@ -1,5 +1,5 @@
-//! Memory that is revoked while a transfer is in progress: the transfer fails, and the frame boundaries of the stream
-//! stay intact.
+//! Tests of memory that is revoked while a transfer is in progress. The transfer fails, and the frame boundaries of the
+//! stream stay intact.
 
 use std::collections::VecDeque;
 
@@ -32,8 +32,8 @@ const LAST: usize = 64;
 fn source_revoked_after_any_byte_keeps_the_stream_in_step() {
     let first = HEAD_BYTES + LEN - LAST;
     for cut in (0..first + 40).filter(|cut| cut % 13 == 0 || *cut < 70 || *cut > first - 70) {
-        // The kernel accepts `cut` bytes (the next call may request bytes that the first one did not), and later the
-        // rest in small portions.
+        // The kernel accepts `cut` bytes (the next call may request bytes that the first one did not), and later
+        // accepts the rest in small portions.
         let room =
             [cut.min(first), cut.saturating_sub(first), 0].into_iter().chain(std::iter::repeat_n(700, 50)).collect();
         let (mut out, mut to) = (Outbound::new(), Slow { room, ..Slow::default() });
@@ -109,7 +109,7 @@ fn revoked_write_target_fails_no_pull() {
         let (target, pulled) = (Lent::new(vec![0; LEN]), Lent::new(vec![0; 900]));
         let revocable = Revocable::new(target.cut(&[10, 3_000]));
         let (mut inbound, mut pulls) = (Inbound::new(), Pulls::default());
-        // The token is the same as that of the landing.
+        // The token is equal to that of the landing.
         pulls.expect(&pulled.lease(&[]), 1);
         let mut notes = Notes::keeping(usize::MAX);
         notes.place = Some(revocable.lease());

@@ -16,8 +16,8 @@ use crate::system::call::named;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 
-/// A non-blocking byte stream. The memory of operations is passed as segments, because peers may write to it meanwhile.
-/// Slices are the link's own bytes.
+/// A non-blocking byte stream. The memory of operations is passed as segments, because peers may write to it during a
+/// call. Slices refer to the link's own bytes.
 pub trait Stream {
     /// Receives available bytes, first into the segments and then into `tail`. Returns 0 at the end of the stream.
     ///
@@ -25,21 +25,21 @@ pub trait Stream {
     /// `AGAIN` if nothing is available. With any other error the stream is broken.
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Sends as much as there is room for, first of `prefix` and then of the segments.
+    /// Sends as many bytes as there is room for, first of `prefix` and then of the segments.
     ///
     /// # Errors
     /// `AGAIN` if there is no room. With any other error the stream is broken.
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
 
-    /// Returns whether the stream needs no calls: sent bytes arrive without them, and a descriptor signals everything
-    /// that can be read.
+    /// Returns whether the stream needs no calls: sent bytes arrive without further calls, and a descriptor signals
+    /// everything that can be read.
     #[inline]
     fn is_calm(&self) -> bool {
         true
     }
 
-    /// Returns whether the peer has closed the stream or it has failed, so that no more data will arrive. Called only
-    /// while nothing is read.
+    /// Returns whether the peer has closed the stream or the stream has failed, so that no more data will arrive.
+    /// Called only while nothing is read.
     fn has_ended(&self) -> bool {
         false
     }
@@ -49,7 +49,7 @@ pub trait Stream {
         None
     }
 
-    /// Like [`read`](Self::read), into bytes of the link only.
+    /// Like [`read`](Self::read), but only into bytes of the link.
     ///
     /// # Errors
     /// Like [`read`](Self::read).
@@ -58,7 +58,7 @@ pub trait Stream {
     }
 
     /// Like [`write_one`](Self::write_one), but the stream may hold the bytes back until more bytes follow or
-    /// [`release`](Self::release) is called. They are sent without further calls, but later.
+    /// [`release`](Self::release) is called. They are sent without further calls, but possibly later.
     ///
     /// # Errors
     /// Like [`write`](Self::write).
@@ -69,7 +69,7 @@ pub trait Stream {
     /// Sends bytes that were held back.
     fn release(&mut self) {}
 
-    /// Like [`write`](Self::write), for bytes of the link only.
+    /// Like [`write`](Self::write), but only for bytes of the link.
     ///
     /// # Errors
     /// Like [`write`](Self::write).
@@ -91,13 +91,14 @@ impl Socket {
     /// # Errors
     /// The error of the system call.
     pub fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
-        // Use one of two system calls: a sandbox may allow either.
+        // Use one of two system calls, because a sandbox may allow only one of them.
         let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         if !not_blocking {
             rustix::io::ioctl_fionbio(&fd, true)?;
         }
         if let Err(error) = Self::set_options(&fd, options) {
-            // The connection works without the options, but it is slower, or a host that disappears is noticed later.
+            // The connection works without the options, but it may be slower, and the loss of a host may be detected
+            // later.
             crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
@@ -112,7 +113,8 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(fd, bytes)?;
         }
         if !options.timeout.is_zero() {
-            // Probes of an idle connection are configured in whole seconds. Three unanswered ones make up the timeout.
+            // Probes of an idle connection are configured in whole seconds. The timeout is the time of three unanswered
+            // probes.
             let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
             sockopt::set_socket_keepalive(fd, true)?;
             sockopt::set_tcp_keepidle(fd, third)?;
@@ -169,7 +171,7 @@ impl Stream for Socket {
     }
 
     fn release(&mut self) {
-        // tcp(7): setting this option sends pending data, even if it was set before.
+        // According to tcp(7), setting this option sends pending data, even if it was set before.
         if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
             crate::later::later!(debug: %error, "what was held leaves when the kernel's time for it has passed");
         }

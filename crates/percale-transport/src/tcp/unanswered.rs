@@ -1,12 +1,12 @@
-//! Detects for how long the peer's kernel has left bytes unacknowledged, and whether its host answers at all.
+//! Detects how long the peer's kernel has left bytes unacknowledged, and whether the peer's host answers at all.
 //!
-//! TCP_USER_TIMEOUT would break the connection to a live peer that does not receive for a while, so TCP_INFO is used
-//! instead: bytes are in flight, and there was no acknowledgement recently. That alone does not distinguish a dead host
-//! from a host with a process that does not read. A kernel with a full receive buffer drops everything that arrives,
-//! including retransmissions and window probes, and need not acknowledge any of it. The sender's TCP_INFO is the same
-//! in both cases. So the host is probed: a second connection to the peer's address is started. A running kernel accepts
-//! or refuses it, whatever the process does. A running kernel that no longer has the peer's socket resets the
-//! connection.
+//! TCP_USER_TIMEOUT would break the connection to a live peer that does not receive for a while, so this module uses
+//! TCP_INFO instead. It checks whether bytes are in flight and there was no acknowledgement recently. That alone does
+//! not distinguish a dead host from a host with a process that does not read. A kernel with a full receive buffer drops
+//! everything that arrives, including retransmissions and window probes, and need not acknowledge any of it. The
+//! sender's TCP_INFO is the same in both cases. So the host is probed: a second connection to the peer's address is
+//! started. A running kernel accepts or refuses this connection, independently of the process. A running kernel that no
+//! longer has the peer's socket resets the connection.
 
 #![expect(unsafe_code, reason = "TCP_INFO has no safe wrapper; the block states its own reason")]
 
@@ -23,7 +23,7 @@ use crate::system::process_socket::ProcessSocket;
 #[derive(Debug)]
 pub(super) struct Patience {
     timeout: Duration,
-    /// At the last check the peer had been silent for too long.
+    /// Whether the peer had been silent for too long at the last check.
     suspect: bool,
     /// The probe of its host that is in progress.
     question: Option<Question>,
@@ -31,7 +31,7 @@ pub(super) struct Patience {
     answered: Option<Instant>,
 }
 
-/// Connections that are started to find out whether a host answers.
+/// Connections that are started to determine whether a host answers.
 #[derive(Debug)]
 struct Question {
     calls: Vec<ProcessSocket>,
@@ -45,7 +45,7 @@ impl Question {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = ProcessSocket::open(|| rustix::net::socket_with(family, SocketType::STREAM, flags, None))?;
             match rustix::net::connect(&socket, address) {
-                // Refused at once: the peer is on this host, which answers.
+                // If the connection was refused at once, the peer is on this host, so its host answers.
                 Ok(()) | Err(Errno::INPROGRESS | Errno::CONNREFUSED) => Ok(socket),
                 Err(error) => Err(error),
             }
@@ -75,9 +75,9 @@ impl Patience {
     }
 
     /// Returns whether the peer is considered dead, after a check has measured this silence ([`unanswered`]).
-    /// `addresses` are addresses of the peer's host. One check is not enough: after a pause the first bytes are
-    /// unanswered for a moment too, and the last acknowledgement is old. The host is probed after half of the timeout,
-    /// and has the other half to answer.
+    /// `addresses` are addresses of the peer's host. One check is not enough: the first bytes after a pause are also
+    /// unanswered for a moment, and the last acknowledgement is old. The host is probed after half of the timeout, and
+    /// has the other half to answer.
     pub(super) fn ends(&mut self, silence: Option<Duration>, addresses: impl FnOnce() -> Vec<SocketAddr>) -> bool {
         let Some(silence) = silence.filter(|silence| !self.timeout.is_zero() && *silence > self.timeout / 2) else {
             (self.suspect, self.question) = (false, None);
@@ -101,7 +101,7 @@ impl Patience {
 pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes into `info`, which has that many.
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes into `info`, which has that length.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -116,7 +116,7 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
     }
     // SAFETY: the structure was zeroed, and all its fields are plain integers.
     let info = unsafe { info.assume_init() };
-    // Unacknowledged segments, or probes of a closed window that were not answered.
+    // Either segments are unacknowledged, or probes of a closed window were not answered.
     (info.tcpi_unacked > 0 || info.tcpi_probes > 0).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
 }
 

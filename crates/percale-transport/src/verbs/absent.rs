@@ -1,4 +1,4 @@
-//! The replacement of `verbs` in a build without that feature: no adapter can be opened.
+//! The replacement of `verbs` in a build without that feature, in which no adapter can be opened.
 //!
 //! The types have no values. They have the methods that modules outside `verbs` call, so that those modules need few
 //! conditions.
@@ -20,7 +20,7 @@ use crate::wire::queue_pair::{End, Gid};
 pub struct Adapter(Infallible);
 
 impl Adapter {
-    /// Opens no port.
+    /// Always returns an error, because this build cannot open a port.
     ///
     /// # Errors
     /// Always. The error names the feature that this build lacks.
@@ -78,7 +78,7 @@ impl Wire {
     }
 }
 
-/// Registers the memory of operations with a device; without values in this build.
+/// The registrations of the memory of operations. It is empty in this build.
 #[derive(Clone, Debug)]
 pub struct Pins;
 

@@ -29,12 +29,12 @@ pub struct Adapter {
     unreached: Mutex<HashMap<Gid, Instant>>,
 }
 
-/// The time for which an address from which no acknowledgement arrived is not tried again.
+/// If no acknowledgement has arrived from an address, the address is not tried again for this time.
 const UNREACHED: Duration = Duration::from_secs(60);
 /// The maximum number of such addresses that are remembered.
 const REMEMBERED: usize = 1024;
 
-/// A port in the state in which it was last read. Its address may change.
+/// The last state of a port that was read. Its address may change.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     port: Port,
@@ -60,7 +60,7 @@ impl Adapter {
     /// Opens the first active port of the first device that has one.
     ///
     /// # Errors
-    /// A text that describes the missing component.
+    /// A text that names the missing component.
     pub fn open() -> Result<Arc<Self>, String> {
         let contexts = Context::open_all()?;
         let mut why = Vec::new();
@@ -110,7 +110,7 @@ impl Adapter {
         Err(why)
     }
 
-    /// Returns whether this process opened the device, and is not a fork of the one that did.
+    /// Returns whether this process opened the device, and is not a forked child of the process that opened it.
     #[doc(hidden)]
     pub fn is_here(&self) -> bool {
         self.domain.context().is_here()
@@ -127,7 +127,7 @@ impl Adapter {
         &self.makers
     }
 
-    /// Returns how the windows of the device are used, or `None` if they are not.
+    /// Returns how the windows of the device are used, or `None` if they are not used.
     pub(super) const fn windows(&self) -> Option<&Using> {
         self.windows.as_ref()
     }
@@ -175,7 +175,7 @@ impl Adapter {
         }
     }
 
-    /// Returns whether this was recorded for the address a short time ago.
+    /// Returns whether [`note_unreached`](Self::note_unreached) was called for the address a short time ago.
     pub(crate) fn was_unreached(&self, gid: Gid) -> bool {
         let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         unreached.get(&gid).is_some_and(|since| since.elapsed() < UNREACHED)
@@ -202,7 +202,8 @@ impl Adapter {
         format!("{} port {} ({kind}), address {gid}, MTU {bytes}", self.domain.context().name(), self.number)
     }
 
-    /// Describes the adapter like [`describe`](Self::describe), and adds the devices that cannot be used, with the reasons.
+    /// Describes the adapter like [`describe`](Self::describe), and adds the devices that cannot be used, with the
+    /// reasons.
     #[must_use]
     pub fn describe_all(&self) -> String {
         let skipped = self.skipped.iter().map(|why| format!("; skipped: {why}"));

@@ -2,22 +2,23 @@
 //! receive.
 //!
 //! A message with data costs one of [`CREDITS`] credits. The receiver owes one credit for each slot that it has posted
-//! again, and returns what it owes as immediate data of the next message that it sends. Once it owes [`DUE`] credits it
-//! sends a *note*: a message without data, which costs no credit. Notes need receives too. Each note returns at least
-//! [`DUE`] credits, and no more credits are returned than were spent, so at most two notes are unread at a time;
-//! [`NOTES`] receives are posted in addition to the credits. When a side has spent all its credits, the same number are
-//! in flight, unread, owed or being returned. So a peer that reads everything owes enough for a note, and both sides
-//! make progress.
+//! again, and returns the credits that it owes as immediate data of the next message that it sends. Once it owes
+//! [`DUE`] credits it sends a *note*: a message without data, which costs no credit. Notes need receives too. Each note
+//! returns at least [`DUE`] credits, and no more credits are returned than were spent, so at most two notes are unread
+//! at a time. [`NOTES`] receives are posted in addition to the credits. When a side has spent all its credits, each of
+//! them is in flight, unread, owed or being returned. So a peer that reads everything owes enough for a note, and both
+//! sides make progress.
 //!
 //! A returned credit also proves that the peer has read a message, even if the acknowledgement of that message has not
-//! arrived: when a peer reads, sends its goodbye and exits, the last acknowledgements may be lost.
+//! arrived. This matters when a peer reads, sends its `Bye` frame and exits, because the last acknowledgements may then
+//! be lost.
 //!
-//! This module does not use a device. The tests simulate one.
+//! This module does not use a device. Its tests simulate one.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-/// The maximum number of unread messages with data at one side. This is as much as sockets hold, so that a closing side
-/// need not wait for the reading side.
+/// The maximum number of unread messages with data at one side. This is as much as sockets hold, so that a side that
+/// closes need not wait for the other side to read.
 pub(super) const CREDITS: usize = 128;
 /// The maximum number of messages with data that the peer's device has not acknowledged.
 pub(super) const SENDS: usize = 32;
@@ -33,12 +34,12 @@ const DUE: usize = CREDITS / 2;
 pub(super) struct Credits {
     /// The number of messages with data that this side may send.
     free: usize,
-    /// The number of slots that were posted again and not reported to the peer yet.
+    /// The number of slots that were posted again and whose credits were not returned to the peer yet.
     owed: usize,
     /// The number of messages with data that were posted; `acknowledged` is the number that were acknowledged.
     sent: u64,
     acknowledged: u64,
-    /// The number of credits that were ever returned, which is the number of messages that were read.
+    /// The number of credits that the peer has ever returned, which is the number of messages that it has read.
     returned: u64,
     /// The number of notes that are not acknowledged.
     notes: usize,
@@ -109,7 +110,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Handles a message that has arrived, a note or not, while `unread` other messages are unread.
+    /// Handles an arrived message, which may be a note, while `unread` other messages are unread.
     ///
     /// # Errors
     /// If a conforming peer would not have sent it.
@@ -129,14 +130,14 @@ impl Credits {
         Ok(())
     }
 
-    /// Records that a message with data was read and its slot posted again.
+    /// Records that a message with data was read and its slot was posted again.
     #[inline]
     pub(super) const fn read(&mut self) {
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// Returns how many messages with data are known to have arrived: the peer's device has acknowledged them, or the
-    /// peer has returned their credits.
+    /// Returns how many messages with data are known to have arrived, because the peer's device has acknowledged them
+    /// or the peer has returned their credits.
     #[inline]
     pub(super) fn delivered(&self) -> u64 {
         self.acknowledged.max(self.returned)

@@ -1,4 +1,4 @@
-//! Tests with two sides that count credits, connected by simulated devices that deliver at arbitrary times.
+//! Tests with two sides that count credits. Simulated devices connect them and deliver at arbitrary times.
 
 use std::collections::VecDeque;
 
@@ -21,9 +21,9 @@ struct Side {
     posted: usize,
     /// The number of messages that arrived and were not read.
     unread: usize,
-    /// Messages in flight to the peer's device: the number of each, unless it is a note, and its immediate data.
+    /// Messages in flight to the peer's device: the number of each message (`None` for a note) and its immediate data.
     leaving: VecDeque<(Option<u64>, u32)>,
-    /// Messages that were delivered and not yet acknowledged to this side's device.
+    /// Messages that were delivered and that were not acknowledged to this side's device yet.
     told: VecDeque<Option<u64>>,
     completed: VecDeque<Done>,
     /// The number of messages that are still to be sent; `got` is the number of messages that were read.
@@ -88,7 +88,7 @@ impl Side {
         }
     }
 
-    /// Delivers the next messages of this side's device to the other's.
+    /// Delivers the next messages of this side's device to the other side's device.
     fn deliver(&mut self, to: &mut Self, at_most: usize) {
         assert!(self.leaving.len() + self.told.len() <= SENDS + NOTES, "more sends than the queue pair holds");
         for _ in 0..at_most.min(self.leaving.len()) {
@@ -108,7 +108,7 @@ impl Side {
     }
 }
 
-/// Executes the steps in this order, and then all kinds of steps in turn: everything arrives.
+/// Executes the steps in this order, and then all kinds of steps in turn. Checks that everything arrives.
 fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
     let [mut one, mut two] = totals.map(Side::new);
     let step = |one: &mut Side, two: &mut Side, (first, what, count): (bool, u8, usize)| {
@@ -189,7 +189,7 @@ fn credited_messages_count_as_delivered_without_acknowledgement() {
 /// Requirements: MSG-014.
 #[test]
 fn both_sides_send_more_than_their_credits_before_either_reads() {
-    // Both sides write and deliver until there is no progress. Neither side reads.
+    // Both sides write and deliver until there is no more progress. Neither side reads.
     let mut steps = Vec::new();
     for _ in 0..20 {
         for what in [0, 2, 3] {

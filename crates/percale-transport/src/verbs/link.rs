@@ -1,4 +1,5 @@
-//! A link over queue pairs: the frames of a byte stream, over a [`Wire`], and `direct` accesses to regions.
+//! A link over queue pairs. It carries the frames of a byte stream over a [`Wire`], and makes `direct` accesses to
+//! regions.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -24,13 +25,13 @@ pub struct VerbsLink {
     parts: WireParts,
 }
 
-/// The interval between two checks for data that is not acknowledged yet.
+/// The interval between two checks for data that has not been acknowledged yet.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 impl VerbsLink {
-    /// Creates a link from a connected wire and the TCP connection, the end of which means the end of the peer. `keys`
-    /// are the keys of the local regions, if the peer may access them directly; its accesses have the origin `via`. The
-    /// memory of local operations is registered with `pins`.
+    /// Creates a link from a connected wire and the TCP connection. When the TCP connection ends, the peer has ended.
+    /// `keys` are the keys of the local regions, if the peer may access them directly. The peer's accesses have the
+    /// origin `via`. The memory of local operations is registered with `pins`.
     ///
     /// # Errors
     /// The kernel's error for the connection's options, or an error if there are no descriptors left.
@@ -94,8 +95,8 @@ impl VerbsLink {
         self.frames.stream_mut()
     }
 
-    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. Until
-    /// then they need this side to arrive.
+    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. These
+    /// bytes need this side until they have arrived.
     #[inline]
     pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
         let (sent, acknowledged) = self.stream().progress();
@@ -115,12 +116,12 @@ impl VerbsLink {
     }
 
     /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
-    /// already arrived cause none.
+    /// already arrived do not cause a wake-up.
     pub fn arm(&mut self) {
         self.stream_mut().arm();
     }
 
-    /// Checks whether the end of the peer or of the device was reported, and returns whether either was.
+    /// Checks whether the end of the peer or of the device was reported. Returns whether one of these was reported.
     pub fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()
@@ -144,15 +145,15 @@ impl VerbsLink {
         self.direct.fail_granted();
     }
 
-    /// Describes the device, the port and the address, and the method of accesses, as text.
+    /// Describes the device, the port and the address, and how accesses are made, as text.
     #[must_use]
     pub fn describe(&self) -> String {
         format!("{}; {}", self.stream().describe(), self.direct.describe())
     }
 
-    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's device, or
-    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
-    /// peer's device.
+    /// Closes the connection after everything that is queued (including a `Bye` frame) has reached the peer's device,
+    /// or after `at_most`. This blocks. Bytes that arrive in the meantime are discarded. Returns whether everything
+    /// reached the peer's device.
     pub fn linger(mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];

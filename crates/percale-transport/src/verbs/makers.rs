@@ -1,6 +1,6 @@
-//! The thread pool of a domain that creates and destroys queue pairs for accesses. A device needs milliseconds for a
-//! queue pair, and if a peer's port is not found the kernel searches for it for a second. There are only a few such
-//! threads, regardless of the number of requests of peers, and they exist only while there is work.
+//! The thread pool of a domain that creates and destroys queue pairs for accesses. A device needs milliseconds to
+//! create a queue pair, and if a peer's port is not found the kernel searches for it for a second. There are only a few
+//! such threads, regardless of the number of requests of peers, and they exist only while there is work.
 
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -11,7 +11,7 @@ use crate::background::{Crew, Job};
 /// An object to be created or destroyed.
 pub(super) struct Task {
     work: Box<dyn FnOnce() + Send>,
-    /// The work is dropped unstarted once this has expired.
+    /// If this has expired, the work is dropped without being started.
     wanted: Option<Weak<()>>,
 }
 
@@ -51,7 +51,7 @@ impl<T: Send + 'static> Making<T> {
         Self { result, _alive: alive }
     }
 
-    /// Returns the result once.
+    /// Returns the result once it is available. It must not be called again after that.
     pub(super) fn result(&self) -> Option<io::Result<T>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),

@@ -1,14 +1,15 @@
-//! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's software RoCE.
+//! RDMA over libibverbs, with InfiniBand, RoCE, or the kernel's software RoCE.
 //!
-//! * Safe, small wrappers (percale-verbs), each of which keeps the objects alive that it needs: [`Context`],
+//! * percale-verbs contains small safe wrappers, each of which keeps the objects alive that it needs: [`Context`],
 //!   [`ProtectionDomain`], [`MemoryRegion`], [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`].
-//!   They add no thread and no lock to a request. In a forked child they destroy nothing, because their objects belong
-//!   to the parent.
-//! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
-//! * [`Adapter`] chooses device, port and address, or reports the missing component.
-//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own, which `makers` make; `window_use`: how windows serve there.
-//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
-//!   TCP carries.
+//!   They add no thread and no lock to a request. In a forked child they do not destroy anything, because their objects
+//!   belong to the parent.
+//! * [`VerbsRegistrar`] registers any memory, for a cache. [`Reach`] reads and writes it through the device.
+//! * [`Adapter`] chooses the device, port and address, or reports the missing component.
+//! * `direct` accesses peers' regions by RDMA, over separate queue pairs that `makers` creates. `window_use` defines
+//!   how windows are used for this.
+//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`) with credits (`credit`). `VerbsLink` is the link over
+//!   it, which carries the same frames as TCP.
 
 mod adapter;
 mod credit;

@@ -9,13 +9,13 @@ use super::{CompletionChannel, CompletionQueue};
 use super::{MemoryRegion, Rights};
 use super::{PairSize, QueuePair};
 
-/// The timeout of one access. A device that does not answer in this time never will.
+/// The timeout of one access. A device that does not answer in this time is assumed never to answer.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The identifier of each request; there is only one at a time.
+/// The identifier of each request. There is only one request at a time.
 const REQUEST: u64 = 1;
 
 /// Two queue pairs of one device that are connected to each other. The first reads and writes memory that is registered
-/// in the adapter's protection domain, as a peer would. For use by one thread, one access at a time.
+/// in the adapter's protection domain, as a peer would. Only one thread may use them, for one access at a time.
 #[derive(Debug)]
 pub struct Reach {
     adapter: Arc<Adapter>,
@@ -27,7 +27,7 @@ pub struct Reach {
 struct Pairs {
     queue: Arc<CompletionQueue>,
     near: QueuePair,
-    /// The other end of the near queue pair; nothing is posted to it.
+    /// The other end of the near queue pair. Nothing is posted to it.
     _far: QueuePair,
 }
 
@@ -45,7 +45,8 @@ impl Reach {
     /// Writes to the memory with this remote key, which was registered at this address.
     ///
     /// # Errors
-    /// The status with which the device ended the request. Success means that the bytes are in the registered pages.
+    /// The status with which the device completed the request. Success means that the bytes are in the registered
+    /// pages.
     pub fn write(&mut self, bytes: &[u8], address: u64, key: u32) -> io::Result<()> {
         if self.buffers.copy_in(bytes, 0, bytes.len()) != bytes.len() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -56,7 +57,7 @@ impl Reach {
     /// Reads from the memory with this remote key.
     ///
     /// # Errors
-    /// The status with which the device ended the request.
+    /// The status with which the device completed the request.
     pub fn read(&mut self, bytes: &mut [u8], address: u64, key: u32) -> io::Result<()> {
         let len = bytes.len();
         self.access(|pair| pair.post_read(REQUEST, 0, len, (address, key)))?;
@@ -70,7 +71,7 @@ impl Reach {
         };
         post(&pairs.near)?;
         pairs.completed()?;
-        // After an error the queue pair accepts no more requests, so it is not kept.
+        // After an error the queue pair does not accept any more requests, so it is kept only after success.
         self.pairs = Some(pairs);
         Ok(())
     }

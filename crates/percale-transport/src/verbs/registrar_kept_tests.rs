@@ -1,5 +1,5 @@
-//! Tests of a registration cache with a device: which registrations it keeps and drops. Without a device each test
-//! prints the reason and is skipped. The calls to the device are counted, and each transfer uses the device.
+//! Tests of a registration cache with a device. They check which registrations it keeps and drops. Without a device
+//! each test prints the reason and is skipped. The calls to the device are counted, and each transfer uses the device.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +29,7 @@ struct Counted {
 #[derive(Default)]
 struct Counts {
     made: AtomicU64,
-    /// The lengths of the existing registrations, by their remote keys.
+    /// The lengths of the existing registrations, indexed by remote key.
     held: Mutex<HashMap<u32, u64>>,
 }
 
@@ -85,7 +85,7 @@ impl World {
         Some(Self { lane: cache.lane(), cache, counts, notifier, adapter, peer })
     }
 
-    /// A peer writes to the memory, and the application reads the new content.
+    /// Lets a peer write to the memory, and checks that the application reads the new content.
     fn transfer(&mut self, memory: &Memory, byte: u8) {
         let used = self.lane.get(memory.range(), ACCESS).expect("a registration");
         let key = used.remote_key() as u32;
@@ -94,7 +94,7 @@ impl World {
         self.lane.end(used);
     }
 
-    /// The application unmaps memory and maps other memory at its address. The cache is notified in between.
+    /// Unmaps memory and maps other memory at its address. The cache is notified in between.
     fn change(&self, memory: &Memory) {
         memory.change(|range| self.notifier.changed(range));
     }
@@ -132,7 +132,7 @@ fn registered_bytes_stay_within_their_limit() {
     world.transfer(&memories[5], 77);
     assert_eq!(world.counts.made(), 12, "the latest is kept");
     let large = Memory::new(9 * 4096);
-    // A separate peer that writes more at a time.
+    // This test uses a separate peer that writes more at a time.
     world.peer = Reach::new(&world.adapter, large.len()).expect("a device that works");
     world.transfer(&large, 1);
     world.transfer(&large, 2);
@@ -209,7 +209,7 @@ fn memory_of_a_transfer_stays_registered() {
     for (most, bytes) in [(2, u64::MAX), (1024, 8 * 4096)] {
         let Some(mut world) = World::open(|builder| builder.max_count(most).max_bytes(bytes)) else { return };
         let used = Memory::new(LEN);
-        // Keeps a transfer in progress.
+        // Keep a transfer in progress.
         let kept = world.lane.get(used.range(), ACCESS).expect("a registration");
         let key = kept.remote_key() as u32;
         let memories = memories(20, 2 * 4096);
@@ -219,7 +219,7 @@ fn memory_of_a_transfer_stays_registered() {
             assert_eq!(used.byte(LEN - 1), number);
         }
         world.lane.end(kept);
-        // Registrations that were released in the meantime were waiting for this.
+        // Registrations that were released in the meantime were waiting for this transfer.
         world.transfer(&memories[0], 1);
         let held = world.counts.held();
         assert!(held.0 <= most.into() && held.1 <= bytes, "{held:?}");
@@ -230,8 +230,8 @@ fn memory_of_a_transfer_stays_registered() {
     }
 }
 
-/// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK, which each thread may drop for itself.
-/// A device is used with the credentials with which it was opened.
+/// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK. Each thread may drop this capability
+/// for itself. A device is used with the credentials with which it was opened.
 ///
 /// Requirements: RCACHE-023.
 #[test]
@@ -258,7 +258,7 @@ fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
         }
         let stats = world.cache.stats();
         assert!(stats.evictions > 0 && stats.failures == 0, "{stats:?}");
-        // Registrations in use are kept, idle ones are dropped, and a request beyond the limit gets an error.
+        // Registrations in use are kept, idle ones are dropped, and a request beyond the limit returns an error.
         world.cache.flush();
         let get = |memory: &Memory| world.lane.get(memory.range(), ACCESS).map(|used| world.lane.hold(used));
         let mut kept: Vec<_> = memories[..8].iter().map(|memory| get(memory).expect("room for eight")).collect();
@@ -330,7 +330,7 @@ fn changes_are_reported_during_transfers() {
                 notifier.changed(memory.range());
             })
         });
-        // Changes are reported at any time, including changes of memory that is in use.
+        // Changes are reported at any time, even for memory that is in use.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 notifier.changed_everything();

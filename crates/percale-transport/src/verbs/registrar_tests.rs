@@ -21,7 +21,7 @@ pub(super) fn registrar(adapter: &Adapter) -> VerbsRegistrar {
     unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) }
 }
 
-/// Shows the problem that a monitor solves: the write succeeds, and the application never sees the bytes.
+/// Demonstrates the problem that a monitor solves: the write succeeds, but the application never reads the bytes.
 ///
 /// Requirements: RCACHE-001.
 #[test]
@@ -47,7 +47,7 @@ fn write_without_a_monitor_reaches_unmapped_memory() {
     assert_eq!(memory.byte(0), 0);
 }
 
-/// With a cache that uses this monitor, a write never reaches memory that was unmapped.
+/// Checks that with a cache that uses this monitor, a write never reaches memory that was unmapped.
 fn is_seen_with(monitor: Choice) {
     let Some(adapter) = adapter() else { return };
     let cache = match Cache::builder(registrar(&adapter)).monitor(monitor).open() {

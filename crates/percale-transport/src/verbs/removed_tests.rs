@@ -1,4 +1,4 @@
-//! Tests of devices that are removed. The tests create the devices in a virtual machine; outside of it each test prints
+//! Tests of devices that are removed. The tests create the devices in a virtual machine. Outside of it each test prints
 //! that it is skipped.
 
 use std::process::{Child, Command};
@@ -50,7 +50,7 @@ impl Device {
     }
 }
 
-/// Sends a byte and receives it, or returns the error of the connection. Panics after a minute.
+/// Sends a byte and receives it, or returns the error of the connection. Panics if this takes longer than a minute.
 fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut sent, mut byte) = (false, [0]);
@@ -70,7 +70,7 @@ fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
     }
 }
 
-/// Waits up to a minute for a program to exit. Returns whether it did.
+/// Waits up to a minute for a program to exit. Returns whether the program has exited.
 fn ends(child: &mut Child) -> bool {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
@@ -93,8 +93,8 @@ fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut W
     );
 }
 
-/// The removal of a device waits for the processes that have it open, unless its driver does not need that. Both sides
-/// make progress.
+/// The removal of a device waits for the processes that have it open, unless its driver does not require that. Both
+/// sides make progress.
 ///
 /// Requirements: FLT-001.
 #[test]

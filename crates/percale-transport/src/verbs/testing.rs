@@ -1,4 +1,4 @@
-//! Memory for tests of registrations, which is mapped, unmapped and mapped again.
+//! Memory for tests of registrations. It can be mapped, unmapped and mapped again.
 
 #![expect(unsafe_code, reason = "maps and unmaps memory under a device; each block states its own reason")]
 
@@ -21,7 +21,7 @@ pub struct Memory {
 
 #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
 impl Memory {
-    /// Maps that many bytes.
+    /// Maps `len` bytes.
     pub fn new(len: usize) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(96 << 30);
         assert!(len <= APART);
@@ -32,17 +32,17 @@ impl Memory {
 
     fn map(&self) {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-        // SAFETY: the flags ensure that no mapping is replaced.
+        // SAFETY: the flags ensure that no existing mapping is replaced.
         let mapped = unsafe { rustix::mm::mmap_anonymous(self.as_ptr().cast(), self.len, rights, flags) };
         assert_eq!(mapped.expect("free addresses"), self.as_ptr().cast());
     }
 
     fn unmap(&self) {
-        // SAFETY: there is no reference to the memory; it is read and written only while it is mapped.
+        // SAFETY: there is no reference to the memory, and it is read and written only while it is mapped.
         unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
     }
 
-    /// Unmaps memory like an application, reports that to `told`, and maps other memory at the same address.
+    /// Unmaps memory like an application, calls `told` with its range, and maps other memory at the same address.
     pub fn change(&self, told: impl FnOnce(Range)) {
         self.unmap();
         told(self.range());
@@ -50,34 +50,34 @@ impl Memory {
         assert_eq!(self.byte(0), 0, "new memory is zeroed");
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         with_exposed_provenance_mut(self.start)
     }
 
-    /// Its first address.
+    /// Returns the first address as a number.
     pub fn start(&self) -> u64 {
         self.start as u64
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Its addresses.
+    /// Returns the range of addresses.
     pub fn range(&self) -> Range {
         Range::new(self.start(), self.len as u64).expect("a range")
     }
 
-    /// Returns a byte as the application sees it.
+    /// Returns a byte as the application reads it.
     pub fn byte(&self, at: usize) -> u8 {
         assert!(at < self.len);
         // SAFETY: the memory is mapped, and any byte is a valid value.
         unsafe { read_volatile(with_exposed_provenance(self.start + at)) }
     }
 
-    /// Writes to all of the memory, as the application.
+    /// Writes this byte to all of the memory, like the application.
     pub fn fill(&self, byte: u8) {
         for at in 0..self.len {
             // SAFETY: the memory is mapped, and there is no reference to it.

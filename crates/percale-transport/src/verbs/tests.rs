@@ -1,11 +1,11 @@
-//! The parts that tests over a device share. Without a device each test prints the reason and is skipped.
+//! Shared code of the tests that use a device. Without a device each test prints the reason and is skipped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Opens the adapter of this machine, or prints why there is none.
+/// Opens the adapter of this machine, or prints the reason why there is none.
 pub(super) fn adapter() -> Option<Arc<Adapter>> {
     match Adapter::open() {
         Ok(adapter) => Some(adapter),
@@ -16,7 +16,7 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
     }
 }
 
-/// One end, with a page to send from and a page to receive into.
+/// One end of a connection, with a page to send from and a page to receive into.
 pub(super) struct Side {
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) pair: Arc<QueuePair>,
@@ -46,7 +46,7 @@ pub(super) fn sides(adapter: &Adapter) -> (Side, Side) {
 }
 
 impl Side {
-    /// Returns the next completion, within ten seconds. Only one arrives at a time.
+    /// Returns the next completion. Waits for at most ten seconds. The caller expects only one.
     pub(super) fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();

@@ -9,8 +9,8 @@ const SOFT_ROCE: u32 = 0xff_ffff;
 /// The memory that is registered for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// The whole region, once for each peer, until the region is closed. If the registration was already dropped, later
-    /// windows have registrations of their own ranges.
+    /// The whole region. It is registered once for each peer, until the region is closed. If the registration was
+    /// already dropped, later windows have registrations of their own ranges.
     Region,
     /// Only the range of the window, while it is bound. Used for devices that allow accesses outside a window, or
     /// accesses that are still in progress when the invalidation of the window completes, but enforce the bounds of
@@ -18,7 +18,7 @@ pub(super) enum Extent {
     Window,
 }
 
-/// The way in which a device's windows are used.
+/// How a device's windows are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Using {
     pub(super) kind: WindowKind,

@@ -5,13 +5,13 @@
 //! independent of frame boundaries, and no user memory is registered.
 //!
 //! **Credits.** A message needs a posted receive, so each side counts credits (`credit`). A message never arrives at a
-//! device without a receive, and a side that does not read stops the other side's sending and nothing else.
+//! device without a posted receive. A side that does not read stops only the other side's sending.
 //!
-//! **The end.** A queue pair that is destroyed sends nothing to its peer. So the two sides keep the TCP connection of
-//! the handshake, and send nothing over it. The end of that connection means the end of the peer. Data that was
+//! **End of the connection.** When a queue pair is destroyed, its peer is not notified. So the two sides keep the TCP
+//! connection of the handshake, and send nothing over it. When that connection ends, the peer has ended. Data that was
 //! acknowledged before has arrived by then, and is delivered first.
 //!
-//! Everything that the device or the peer reports is checked: the slot, the number of bytes, and the number of credits.
+//! Everything that the device or the peer reports is checked, including slots, numbers of bytes and numbers of credits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,17 +32,17 @@ use crate::tcp::{Socket, Stream};
 
 /// The maximum number of bytes of a message.
 const SLOT: usize = 4 << 10;
-/// After the end of the peer was seen, the time since the last arrival for which further data is awaited: it takes a
-/// different path than the end of the TCP connection.
+/// After the end of the peer was detected, the link waits until no data has arrived for this time. Data takes a
+/// different path than the end of the TCP connection, so it may arrive later.
 const LAST_LOOKS: Duration = Duration::from_millis(20);
 
-/// A bit of a request's identifier: a receive, into the slot that the other bits name.
+/// A bit of a request's identifier for a receive into the slot that the other bits name.
 const RECEIVE: u64 = 1 << 62;
-/// A bit of a request's identifier: a note.
+/// A bit of a request's identifier for a note.
 const NOTE: u64 = 1 << 63;
-/// A bit of a request's identifier: an access over another queue pair, which completes in the same queue.
+/// A bit of a request's identifier for an access over another queue pair, which completes in the same queue.
 const ACCESS: u64 = 1 << 61;
-/// A bit of a request's identifier: the message that tests the connection.
+/// A bit of a request's identifier for the message that tests the connection.
 const TRIAL: u64 = 1 << 60;
 
 /// One end of the stream.
@@ -54,17 +54,17 @@ pub struct Wire {
     ours: End,
     /// The address of the connected peer.
     peer: OnceLock<Gid>,
-    /// The peer has sent its test message, which is allowed only once.
+    /// Whether the peer has sent its test message, which it may send only once.
     tried: bool,
-    /// The TCP connection, once it is established. Its end is the end of the peer.
+    /// The TCP connection, once it is established. When it ends, the peer has ended.
     watched: Option<Arc<Socket>>,
     /// Descriptors of this wire for its owner's epoll set. They wake up a sleeping thread on asynchronous events of the
     /// device and when the device is lost.
     events: Vec<OwnedFd>,
     /// The credits. The slot of a message is its number in the ring.
     credits: Credits,
-    /// The number of bytes that were posted; the number of bytes of the first `delivered` messages, which are known to
-    /// have arrived at the peer; and the number of those messages.
+    /// The number of bytes that were posted. The next fields are the number of bytes of the first `delivered` messages,
+    /// which are known to have arrived at the peer, and the number of those messages.
     bytes_sent: u64,
     bytes_delivered: u64,
     delivered: u64,
@@ -72,13 +72,13 @@ pub struct Wire {
     lengths: [u32; SENDS],
     /// The slots with unread bytes, and the number of bytes in each.
     arrived: VecDeque<(usize, usize)>,
-    /// The number of bytes of the first of them that were read.
+    /// The number of bytes of the first of these slots that were already read.
     taken: usize,
     /// Whether each receive is posted.
     posted: [bool; RECEIVES],
-    /// Completed accesses: their numbers and statuses.
+    /// The numbers and statuses of completed accesses.
     accesses: Vec<(u64, i32)>,
-    /// If the end of the peer was seen: the time since which nothing has arrived.
+    /// If the end of the peer was detected, the time since which nothing has arrived.
     ended: Option<Instant>,
     failed: Option<Broken>,
 }
@@ -138,7 +138,7 @@ impl Wire {
     }
 
     /// Sends a message without data, and waits for the acknowledgement of the peer's device, which proves that each
-    /// side reaches the other. For the side that connects last, before anything else is sent.
+    /// side reaches the other. The side that connects last calls this before it sends anything else.
     ///
     /// # Errors
     /// The error that the device reports; ETIMEDOUT if no acknowledgement arrives.
@@ -160,7 +160,7 @@ impl Wire {
         self.peer.get().copied()
     }
 
-    /// Takes over the established TCP connection, over which nothing more is sent. Its end means the end of the peer.
+    /// Takes over the established TCP connection, over which nothing more is sent. When it ends, the peer has ended.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -197,7 +197,7 @@ impl Wire {
     }
 
     /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
-    /// already arrived cause none.
+    /// already arrived do not cause a wake-up.
     pub fn arm(&mut self) {
         self.pair.queue().hush();
         if let Err(error) = self.pair.queue().arm() {
@@ -244,7 +244,7 @@ impl Wire {
         &self.adapter
     }
 
-    /// Returns the numbers and statuses of completed accesses. A caller that takes the list puts it back, emptied.
+    /// Returns the numbers and statuses of completed accesses. A caller that takes the list puts an empty list back.
     pub(super) const fn accesses(&mut self) -> &mut Vec<(u64, i32)> {
         &mut self.accesses
     }
@@ -254,7 +254,7 @@ impl Wire {
         self.pair.queue().explain(status)
     }
 
-    /// Returns the number of bytes that were sent, and the number of those that are known to have arrived at the peer's
+    /// Returns the number of bytes that were sent, and the number of bytes that are known to have arrived at the peer's
     /// device.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
@@ -281,12 +281,12 @@ impl Wire {
         }
     }
 
-    /// Processes all completions, and returns how many there were. A completion that is left in the queue causes no
+    /// Processes all completions, and returns their number. A completion that is left in the queue would not cause a
     /// wake-up.
     #[inline]
     fn take(&mut self) -> usize {
         let mut all = 0;
-        // A conforming peer never sends more than the queue holds. Anything beyond that is processed by the next call.
+        // A conforming peer never sends more than the queue holds. The next call processes the rest.
         while all < COMPLETIONS {
             let count = self.take_some();
             all += count;
@@ -344,7 +344,8 @@ impl Wire {
             return Err("a receive that was not posted");
         }
         if one.invalidated.is_some() {
-            return Err("a message that invalidates one of our keys"); // Some devices allow that, over any queue pair.
+            // Some devices allow such a message over any queue pair.
+            return Err("a message that invalidates one of our keys");
         }
         if one.len == 0 && one.immediate.is_none() && !std::mem::replace(&mut self.tried, true) {
             self.repost(slot);
@@ -484,7 +485,8 @@ impl Stream for Wire {
         Ok(done)
     }
 
-    /// Returns whether everything that was sent is acknowledged, everything that arrived was read, and no end was seen.
+    /// Returns whether everything that was sent is acknowledged, everything that arrived was read, and no end was
+    /// detected.
     #[inline]
     fn is_calm(&self) -> bool {
         self.credits.is_calm() && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()

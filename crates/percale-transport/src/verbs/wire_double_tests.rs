@@ -1,4 +1,4 @@
-//! Tests of devices that fail, change, or lack something, on the double of libibverbs.
+//! Tests of devices that fail, change, or lack a feature. They use the double of libibverbs.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ fn exchange(adapter: &Arc<Adapter>) {
     assert_eq!(byte, [7]);
 }
 
-/// The end of the TCP connection arrives before the last bytes, even if the wire is polled often.
+/// The end of the TCP connection arrives before the last bytes. They are received even if the wire is polled often.
 ///
 /// Requirements: FLT-003.
 #[test]

@@ -9,8 +9,7 @@ use super::{DeviceLimits, ProtectionDomain};
 use super::{MemoryRegion, Rights};
 use super::{PairSize, QueuePair};
 
-/// The maximum number of accesses over another queue pair that may be in flight. They complete in the same completion
-/// queue.
+/// The maximum number of outstanding accesses over another queue pair, which complete in the same completion queue.
 pub(super) const ACCESSES: usize = 32;
 /// The maximum number of completions at a time.
 pub(super) const COMPLETIONS: usize = SENDS + NOTES + RECEIVES + ACCESSES;
@@ -40,8 +39,8 @@ pub(super) fn make_pair(buffers: &Arc<MemoryRegion>) -> io::Result<QueuePair> {
         .or_else(|_| QueuePair::new(&queue, buffers, PairSize { inline: 0, ..size }))?)
 }
 
-/// Creates a queue pair of the size of a wire's and destroys it, because devices without reliable connections have
-/// ports too.
+/// Creates a queue pair with the size of a wire's queue pair and destroys it. This is a test, because devices without
+/// reliable connections have ports too.
 pub(super) fn try_pair(domain: &Arc<ProtectionDomain>) -> io::Result<()> {
     make_pair(&MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Tests with two wires of one process, on a device if there is one.
+//! Tests with two wires of one process. They use a device if there is one.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
                 Ok(written) => sent[side] += written,
                 Err(error) => assert_eq!(error, Errno::AGAIN),
             }
-            // The second side reads less at a time, so that credits run out.
+            // The second side reads less at a time, so that credits are used up.
             let mut into = vec![0; if side == 0 { 20_000 } else { piece / 2 + 1 }];
             let (front, tail) = into.split_at_mut(piece / 3);
             match Segments::lend_mut(front, |front| wire.read(front, tail)) {
@@ -120,7 +120,8 @@ fn unread_messages_block_the_sender_until_read() {
     assert_eq!(one.write_one(&[1]), Ok(1));
 }
 
-/// A completion that is left in the queue causes no wake-up: a message behind many acknowledgements is read at once.
+/// A message behind many acknowledgements is read at once, because no completion is left in the queue, where it would
+/// not cause a wake-up.
 ///
 /// Requirements: MSG-014.
 #[test]
@@ -194,7 +195,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
 fn peer_with_a_silent_device_times_out() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    // The queue pair is destroyed, but not the connection that would signal this.
+    // The queue pair is destroyed, but not the TCP connection whose end would signal this.
     let connection = two.watched.take();
     drop(two);
     assert_eq!(one.write_one(&[1; 10]), Ok(10));

@@ -1,15 +1,15 @@
-//! Structures of libibverbs as programs use them: by pointer, and with errno.
+//! Structures of libibverbs as programs use them, with pointers and errno.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
 /// Returns an all-zero structure of libibverbs.
 pub(super) fn zeroed<T>() -> Box<T> {
-    // SAFETY: the structures contain integers, pointers, and optional functions: zero is valid for each of them.
+    // SAFETY: the structures contain integers, pointers, and optional functions. Zero is valid for each of them.
     Box::new(unsafe { std::mem::zeroed() })
 }
 
-/// Returns the result of a call that returns a pointer: null and errno if it fails.
+/// Returns the result of a call that returns a pointer. If the call failed, sets errno and returns null.
 pub(super) fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
     match result {
         Ok(object) => Box::into_raw(object),
@@ -37,7 +37,7 @@ pub(super) fn errno(result: Result<(), c_int>) -> c_int {
 /// # Safety
 /// The object is alive, which the program guarantees.
 pub(super) unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
-    // SAFETY: the caller meets the same requirements.
+    // SAFETY: guaranteed by the caller.
     unsafe { &*ptr }
 }
 
@@ -47,7 +47,7 @@ pub(super) unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
 /// The object was returned by [`given`], and the program no longer uses it.
 pub(super) unsafe fn freed<T>(ptr: *mut T, result: Result<(), c_int>) -> c_int {
     if result.is_ok() {
-        // SAFETY: the caller meets the same requirements.
+        // SAFETY: guaranteed by the caller.
         drop(unsafe { Box::from_raw(ptr) });
     }
     errno(result)

@@ -81,7 +81,7 @@ fn request(id: u64, opcode: c_int) -> Request {
 /// # Safety
 /// The list has `count` elements.
 unsafe fn parts(list: *const abi::Sge, count: c_int) -> Vec<abi::Sge> {
-    // SAFETY: the caller meets the same requirements.
+    // SAFETY: guaranteed by the caller.
     (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { list.wrapping_add(at).read() }).collect()
 }
 
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller passes a valid list.
         let parts = unsafe { parts(wr.sg_list, wr.num_sge) };
         let mut made = Request { immediate: wr.imm_data, parts, ..request(wr.wr_id, wr.opcode) };
-        // SAFETY: both kinds begin with address and key, or with more than that, and any bytes are a valid value.
+        // SAFETY: both kinds begin with at least the address and the key, and any bytes are a valid value.
         let remote = unsafe { wr.wr.rdma };
         made.remote = (remote.remote_addr, remote.rkey);
         if wr.opcode == abi::WR_BIND_MW {
@@ -147,14 +147,14 @@ pub(super) unsafe extern "C" fn post_recv(
     0
 }
 
-/// Returns the range to which a window is to be bound, with the queue pair.
+/// Returns the range to which a window is to be bound, together with the queue pair.
 ///
 /// # Safety
 /// The region is alive, unless the range has no bytes.
 unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
     let region = match info.mr.is_null() {
         true => 0,
-        // SAFETY: the caller meets the same requirements.
+        // SAFETY: guaranteed by the caller.
         false => unsafe { of(info.mr) }.handle,
     };
     let rights = info.mw_access_flags.cast_signed();
@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn bind_mw(pair: *mut abi::Qp, window: *mut abi::Mw
 }
 
 impl Machine {
-    /// Takes a request, and executes it if this is possible now.
+    /// Accepts a request, and executes it at once if this is possible.
     fn post(&mut self, number: u32, mut request: Request) -> Result<(), c_int> {
         let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
         self.device(context).fails("ibv_post_send").map_or(Ok(()), Err)?;

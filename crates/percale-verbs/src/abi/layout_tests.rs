@@ -1,5 +1,5 @@
-//! Compares the structures and constants of this module with libibverbs' own headers: a C program prints the headers'
-//! values.
+//! Compares the structures and constants of this module with libibverbs' own headers. A C program prints the values of
+//! the headers.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// A value to compare: the C expression, and the value in Rust.
+/// A value to compare, as the C expression and the value in Rust.
 type Fact = (String, usize);
 
-/// Returns the size of a structure and the offsets of its fields. A field has its Rust name, followed by `as` and the C
-/// name if that differs.
+/// Returns the size of a structure and the offsets of its fields. A field is given by its Rust name. If the C name
+/// differs, `as` and the C name follow.
 macro_rules! facts {
     ($($rust:ty = $c:literal { $($($field:ident).+ $(as $in_c:literal)?),* $(,)? })*) => {{
         let mut all: Vec<Fact> = Vec::new();

@@ -1,4 +1,4 @@
-//! The functions of libibverbs, found by dlopen.
+//! The functions of libibverbs, which are found by dlopen.
 
 #![expect(unsafe_code, reason = "dlopen and dlsym; each block states its own reason")]
 
@@ -15,13 +15,13 @@ const NAME: &str = "libibverbs.so.1";
 /// The environment variable that names another library with the same functions, such as a double for tests.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
-/// The library that is loaded if the variable names none.
+/// The library that is loaded if the variable is not set.
 #[cfg(not(all(test, not(loom))))]
 fn usual_name() -> std::ffi::OsString {
     NAME.into()
 }
 
-/// The same for this crate's tests, which use the double if the machine has no device.
+/// The library that this crate's tests load. It is the double if the machine has no device.
 #[cfg(all(test, not(loom)))]
 fn usual_name() -> std::ffi::OsString {
     let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
@@ -54,13 +54,13 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Returns the devices and their number, or null and errno on error.
+    /// Returns the devices and their number. Returns null and sets errno on error.
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut Device;
     /// Frees the list, and the devices in it that were not opened.
     ibv_free_device_list: fn(*mut *mut Device);
     /// Opens a device. Returns null and sets errno on error.
     ibv_open_device: fn(*mut Device) -> *mut Context;
-    /// Closes the device. No object created from it may be left.
+    /// Closes the device. No object that was created from it may exist.
     ibv_close_device: fn(*mut Context) -> c_int;
     /// Queries the capabilities of a device. Returns an error number.
     ibv_query_device: fn(*mut Context, *mut DeviceAttr) -> c_int;
@@ -112,16 +112,16 @@ impl Library {
     fn load() -> Result<Self, String> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(usual_name);
         let shown = name.display();
-        // SAFETY: loading libibverbs runs its constructors, as in any program that links it. A user that names another
-        // library is responsible for its constructors.
+        // SAFETY: loading libibverbs runs its constructors, as in any program that links it. A user that selects
+        // another library is responsible for its constructors.
         let library =
             unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
         let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;
-        // The library is never unloaded, because there are pointers into it everywhere.
+        // The library is never unloaded, because there are pointers into it in many places.
         std::mem::forget(library);
-        // ibv_fork_init is not called: the kernels that percale supports copy pinned pages for a child at fork. That
-        // call would exclude all registered memory from children, including the application's own memory. And after
-        // deregistration it would give children memory that they are not meant to have.
+        // ibv_fork_init is not called, because the kernels that percale supports copy pinned pages for a child at fork.
+        // That call would exclude all registered memory from children, including the application's own memory. And
+        // after deregistration it would give children memory that they are not meant to have.
         Ok(found)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-/// Defines each constant, and the list of all with their C names, which the layout test compares.
+/// Defines each constant, and the list of all constants with their C names, which the layout test compares.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident: $kind:ty = $value:expr, $c:literal;)*) => {
         $($(#[$doc])* pub(crate) const $name: $kind = $value;)*
@@ -18,7 +18,7 @@ numbers! {
     PORT_ACTIVE: c_int = 4, "IBV_PORT_ACTIVE";
     /// The link layer of a port with Ethernet.
     LINK_LAYER_ETHERNET: u8 = 2, "IBV_LINK_LAYER_ETHERNET";
-    /// The largest MTU, 4,096 bytes. The smallest, 256 bytes, is 1.
+    /// The largest MTU (4,096 bytes). The smallest MTU (256 bytes) is 1.
     MTU_4096: c_int = 5, "IBV_MTU_4096";
     /// The queue pair type of reliable connections.
     QPT_RC: c_int = 2, "IBV_QPT_RC";

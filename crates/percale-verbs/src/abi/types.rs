@@ -25,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) ibdev_path: [c_char; PATH_MAX],
 }
 
-/// An entry of the table that is no longer called through it.
+/// An entry of the table through which percale does not call.
 pub(crate) type Unused = *mut c_void;
 
 /// The functions of a device's driver that need no system call.
@@ -257,7 +257,7 @@ pub(crate) struct GlobalRoute {
     pub(crate) traffic_class: u8,
 }
 
-/// A [`Gid`] with the alignment that it has in C.
+/// A [`Gid`] with the alignment that C code gives it.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AlignedGid {
@@ -369,7 +369,7 @@ pub(crate) struct SendWr {
     pub(crate) imm_data: u32,
     pub(crate) wr: Remote,
     pub(crate) remote_srqn: u32,
-    /// In C this is a union with a shorter structure.
+    /// In C this field is part of a union with a shorter structure.
     pub(crate) bind_mw: BindMw,
 }
 
@@ -405,7 +405,7 @@ pub(crate) struct Wc {
 /// An asynchronous event of a device.
 #[repr(C)]
 pub(crate) struct AsyncEvent {
-    /// The object of the event: a pointer, or the number of a port.
+    /// The object of the event, as a pointer or the number of a port.
     pub(crate) element: u64,
     pub(crate) event_type: c_int,
 }

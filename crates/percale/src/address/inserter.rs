@@ -1,11 +1,11 @@
 //! Asynchronous insertion, which reports its outcome to an event queue.
 //!
-//! Insertions are performed in the order of the calls, so indices are the same as if each call had waited. An insertion
-//! that needs no resolver, and has no other insertion before it, is performed within the call. All others are performed
-//! by a thread, which is started for the first of them. Each insertion causes an [`Event::AddressFailed`] for each
-//! address that failed, and then one [`Event::AddressesInserted`] (AV-034 to AV-037). Consecutive addresses that failed
-//! for the same reason take the room of one event in the queue, however many they are, and are reported one by one. One
-//! lock guards the queue of insertions. It is not held while names are resolved.
+//! Insertions are performed in the order of the calls, so indices are the same as if each call had waited for its
+//! insertion. An insertion that needs no resolver, and has no other insertion before it, is performed within the call.
+//! All others are performed by a thread, which is started for the first of them. Each insertion reports an
+//! [`Event::AddressFailed`] for each address that failed, and then one [`Event::AddressesInserted`] (AV-034 to AV-037).
+//! Any number of consecutive addresses that failed for the same reason takes the room of one event in the queue. They
+//! are reported one by one. One lock guards the queue of insertions. It is not held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -52,8 +52,8 @@ struct Shared {
     vector: AddressVector,
     events: EventQueue,
     queue: Mutex<Queue>,
-    /// The process that created it. In a forked child a thread that does not exist there may hold the lock. `None` if
-    /// the process could not be determined.
+    /// The process that created the queue. In a forked child, a thread of the parent may still appear to hold the lock.
+    /// `None` if the process could not be determined.
     process: Option<Process>,
     changed: Condvar,
 }
@@ -155,7 +155,7 @@ impl Inserter {
     /// Inserts addresses, like [`AddressVector::insert_many`]. `context` is returned in the events.
     ///
     /// # Errors
-    /// If the vector cannot be changed. There are no events then.
+    /// If the vector cannot be changed. In this case there are no events.
     pub fn insert_many(
         &self,
         addresses: impl IntoIterator<Item = SocketAddr>,
@@ -167,7 +167,7 @@ impl Inserter {
     /// Inserts a node and a service, like [`AddressVector::insert_service`]. An unknown name is reported by an event.
     ///
     /// # Errors
-    /// If the vector cannot be changed, or the service has no port. There are no events then.
+    /// If the vector cannot be changed, or the service has no port. In this case there are no events.
     pub fn insert_service(&self, node: &str, service: &str, context: u64) -> Result<Insertion, AddressError> {
         self.keep(|done| self.start_service(node, service, context, done))
     }
@@ -175,7 +175,7 @@ impl Inserter {
     /// Inserts a range, like [`AddressVector::insert_symmetric`]. Unknown names are reported by events.
     ///
     /// # Errors
-    /// If the vector cannot be changed, or the range is not possible. There are no events then.
+    /// If the vector cannot be changed, or the range is not possible. In this case there are no events.
     pub fn insert_symmetric(
         &self,
         node: &str,
@@ -190,7 +190,7 @@ impl Inserter {
     fn keep(&self, start: impl FnOnce(Done) -> Result<(), AddressError>) -> Result<Insertion, AddressError> {
         let insertion = Insertion(Arc::default());
         let place = Arc::clone(&insertion.0);
-        // Set once, by this insertion.
+        // Only this insertion sets the outcome, and only once.
         start(Box::new(move |inserted| drop(place.set(inserted.clone()))))?;
         Ok(insertion)
     }
@@ -199,7 +199,7 @@ impl Inserter {
     /// with the outcome before the events are reported.
     ///
     /// # Errors
-    /// If the vector cannot be changed. `done` is not called then.
+    /// If the vector cannot be changed. In this case `done` is not called.
     pub fn insert_outcomes(
         &self,
         addresses: Vec<Result<SocketAddr, AddressError>>,
@@ -212,7 +212,7 @@ impl Inserter {
     /// Like [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// The errors of these two functions.
+    /// Those of these two functions.
     pub fn start_service(
         &self,
         node: &str,
@@ -228,7 +228,7 @@ impl Inserter {
     /// Like [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// The errors of these two functions.
+    /// Those of these two functions.
     pub fn start_symmetric(
         &self,
         (node, nodes): (&str, usize),
@@ -272,8 +272,8 @@ impl Inserter {
         Ok(())
     }
 
-    /// Has the queued jobs performed, by the thread if it can be started, otherwise by the caller. The caller does not
-    /// hold the queue's lock.
+    /// Makes the thread perform the queued jobs or, if it cannot be started, performs them in the caller. The caller
+    /// must not hold the queue's lock.
     fn hand_over(&self) {
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn insertion_failures_precede_the_completion_event() {
         let (vector, events, inserter) = pair();
-        // More events than the queue keeps of other kinds.
+        // These are more events than the queue's limit for other kinds of events.
         let ports = (0..20).map(|n| port(if n % 2 == 0 { 0 } else { 1 }));
         let insertion = inserter.insert_many(ports, 7).unwrap();
         for at in 0..10 {

@@ -1,10 +1,10 @@
-//! Addresses: the names of peers.
+//! The addresses of peers.
 //!
-//! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port). In each address vector in which
-//! it was inserted it also has a number, its [`PeerAddress`], by which operations name it.
+//! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port). In each address vector into which
+//! it was inserted it also has a number, its [`PeerAddress`], which operations use to name it.
 //!
 //! * [`name`]: the text form of network addresses, and name resolution.
-//! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`inserter`]: insertion without waiting.
+//! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`inserter`]: asynchronous insertion.
 
 pub mod inserter;
 

@@ -1,7 +1,7 @@
 //! Symmetric blocks: consecutive nodes, each with the same consecutive ports.
 //!
-//! The addresses of a block are counted node by node: all ports of a node come before the next node. A block is encoded
-//! in [`WORDS`] words, however many addresses it has.
+//! The addresses of a block are counted node by node: all ports of a node come before the next node. A block of any
+//! length is encoded in [`WORDS`] words.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,13 +18,13 @@ pub(super) struct Block {
     v6: bool,
     nodes: u64,
     port: u16,
-    /// At least 1.
+    /// The number of ports of each node, at least 1.
     ports: u32,
 }
 
 impl Block {
-    /// Creates a block of `nodes` nodes from `first` on with `ports` ports each. Returns `None` if one of the addresses
-    /// cannot be an endpoint's, or the block would be empty.
+    /// Creates a block of `nodes` nodes, starting at `first`, with `ports` ports each. Returns `None` if an endpoint
+    /// cannot have one of the addresses, or if the block would be empty.
     pub(super) fn new(first: SocketAddr, nodes: u64, ports: u64) -> Option<Self> {
         let last_port = u64::from(first.port()).checked_add(ports.checked_sub(1)?)?;
         let last_port = u16::try_from(last_port).ok()?;
@@ -65,7 +65,7 @@ impl Block {
     fn split(&self, at: u64) -> (u64, u16) {
         let (node, port) = match (u32::try_from(at), self.ports) {
             (_, 1) => (at, 0),
-            // A division of shorter numbers takes a third of the time.
+            // A 32-bit division takes a third of the time.
             (Ok(at), ports) => (u64::from(at / ports), at % ports),
             (Err(_), ports) => (at / u64::from(ports), (at % u64::from(ports)) as u32),
         };
@@ -125,7 +125,7 @@ impl Block {
     }
 }
 
-/// Returns whether counting up from an address that is not link-local reaches one that is.
+/// Returns whether counting up from an address that is not link-local reaches a link-local address.
 fn enters_link_local(base: u128, steps: u64) -> bool {
     let link_local = |bits| Ipv6Addr::from_bits(bits).is_unicast_link_local();
     !link_local(base) && link_local(base.saturating_add(u128::from(steps)))

@@ -37,7 +37,7 @@ impl VectorBuilder {
         self
     }
 
-    /// Sets the name by which processes of the same user share the vector, within domains of the same
+    /// Sets the name under which processes of the same user share the vector, within domains of the same
     /// [name](Self::domain). The first process that opens it creates it, and it exists until the last of these
     /// processes closes it.
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -52,7 +52,7 @@ impl VectorBuilder {
         self
     }
 
-    /// Opens only an existing named vector, and only for reading.
+    /// Opens the named vector only if it exists, and only for reading.
     pub const fn read_only(mut self) -> Self {
         self.options.read_only = true;
         self

@@ -1,8 +1,8 @@
-//! Cells: the numbers that a table stores about itself.
+//! Cells, which contain the counts and marks of a table.
 
 use crate::local_memory::words::Array;
 
-/// The numbers that a table stores about itself.
+/// The counts and marks of a table.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(super) enum Cell {

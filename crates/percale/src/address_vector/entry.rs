@@ -1,7 +1,7 @@
 //! The encoding of a vector's words, and the addresses that they can hold.
 //!
-//! Scopes: Linux uses an IPv6 address's scope only if the address is link-local. Then the scope is kept (in bits of the
-//! address that are zero by definition); otherwise it is dropped, and flow labels are always dropped.
+//! Scopes: Linux uses an IPv6 address's scope only if the address is link-local. In this case the scope is kept (in
+//! bits of the address that are zero by definition). Otherwise it is dropped. Flow labels are always dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -93,7 +93,7 @@ pub(super) fn check(address: &SocketAddr) -> Result<(), AddressError> {
 }
 
 /// Returns the form in which two addresses of the same endpoint are equal. IPv4 addresses in IPv6 notation are
-/// converted, and scopes and flow labels without meaning are removed.
+/// converted, and meaningless scopes and flow labels are removed.
 pub(super) fn canonical(address: &SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {

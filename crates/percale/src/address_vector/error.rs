@@ -31,7 +31,7 @@ pub enum AddressError {
     /// An endpoint cannot have this address.
     #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
     NotAnEndpoint(SocketAddr),
-    /// Nodes or services cannot be counted up so far.
+    /// The range of nodes or services exceeds the possible addresses.
     #[error("no range of {nodes} nodes with {services} services each begins at {node:?}, {service:?}: {reason}")]
     Range {
         /// The first node.
@@ -51,7 +51,7 @@ pub enum AddressError {
     /// The vector has the maximum number of entries.
     #[error("the address vector is full; remove entries, or reserve fewer bits for receive contexts")]
     Full,
-    /// Too many bits reserved for receive contexts.
+    /// Too many bits are reserved for receive contexts.
     #[error("{0} bits for receive contexts leave too few for peers; reserve at most 31")]
     ReceiveContextBits(u32),
     /// The vector was opened for reading only.

@@ -38,7 +38,7 @@ impl Inserted {
         self.runs.iter().filter(|run| run.is_there()).map(Run::len).sum()
     }
 
-    /// Returns the number of addresses of the insertion, failed ones included.
+    /// Returns the number of addresses of the insertion, including failed ones.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.runs.iter().map(Run::len).sum()
@@ -50,7 +50,7 @@ impl Inserted {
         self.runs.is_empty()
     }
 
-    /// Returns the number of each address, or the reason why it has none, in order.
+    /// Returns, in order, the number of each address or the reason why it was not inserted.
     pub fn iter(&self) -> impl Iterator<Item = Result<PeerAddress, &AddressError>> {
         self.runs.iter().flat_map(|run| {
             (0..run.len()).map(move |at| match run {

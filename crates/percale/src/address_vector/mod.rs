@@ -1,12 +1,12 @@
-//! Address vectors and their parts. [`address`](crate::address) gives these modules their public names.
+//! Address vectors and their parts. [`address`](crate::address) exports these modules.
 //!
 //! * [`name`]: the text form of network addresses, and name resolution.
 //! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`error`]: the errors.
 //!
 //! Private modules: `table` finds, reads and writes entries. An entry is a word (`entry`) in a `store`, or an address
-//! of a symmetric `block` in a `range`. `cells` are the numbers that the table stores about itself. A store is `local`,
-//! or `shared` with other processes, which find it by `names`. `symmetric` creates blocks of nodes and services that
-//! count up. `paged` is a table that grows without moving. `family` is the family of a network address.
+//! of a symmetric `block` in a `range`. `cells` contains the table's counts and marks. A store is `local`, or `shared`
+//! with other processes, which find it through `names`. `symmetric` creates blocks of consecutive nodes and services.
+//! `paged` is a table that grows without moving. `family` is the family of a network address.
 
 mod block;
 mod builder;

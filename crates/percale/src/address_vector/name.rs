@@ -3,8 +3,8 @@
 //! An address has the form `10.1.1.1:7471`, `[fe80::1%2]:7471` or `node7:7471`. libfabric's form, with the prefix
 //! `fi_sockaddr_in://` or `fi_sockaddr_in6://`, is accepted as well. If a name has several addresses, the first one of
 //! the requested family is used. If no family is requested, the first IPv4 address is preferred over all IPv6
-//! addresses, since a peer has one address here and most endpoints are bound to IPv4. Resolving a name blocks as long
-//! as the system's resolver does.
+//! addresses, because a peer has one address in a vector and most endpoints are bound to IPv4. Resolving a name blocks
+//! until the system's resolver returns.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
@@ -20,7 +20,7 @@ pub trait Name {
     /// Whether [`resolve`](Self::resolve) needs no resolver and never blocks.
     const IMMEDIATE: bool;
 
-    /// Returns the address, of the given family if there is one.
+    /// Returns the address. If `family` is given, the address is of this family.
     ///
     /// # Errors
     /// If there is no such address, or the text is not an address.
@@ -186,8 +186,8 @@ fn listed(list: &str, service: &str) -> Option<u16> {
     })
 }
 
-/// Returns the port in `localhost:port`. That name is this machine by definition (RFC 6761), even if no resolver has
-/// it.
+/// Returns the port in `localhost:port`. By definition this name denotes this machine (RFC 6761), even if the resolver
+/// does not have it.
 fn local_port(text: &str) -> Option<u16> {
     let (host, port) = text.rsplit_once(':')?;
     if host.eq_ignore_ascii_case("localhost") { port.parse().ok() } else { None }

@@ -1,23 +1,23 @@
 //! Finds the vectors that processes share by name.
 //!
-//! Every process that uses a named vector binds an abstract Unix socket as long as it does. The name of the socket
-//! contains the vector's key and the process ID. No process connects to the socket: the kernel lists it
-//! (/proc/net/unix), and removes it when the process ends. A process that opens the vector opens its memory from any of
-//! these processes, through /proc. There the kernel checks that the two processes belong to the same user, and opens a
-//! separate file description, which is read-only if only reading is requested. So no process depends on another one,
-//! none has to be a server, and nothing has a name in a file system.
+//! Every process that uses a named vector keeps an abstract Unix socket bound. The name of the socket contains the
+//! vector's key and the process ID. No process connects to the socket: the kernel lists it (/proc/net/unix), and
+//! removes it when the process ends. A process that opens the vector opens its memory from any of these processes,
+//! through /proc. There the kernel checks that the two processes belong to the same user, and opens a separate file
+//! description, which is read-only if only reading is requested. So no process depends on another process, no process
+//! has to be a server, and no name is created in a file system.
 //!
 //! One process at a time opens the vector. Any user can bind a socket of any name, so a fixed name could not serve as a
 //! lock: its holder might be a process of another user. Instead every process binds its own names, and a socket counts
 //! only if a process of this user has it (which is checked through /proc, by inode). A process that wants to open the
 //! vector binds a name of the stage `waits` with a random number. The process with the smallest number is next. It
 //! binds a second name, of the stage `opens`, and checks again. If two processes bind their second names at the same
-//! time, at least one of them sees the other, and a process that sees another one closes its second name. The names of
-//! a process are removed when it ends.
+//! time, at least one of them finds the other's name. A process that finds another second name closes its own. The
+//! names of a process are removed when it ends.
 //!
 //! A vector's key is a digest of the user ID, the family of its addresses, the name of its domain and its own name.
-//! Sockets are visible within one network namespace, processes within one PID namespace: processes share named vectors
-//! within both.
+//! Sockets are visible within one network namespace, and processes within one PID namespace. So processes share named
+//! vectors only if they have both namespaces in common.
 
 use std::collections::HashSet;
 use std::io;
@@ -133,7 +133,7 @@ fn alone(key: &str) -> io::Result<ProcessSocket> {
         if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // The time is random, so that processes that saw each other do not collide repeatedly.
+        // The time is random, so that processes that found each other do not collide repeatedly.
         let [chance] = random::<1>()?;
         crate::system::thread::pause(Duration::from_micros(200 + 2 * u64::from(chance)));
     }
@@ -266,7 +266,8 @@ mod tests {
         let name = format!("unit-stranger-{}", std::process::id());
         let opening = opening(&name);
         let key = opening.key();
-        // Every name that can be guessed, and names of all stages for processes that do not have these sockets.
+        // These are all names that can be guessed, and names of all stages for processes that do not have these
+        // sockets.
         let mut names =
             vec![format!("{PREFIX}/{key}/open"), format!("{PREFIX}/{key}/waits"), format!("{PREFIX}/{key}")];
         for pid in [1, std::os::unix::process::parent_id(), u32::MAX] {
@@ -276,7 +277,7 @@ mod tests {
         let _strangers: Vec<ProcessSocket> = names.iter().map(|name| bind(name).unwrap()).collect();
         let begun = Instant::now();
         opening.open().unwrap();
-        // It did not wait for the foreign sockets until the timeout.
+        // The sockets of other processes did not delay the call until the timeout.
         assert!(begun.elapsed() < PATIENCE);
     }
 

@@ -4,7 +4,6 @@
 //! number of words, at least [`PAGE`], and its words are found without searching. No piece is moved or freed before the
 //! table is, so a reader needs two loads to find its word. The system provides the memory of a piece zeroed, page by
 //! page when it is first written, so a table takes only the memory of the pages that it uses. Every word starts as 0.
-//! of the pages that it uses. Every word starts as 0.
 
 use std::sync::atomic::AtomicU64;
 
@@ -16,8 +15,8 @@ pub(super) const PAGE: usize = 512;
 const PIECES: usize = 24;
 /// The maximum number of words of a table.
 pub(super) const LIMIT: usize = ((1 << PIECES) - 1) * PAGE;
-/// The maximum number of words of the first piece, however many are expected. It takes 128 MiB of address space, but
-/// not of memory.
+/// The maximum number of words of the first piece. A piece of this size takes 128 MiB of address space, but not of
+/// memory.
 const MOST_AT_FIRST: usize = 1 << 24;
 
 /// The table.
@@ -48,7 +47,7 @@ impl Paged {
         (piece as usize, shifted - (self.first << piece))
     }
 
-    /// Returns the words of the first piece, or none before it exists.
+    /// Returns the words of the first piece, or an empty slice before it exists.
     #[inline]
     pub(super) fn near(&self) -> &[AtomicU64] {
         self.pieces[0].get()

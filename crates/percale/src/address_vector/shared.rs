@@ -1,18 +1,18 @@
-//! The words of a vector that several processes use: one sealed memfd, which each of them maps.
+//! The words of a vector that several processes use. They are in one sealed memfd, which each process maps.
 //!
 //! It has room for a fixed number of entries, but physical pages only for those that were written. The layout is, in
 //! order: one page with the cells and the description of the memory itself; counts of pages of entries; ranges;
 //! entries; records; numbers. A count contains the number of the page's entries that are marked as removed, and one bit
 //! each for whether the page exists and whether the page's records exist. The numbers of the entries are at the end,
-//! for callers that look for them in memory: each number is its index.
+//! for callers that read them from memory. The number of an entry is its index.
 //!
 //! **Readers** take no lock and change nothing. **Writers** lock the file (flock(2), with a separate file description,
-//! so that the lock ends with the process), and set a cell while they write. A writer that finds the cell already set
-//! runs after a process that died while it wrote. It restores the table first: every count is recomputed from the
-//! entries.
+//! so that the lock ends with the process), and set a cell while they write. If a writer finds the cell already set,
+//! the previous writer died while it was writing. The new writer first restores the table by recomputing every count
+//! from the entries.
 //!
-//! Another process of this user may write anything here. Every number is checked against the existing room. A wrong
-//! value can only lead to wrong or missing addresses.
+//! Another process of this user may write anything to this memory. Every number is checked against the size of the
+//! memory. A wrong value can only lead to wrong or missing addresses.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ use super::range::RANGE;
 use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
 use crate::local_memory::words::Words;
 
-/// The magic number that identifies such memory. It is stored after the cells.
+/// The magic number that identifies the memory of a vector. It is stored after the cells.
 const MARK: u64 = 0x7065_7263_2d61_7631;
 /// The offset of the magic number and of the number of entries.
 const MARK_AT: usize = 256;
@@ -198,7 +198,7 @@ impl Shared {
         if number < RANGES { self.words.slice(self.layout.ranges + number * RANGE, RANGE) } else { None }
     }
 
-    /// Writes the numbers of all entries before `end`, by whole pages.
+    /// Writes the numbers of all entries before `end`, in whole pages.
     pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
         let Some(numbered) = self.words.get(NUMBERED_AT) else { return Ok(()) };
         let from = usize::try_from(numbered.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
@@ -262,14 +262,14 @@ impl Shared {
         }
     }
 
-    /// Restores one page after a writer died. `here` of its entries are or were in use. Returns how many of them are
-    /// free.
+    /// Restores one page after a writer died. `here` is the number of its entries that are or were in use. Returns how
+    /// many of them are free.
     pub(super) fn mend_page(&self, page: usize, here: usize, in_range: impl Fn(usize) -> bool) -> u64 {
         let Some(words) = self.page(page) else { return 0 };
         let mut removed = 0;
         for (at, word) in words.iter().enumerate() {
             if at >= here {
-                word.store(0, Ordering::Release); // Its writer did not publish it.
+                word.store(0, Ordering::Release); // The writer did not publish this entry.
                 continue;
             }
             let untouched = word.load(Ordering::Relaxed) == 0 && !in_range(page * PAGE + at);

@@ -1,8 +1,8 @@
 //! The storage of a vector's words, in this process or shared with others.
 //!
-//! Both kinds have the same parts, all of which are 64-bit words that start as 0: *cells*, one for each number that the
-//! table stores about itself; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that may or
-//! may not exist; one *count* for each page of entries; and *ranges* of a few words each.
+//! Both kinds have the same parts, all of which are 64-bit words that start as 0: *cells*, one for each count or mark
+//! of the table; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that may or may not exist;
+//! one *count* for each page of entries; and *ranges* of a few words each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ use super::shared::Shared;
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) cells: Cells,
-    /// Empty if the words are shared.
+    /// The local words. Empty if the words are shared.
     local: Local,
     shared: Option<Shared>,
 }
@@ -61,7 +61,7 @@ impl Store {
         }
     }
 
-    /// Returns the first local entries, among which most entries are. Returns none if the words are shared.
+    /// Returns the first local entries, which include most entries. Returns an empty slice if the words are shared.
     #[inline]
     pub(super) fn near(&self) -> &[AtomicU64] {
         self.local.entries.near()

@@ -1,7 +1,7 @@
-//! Symmetric insertion: nodes and services that count up (fi_av_insertsym, fi_av(3)).
+//! Symmetric insertion, of consecutive nodes and services (fi_av_insertsym, fi_av(3)).
 //!
-//! A node is an address, which counts up as a number, or a name that ends in a number. `node08` is followed by `node09`
-//! and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port.
+//! A node is an address, which is incremented as a number, or a name that ends in a number. `node08` is followed by
+//! `node09` and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub(super) struct Symmetric<'a> {
     pub(super) services: usize,
 }
 
-/// A range, as far as it is known without a resolver.
+/// The result of checking a range without a resolver.
 #[derive(Debug)]
 pub(super) enum Kind {
     Empty,
@@ -49,7 +49,7 @@ impl Symmetric<'_> {
         AddressError::Range { node, nodes: self.nodes, service, services: self.services, reason }
     }
 
-    /// Returns the blocks of these addresses, in order. A node without an address fails alone, with all its services.
+    /// Returns the blocks of these addresses, in order. If a node has no address, only its own services fail.
     ///
     /// # Errors
     /// If the range is not possible. `resolve` returns the address of a name with a port.

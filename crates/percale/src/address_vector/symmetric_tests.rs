@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Resolves the names in these tests: `hostN` is 10.0.0.0 + N.
+/// Resolves the names in these tests: the address of `hostN` is 10.0.0.0 + N.
 fn resolve(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
     let number: Option<u32> = name.strip_prefix("host").and_then(|number| number.parse().ok());
     let known = number.filter(|number| number % 7 != 0);
@@ -86,8 +86,8 @@ fn range_that_cannot_be_incremented_is_rejected() {
     }
 }
 
-/// Implements the insertion in the straightforward way, with every address handled separately. Returns `None` if the
-/// range is not possible.
+/// Implements the insertion in a simple way, which handles every address separately. Returns `None` if the range is not
+/// possible.
 fn model(range: &Symmetric<'_>) -> Option<Vec<Option<SocketAddr>>> {
     let port: u32 = range.service.parse().unwrap();
     let mut all = Vec::new();

@@ -1,10 +1,10 @@
 //! The table of a vector: access to entries and ranges by index, and the search for free indices.
 //!
 //! **Reading takes no lock.** The word at an index determines the address. If the word was never written, the range
-//! that contains the index determines it. Ranges are only ever added, each behind all existing entries, so they are
-//! sorted by index.
+//! that contains the index determines it. Ranges are only added, each behind all existing entries, so they are sorted
+//! by index.
 //!
-//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word marks the index as
+//! **An IPv6 address** is in a record next to its word. The record is rewritten only while the word marks the index as
 //! empty, and each word for an IPv6 address has a unique tag. So a reader that finds the same word before and after
 //! reading the record has read the record that belongs to the word.
 //!
@@ -163,7 +163,7 @@ impl Store {
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     store: &'a Store,
-    /// The index at which the search for the next index begins. This batch uses no index below it any more.
+    /// The index at which the search for the next index begins. This batch no longer uses any index below it.
     cursor: usize,
     /// The first index that was skipped.
     skipped: Option<usize>,
@@ -202,7 +202,7 @@ impl<'a> Writer<'a> {
         let tag = self.store.get(Cell::Tag).wrapping_add(1);
         self.store.set(Cell::Tag, tag);
         // A reader that reads any part of the record that is written below then also reads the word that marks the
-        // index as empty, or a later word. Neither equals the word with which it began, so it reads again.
+        // index as empty, or a later word. Neither equals the word that it read first, so it reads again.
         fence(Ordering::Release);
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// Returns the lowest free index from the cursor on, among those that were used before.
+    /// Returns the lowest free index, not below the cursor, that was used before.
     fn next_hole(&mut self) -> Option<usize> {
         if self.store.get(Cell::Removed) == 0 {
             return None;

@@ -2,15 +2,15 @@
 //!
 //! An [`AddressVector`] assigns a [`PeerAddress`] to each network address that is inserted. A table assigns the lowest
 //! unused index. A map assigns values that the application must not interpret (they are indices too). An entry takes 8
-//! bytes for an IPv4 address and 24 bytes for an IPv6 address. A symmetric range takes about 80 bytes, however long it
-//! is. The vector does not track which peers are connected. **Reads take no lock** (see `table`). Cloning returns
-//! another handle to the same vector. A forked child cannot change a vector of its parent, and finds no addresses in
-//! it; only a lookup reads the child's own copy of the parent's memory.
+//! bytes for an IPv4 address and 24 bytes for an IPv6 address. A symmetric range of any length takes about 80 bytes.
+//! The vector does not track which peers are connected. **Reads take no lock** (see `table`). Cloning returns another
+//! handle to the same vector. A forked child can neither change a vector of its parent nor search it. Only lookups
+//! work: they read the child's own copy of the parent's memory.
 //!
-//! [`AddressVector::find`], which returns the number of an address, walks the table. This is the cost of the small
-//! entries: an index would need more memory than the table itself, for peers most of which never send a message. A
-//! search takes about one nanosecond per entry, and is needed once for each connection that a peer makes. A caller that
-//! caches the result can compare [`AddressVector::removals`] to determine when to search again.
+//! [`AddressVector::find`], which returns the number of an address, searches the table. This is the price of small
+//! entries: an index would need more memory than the table itself, and most peers never send a message. A search takes
+//! about one nanosecond per entry, and is needed once for each connection that a peer makes. A caller that caches the
+//! result can compare [`AddressVector::removals`] to determine when to search again.
 
 use crate::system::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -53,13 +53,13 @@ pub struct VectorOptions {
     /// The expected number of addresses. The vector accepts more. A named vector is created with room for at least this
     /// many.
     pub expected: usize,
-    /// A name by which other processes of the same user share the vector. The first process that opens it creates it,
-    /// and it exists until the last process closes it. Vectors of different families are different vectors, even if
+    /// A name under which other processes of the same user share the vector. The first process that opens it creates
+    /// it, and it exists until the last process closes it. Vectors of different families are different vectors, even if
     /// they have the same name.
     pub name: Option<String>,
     /// The domain's name. Vectors with the same name in differently named domains are different vectors.
     pub domain: String,
-    /// Whether the named vector must exist, and is only read.
+    /// Whether the named vector must already exist and is opened only for reading.
     pub read_only: bool,
     /// The base of the numbers of a named map. In processes with equal bases, equal numbers denote the same peer.
     pub base: u64,
@@ -152,20 +152,20 @@ impl AddressVector {
     }
 
     /// Inserts an address, which is a `SocketAddr` or a text such as `"node7:7471"`. An address that is inserted twice
-    /// has two numbers. Resolving a name blocks this caller, but no other caller.
+    /// gets two numbers. Resolving a name blocks this caller, but no other caller.
     ///
     /// # Errors
-    /// If it is not the address of an endpoint, if it is not of the vector's family, or if the vector is full. Nothing
-    /// is changed then.
+    /// If it is not the address of an endpoint, if it is not of the vector's family, or if the vector is full. In these
+    /// cases nothing is changed.
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
         let address = self.resolved(&address)?;
         let (_lock, mut writer) = self.shared.write()?;
         writer.insert(&address).map(|index| self.number(index))
     }
 
-    /// Inserts addresses in order, as one step with respect to other writers. The outcome of each address has the same
-    /// index as the address. In a table the numbers are known beforehand: a failed address leaves its index unused, and
-    /// does not shift the addresses after it. If the iterator itself changes this vector, the call deadlocks.
+    /// Inserts addresses in order and, for other writers, atomically. The outcome of each address has the same index as
+    /// the address. The numbers in a table are predictable: a failed address leaves its index unused, and does not
+    /// shift the addresses after it. If the iterator itself changes this vector, the call deadlocks.
     ///
     /// # Errors
     /// If the vector cannot be changed at all. An invalid address does not make the call fail.
@@ -238,13 +238,14 @@ impl AddressVector {
         self.insert(name::resolve_service(node, service, self.shared.options.family)?)
     }
 
-    /// Inserts `nodes` nodes counted up from `node`, with `services` services each, counted up from `service`. All
-    /// services of a node come before the next node (`fi_av_insertsym`). A node is an address, or a name that ends in a
-    /// number (`node08` is followed by `node09`). A service is a port, or the name of the first one. The part of the
-    /// range that is behind all addresses inserted before takes the memory of one entry, however long it is.
+    /// Inserts `nodes` consecutive nodes, starting with `node`. Each has `services` consecutive services, starting with
+    /// `service`. All services of a node come before the next node (`fi_av_insertsym`). A node is an address, or a name
+    /// that ends in a number (`node08` is followed by `node09`). A service is a port, or the name of the first one. The
+    /// part of the range that is behind all existing addresses takes the memory of one entry, regardless of its length.
     ///
     /// # Errors
-    /// If the range is not possible. A name without an address fails alone, as in [`insert_many`](Self::insert_many).
+    /// If the range is not possible. If a name has no address, only its addresses fail, as in
+    /// [`insert_many`](Self::insert_many).
     pub fn insert_symmetric(
         &self,
         node: &str,
@@ -300,7 +301,7 @@ impl AddressVector {
         {
             return Some(SocketAddr::new(ip.into(), port));
         }
-        // The address is rebuilt from its parts, so that the usual result need not be in memory, where this call
+        // The address is rebuilt from its parts, so that the usual result need not be stored in memory, where this call
         // returns its result. A store that waits for the word of one lookup makes the processor delay the next lookup.
         match self.lookup_otherwise(peer)? {
             SocketAddr::V4(v4) => Some(SocketAddrV4::new(*v4.ip(), v4.port()).into()),

@@ -163,7 +163,7 @@ fn symmetric_range_is_one_entry_until_modified() {
     assert_eq!(at(1_000_001), None);
     assert_eq!(vector.find("10.1.0.1:5007".parse().unwrap()), Some(PeerAddress(108)));
     assert_eq!(vector.find("10.1.0.1:5100".parse().unwrap()), None);
-    // Removed from the middle and replaced by another address.
+    // An address in the middle is removed and replaced by another one.
     vector.remove(PeerAddress(108)).unwrap();
     assert_eq!((at(108), vector.find("10.1.0.1:5007".parse().unwrap())), (None, None));
     assert!(vector.remove(PeerAddress(108)).is_err());
@@ -217,7 +217,7 @@ fn shared_vector_recovers_after_writer_death() {
     {
         store.cell(cell).store(value, Ordering::Relaxed);
     }
-    // It also left an entry many pages further on, from an insertion of many.
+    // It also left an entry many pages further on, which belongs to an insertion of many addresses.
     store.make_entry(9000).unwrap().store(Entry::V4(Ipv4Addr::from_bits(0x0a00_0000), 1).pack(), Ordering::Relaxed);
     store.cell(Cell::Writing).store(1, Ordering::Relaxed);
     assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));

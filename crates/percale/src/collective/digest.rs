@@ -32,7 +32,7 @@ const fn mixed(mut bits: u64) -> u64 {
 }
 
 impl CollectiveWork {
-    /// Returns a digest of the operation's parameters in the upper half, by which members detect that they posted
+    /// Returns a digest of the operation's parameters in the upper half, which members use to detect that they posted
     /// different operations.
     pub(crate) fn shape(&self) -> u64 {
         let (kind, root): (u64, usize) = match self.what {
@@ -49,7 +49,7 @@ impl CollectiveWork {
         let op = if self.what.combines() { self.op.to_u8() } else { 0 };
         let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(self.datatype.to_u8());
         let digest = mixed(mixed(what) ^ self.count as u64);
-        // The result never has all bits set, which means an abort.
+        // A value with all bits set means an abort, so the result never has all bits set.
         (digest >> 33) << 32
     }
 }

@@ -1,4 +1,4 @@
-//! Combines elements, many at a time.
+//! Combines arrays of elements, in chunks.
 
 use crate::local_memory::atomic::{AtomicOp, Datatype, fold as combine};
 use crate::local_memory::volatile::{Segment, SegmentExt as _, View, ViewExt as _};

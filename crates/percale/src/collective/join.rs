@@ -1,4 +1,4 @@
-//! Joining: forms a group from the members of a list.
+//! Forms a group from the members of a list.
 //!
 //! This module sends nothing. The actions to perform are queued in [`Joins::deeds`] in order, for the caller, which has
 //! the connections.
@@ -13,18 +13,17 @@
 //!
 //! # Pairing of joins
 //! Every join of a list is an *attempt*. On each connection of the tree both ends number their attempts from 1, and
-//! attempts with the same number belong together. A connection ends when either process ends, so a member that was
-//! restarted and a member that was not both count from 1 again. When an attempt fails, the failure is sent with its
-//! number on all its connections. It ends the other end's attempts with the same or a lower number, whether they are
-//! under way or have not begun yet. An attempt that is left while earlier attempts of its list are queued fails when
-//! its turn comes, so that both ends count it. If a member joins late and several attempts of the other end have
-//! failed, it accounts for all of them at once: its next attempt is paired with the next attempt of the other end. So
-//! no member waits for a join that has ended, and members that try again find each other, however often each of them
-//! tries.
+//! attempts with the same number belong together. A connection ends when either process ends, so both ends count from 1
+//! again after one of the members was restarted. When an attempt fails, the failure is sent with its number on all its
+//! connections. It ends the other end's attempts with the same or a lower number, whether they are under way or have
+//! not begun yet. An attempt that is left while earlier attempts of its list are queued fails when its turn comes, so
+//! that both ends count it. If a member joins late and several attempts of the other end have failed, it accounts for
+//! all of them at once: its next attempt is paired with the next attempt of the other end. So no member waits for a
+//! join that has ended, and members that try again are paired, regardless of how often each of them tries.
 //!
-//! A name may arrive when the attempt has failed meanwhile. The sender is then in a group that will never be complete,
-//! and is notified. The end of a connection ends the attempts of its members at both ends. When a member ends, only its
-//! own neighbours in the tree need to be notified.
+//! A name may arrive after the attempt has failed. The sender is then in a group that will never be complete, and is
+//! notified. The end of a connection ends the attempts of its members at both ends. When a member ends, only its own
+//! neighbours in the tree need to be notified.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -63,8 +62,8 @@ struct Attempt {
     begun: bool,
     /// Whether the member above was notified that this member and all below it have joined.
     ready: bool,
-    /// Whether the attempt was left before its turn came. Its group was notified of that. The other members are
-    /// notified when the turn comes.
+    /// Whether the attempt was left before it was under way. Its group was notified of that. The other members are
+    /// notified when the attempt becomes the first of its list.
     left: bool,
 }
 
@@ -74,7 +73,8 @@ impl Attempt {
     }
 }
 
-/// The state of a list on one connection: what both ends have sent about the list since the connection was begun.
+/// The state of a list on one connection: a summary of the messages about the list that both ends have sent over the
+/// connection.
 #[derive(Debug, Default)]
 struct Edge {
     /// The number of this member's latest attempt.
@@ -153,7 +153,7 @@ pub(crate) struct Joins {
     pub(crate) deeds: VecDeque<Deed>,
 }
 
-/// The error of a join that is left.
+/// The error of a join that was left before it completed.
 const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all had joined");
 
 /// Returns the tag of a group.
@@ -241,13 +241,13 @@ impl Joins {
     /// Handles the end of the connection to this peer, or the failure to connect.
     pub(crate) fn gone(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.edges.remove(&from);
-        // Messages to this peer are not meant for the process that has its address next.
+        // A new process at the same address must not receive messages that were meant for this peer.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
         self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
     }
 
-    /// Handles a peer that the other members know by another name, so that they also know the lists that contain it by
-    /// other names.
+    /// Handles a peer that the other members identify differently. Their identifiers of the lists that contain it
+    /// differ too.
     pub(crate) fn misnamed(&mut self, peer: Connection, why: &str) {
         self.fail_with(peer, ErrorCode::Unreachable, why);
     }

@@ -1,4 +1,4 @@
-//! Joins of members that die, restart, leave and try again, over a network with delays.
+//! Tests joins of members that die, restart, leave and try again, over a network with delays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -16,7 +16,7 @@ const LIST: u64 = 5;
 enum View {
     #[default]
     Idle,
-    /// The connection is being made, and these messages wait for it.
+    /// The connection is being established, and these messages wait for it.
     Connecting(Vec<Message>),
     /// The connection is up. The number identifies it. Messages that arrive over it are in [`Member::arriving`].
     Up(u64),
@@ -183,8 +183,8 @@ impl World {
         }
     }
 
-    /// Returns the events that may happen next without a call: a member, its peer, and whether a connection attempt
-    /// ends or a message arrives.
+    /// Returns the events that may happen next without a call: the member, its peer, and `true` if a connection attempt
+    /// ends or `false` if a message arrives.
     fn events(&self) -> Vec<(usize, usize, bool)> {
         let mut all = Vec::new();
         for (who, member) in self.members.iter().enumerate() {
@@ -273,8 +273,8 @@ fn concurrent_joins_are_paired_in_order() {
     assert!(world.agreed.len() == 3 && world.agreed.values().all(|who| who.len() == 5));
 }
 
-/// A join that is left before its turn still counts, so the joins behind it are paired with the corresponding joins of
-/// the other members.
+/// A queued join that is left before it is under way still counts, so later joins are paired with the corresponding
+/// joins of the other members.
 #[test]
 fn canceled_join_keeps_later_joins_paired() {
     for leaver in 0..5 {
@@ -291,7 +291,7 @@ fn canceled_join_keeps_later_joins_paired() {
     }
 }
 
-/// Messages to a member whose connection has ended are not sent to the process that has its address next.
+/// Messages to a member whose connection has ended are not sent to a new process at the same address.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -309,7 +309,7 @@ fn no_join_message_is_sent_to_a_lost_member() {
 fn invalid_join_messages_are_rejected() {
     let hear = |said: &[Join]| {
         let mut joins = Joins::default();
-        joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, member 3 below.
+        joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, and member 3 is below it.
         let last = said.iter().map(|said| joins.hear(LIST, 0, *said)).last();
         (last, joins.deeds.iter().any(|deed| matches!(deed, Deed::Agreed { .. })))
     };
@@ -329,7 +329,7 @@ fn invalid_join_messages_are_rejected() {
     }
 }
 
-/// Any peer that may connect can send messages about lists.
+/// The number of unknown lists is limited, because any peer that may connect can send messages about lists.
 ///
 /// Requirements: FLT-008.
 #[test]

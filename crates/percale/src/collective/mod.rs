@@ -4,27 +4,27 @@
 //! * [`Endpoint::join`](crate::Endpoint::join) forms a group of them when all have joined. The result is a
 //!   [`Group`](crate::endpoint::safe::Group) for safe operations, or a [`GroupId`] for posted ones
 //!   ([`CollectiveWork`]).
-//! * Every member posts a barrier, a broadcast, a reduction, or another [`Collective`], in the same order. It may wait
-//!   for a counter, like any operation ([`trigger`](crate::trigger)). When it has begun, it continues without further
-//!   calls: each arriving message starts the next step.
+//! * Every member posts a barrier, a broadcast, a reduction, or another [`Collective`], in the same order. A collective
+//!   may wait for a counter, like any operation ([`trigger`](crate::trigger)). After it has begun, it continues without
+//!   further calls: each arriving message starts the next step.
 //!
 //! # Implementation
-//! A collective is a short program of steps (`schedule`): sends and receives, waits for their completion, and combining
-//! the received data. The next step begins when the last transfer for which the current step waits has completed.
-//! Messages have a separate kind, so no receive of the application matches them. Their tag is a digest of the group's
-//! name, on which the members agree when they join (`join`). A group's operations run one after another, so all
-//! messages between two members are sent and expected in the same order. Each message carries the operation to which it
-//! belongs, so that a member detects when another member has posted a different operation.
+//! A collective is a short program of steps (`schedule`): sends, receives, waits for their completion, and combinations
+//! of the received data. The next step begins when the last transfer for which the current step waits has completed.
+//! Messages of collectives have a separate kind, so no receive of the application matches them. Their tag is a digest
+//! of the group's name, on which the members agree when they join (`join`). A group's operations run one after another,
+//! so all messages between two members are sent and expected in the same order. Each message carries the operation to
+//! which it belongs, so that a member detects when another member has posted a different operation.
 //!
 //! # Results
 //! Every member gets bit-identical results, for floating-point types too: two values are combined on one member only,
 //! or on both members with the operands in the same order.
 //!
 //! # Failure
-//! A member that detects that a transfer failed notifies all members. Every operation of the group then ends in error
-//! on all members, including later operations. The peers of a member that died detect its death. No member waits
-//! forever, as long as the remaining members make progress: a long message that one of them offers to another ends when
-//! the other has replied that it no longer needs it.
+//! A member that detects that a transfer failed notifies all members. Every operation of the group then ends with an
+//! error on all members, including later operations. The peers of a member that died detect its death. No member waits
+//! forever, as long as the remaining members make progress: a long message that one member offers to another ends when
+//! the other member replies that it no longer needs the message.
 
 mod digest;
 mod fold;
@@ -152,7 +152,7 @@ pub const fn combines(op: AtomicOp, datatype: Datatype) -> bool {
     is_valid(Kind::Plain, op, datatype) && !matches!(op, AtomicOp::Write)
 }
 
-/// A collective operation in the form in which it is posted.
+/// The parameters of a collective operation.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveWork {
     /// The group that performs the operation.
@@ -175,7 +175,7 @@ pub struct CollectiveWork {
     pub result: Segment,
     /// The context, which is returned in the completion.
     pub context: u64,
-    /// The flags: COMPLETION or none.
+    /// The flags: COMPLETION or no flag.
     pub flags: OpFlags,
 }
 

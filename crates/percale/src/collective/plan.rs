@@ -25,12 +25,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of an operation, for the member with this rank of `members`. Returns `None` if its sizes
-    /// overflow.
+    /// Returns the plan of an operation, for the member with this rank in a group of `members`. Returns `None` if its
+    /// sizes overflow.
     pub(crate) fn of(work: &CollectiveWork, members: usize, rank: usize) -> Option<Self> {
         let CollectiveWork { what, count, op, datatype, .. } = *work;
         let bytes = work.bytes()?;
-        // Some member has room for one block of every member.
+        // At least one member has a buffer for one block of each member.
         bytes.checked_mul(members)?;
         let (given, got) = what.blocks(members, rank);
         let (given, got) = (given * bytes, got * bytes);

@@ -9,7 +9,7 @@ use crate::types::PeerAddress;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AddressSet {
     members: Vec<PeerAddress>,
-    /// The same members, for look-ups, since a set may have thousands of members.
+    /// The same members, for fast lookups: a set may have thousands of members.
     known: BTreeSet<PeerAddress>,
 }
 

@@ -22,7 +22,7 @@ fn sets_keep_their_order() {
     assert_eq!((left.rank(PeerAddress(4)), left.len(), left.contains(PeerAddress(1))), (Some(0), 1, false));
 }
 
-/// Sets with the maximum number of members of a group are handled quickly. Comparing each member with each would take
+/// Sets with the maximum number of members of a group are handled quickly. Comparing every pair of members would take
 /// seconds.
 #[test]
 fn large_sets_are_made_quickly() {

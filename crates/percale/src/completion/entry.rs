@@ -2,7 +2,7 @@
 //! that failed.
 //!
 //! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are
-//! libfabric's entry formats: each has a few more fields than the one before.
+//! libfabric's entry formats: each has a few more fields than the previous one.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ bitflags! {
         const MESSAGE = 1 << 1;
         /// Remote memory access.
         const RMA = 1 << 2;
-        /// A tagged message: `tag` is meaningful.
+        /// A tagged message: `tag` is valid.
         const TAGGED = 1 << 3;
         /// An atomic operation.
         const ATOMIC = 1 << 4;
@@ -96,7 +96,7 @@ impl ErrorEntry {
         Self { entry, error, overflow: 0, text: Cow::Borrowed("") }
     }
 
-    /// Creates the error of a receive of a message that was `overflow` bytes too long.
+    /// Creates the error of a receive whose message was `overflow` bytes too long.
     #[must_use]
     pub const fn truncated(entry: Entry, overflow: u64) -> Self {
         Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }
@@ -145,7 +145,7 @@ pub struct MessageEntry {
     pub context: u64,
     /// The kind of operation.
     pub flags: CompletionFlags,
-    /// Bytes received.
+    /// The number of bytes received.
     pub len: u64,
 }
 
@@ -156,7 +156,7 @@ pub struct DataEntry {
     pub context: u64,
     /// The kind of operation.
     pub flags: CompletionFlags,
-    /// Bytes received.
+    /// The number of bytes received.
     pub len: u64,
     /// The address of the message in a multi-receive buffer.
     pub buffer: u64,
@@ -171,7 +171,7 @@ pub struct TaggedEntry {
     pub context: u64,
     /// The kind of operation.
     pub flags: CompletionFlags,
-    /// Bytes received.
+    /// The number of bytes received.
     pub len: u64,
     /// The address of the message in a multi-receive buffer.
     pub buffer: u64,

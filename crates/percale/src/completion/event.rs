@@ -1,9 +1,9 @@
-//! Events that belong to no single operation.
+//! Events that do not belong to a single operation.
 //!
 //! An [`EventQueue`] holds events until they are read, oldest first. It is for notification, not for accounting: it
 //! keeps a limited number of events. Beyond the limit the newest events are counted instead of kept, and an
 //! [`Event::Lost`] at their position in the queue reports how many were lost. Cloning returns another handle to the
-//! same queue. There is one lock, which is not held while other code is called.
+//! same queue. The queue has one lock, which is not held while other code is called.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,11 +22,11 @@ use crate::types::PeerAddress;
 /// The default number of events that a queue keeps.
 pub const DEFAULT_LIMIT: usize = 4096;
 
-/// An event that belongs to no single operation.
+/// An event that does not belong to a single operation.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A connection to a peer was made.
+    /// A connection to a peer was established.
     Connected {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
@@ -36,7 +36,7 @@ pub enum Event {
         address: SocketAddr,
         /// The name of the chosen transport.
         transport: &'static str,
-        /// The reason why this transport was chosen and no better one.
+        /// The reason why this transport was chosen instead of a better one.
         reason: String,
         /// The data that the other side of an endpoint of one connection passed with its request or acceptance. Empty
         /// for other endpoints.
@@ -44,7 +44,7 @@ pub enum Event {
     },
     /// A peer requests a connection from a listener.
     ConnectionRequest(ConnectionRequest),
-    /// The connection of an endpoint of one connection could not be established.
+    /// An endpoint of one connection could not establish its connection.
     ConnectionRefused {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
@@ -57,16 +57,16 @@ pub enum Event {
         /// The data that the listener's owner passed with its rejection.
         data: Vec<u8>,
     },
-    /// The connection of an endpoint of one connection has ended: the peer shut it down, closed or died. Every message
-    /// that the peer had handed over has arrived.
+    /// The connection of an endpoint of one connection has ended: the peer shut it down, closed its endpoint or died.
+    /// All messages that the peer had passed to its transport have arrived.
     Shutdown {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
         /// The address of the peer.
         address: SocketAddr,
-        /// `Closed` if the peer ended the connection in an orderly way.
+        /// `Closed` if the peer shut the connection down.
         error: ErrorCode,
-        /// How the end was noticed.
+        /// How the end was detected.
         reason: String,
     },
     /// All members of a group have joined it. Its operations can be posted.
@@ -87,7 +87,8 @@ pub enum Event {
         /// The reason, as text.
         reason: String,
     },
-    /// A connection could not be established. Operations to the peer fail. The next one tries again.
+    /// A connection could not be established. The operations that waited for it fail. The next operation to the peer
+    /// tries again.
     Failed {
         /// The peer.
         peer: PeerAddress,
@@ -96,17 +97,17 @@ pub enum Event {
         /// The reason, as text.
         reason: String,
     },
-    /// A peer closed, died, or cannot be reached any more. Operations to it that were under way have failed.
+    /// A peer closed its endpoint, died, or can no longer be reached. Operations to it that were under way have failed.
     PeerDown {
         /// The peer, if it is in the endpoint's address vector.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
-        /// How the loss was noticed.
+        /// How the loss was detected.
         reason: String,
     },
     /// Another process, or a new run of the same program, now answers at a peer's address. Operations to the former
-    /// process that were under way have failed, and the keys that it had granted are invalid.
+    /// process that were under way have failed, and its keys are invalid.
     PeerReplaced {
         /// The peer.
         peer: PeerAddress,
@@ -155,7 +156,7 @@ pub enum Event {
         /// The application's data.
         data: Vec<u8>,
     },
-    /// Events arrived faster than they were read, and this many at this position were not kept.
+    /// Events arrived faster than they were read, and some events at this position were lost.
     Lost {
         /// The number of lost events.
         count: u64,
@@ -187,7 +188,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// The error if the queue holds as many events as its limit permits.
+/// The error that is returned if the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event queue is full; read some events, then write again")]
 #[non_exhaustive]
@@ -212,7 +213,7 @@ pub struct EventQueue {
 /// An event, or a function that creates one.
 enum Item {
     Event(Event),
-    /// The event is created when it is read. There may be none then.
+    /// The event is created when it is read. The function may return no event.
     Later(Box<dyn FnOnce() -> Option<Event> + Send>),
     /// The error of an address and of the addresses after it that failed for the same reason, with their total number.
     Failed {
@@ -266,7 +267,7 @@ impl EventQueue {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. It is never refused, but beyond the limit it is only counted.
+    /// Adds an event. This never fails, but beyond the limit the event is only counted.
     pub fn push(&self, event: Event) {
         if !self.shared.wait.is_here() {
             return;
@@ -283,13 +284,13 @@ impl EventQueue {
         self.shared.wait.notify();
     }
 
-    /// Adds an event on which the application relies. It is kept even beyond the limit.
+    /// Adds an event that the application depends on. It is kept even beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
         self.lock().push_back(Item::Event(event));
         self.shared.wait.notify();
     }
 
-    /// Adds one event for each of `count` (at least one) consecutive addresses that were not inserted for the same
+    /// Adds one event for each of `count` (at least one) consecutive addresses whose insertion failed for the same
     /// reason. `first` is the event of the first address. Together they take the room of one event, because a range may
     /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
@@ -306,9 +307,9 @@ impl EventQueue {
         self.add(Item::Event(Event::User { code, data: data.into() }))
     }
 
-    /// Adds a function that creates an event when its turn to be read comes. The reader calls it outside of all locks.
-    /// If it returns `None`, there is no event. It runs before any reader gets the event, so the change that the event
-    /// reports has already taken effect then.
+    /// Adds a function that creates an event when the event is read. The reader calls it outside of all locks. If it
+    /// returns `None`, there is no event. It runs before any reader gets the event, so the change that the event
+    /// reports has already taken effect.
     ///
     /// # Errors
     /// If the queue is full.
@@ -406,7 +407,7 @@ impl EventQueue {
         !self.shared.wait.is_here() || self.lock().is_empty()
     }
 
-    /// Takes the oldest event. Waits for one for at most `timeout` (`None`: no limit).
+    /// Takes the oldest event. If there is none, waits for at most `timeout` (`None`: no limit).
     ///
     /// # Errors
     /// If there was no event in time, or the thread could not sleep.

@@ -1,7 +1,8 @@
 //! The members of a poll set or wait set, and one [`Wait`] for all of them.
 //!
-//! The group's [`Wait`] follows those of its members ([`Follower`]). An endpoint that feeds a member also drives the
-//! group, once, however many members it feeds. A wake-up of a member's sleeping threads also wakes those of the group.
+//! The group's [`Wait`] follows those of its members ([`Follower`]). An endpoint that feeds a member is also attached
+//! to the group, but only once, even if it feeds several members. A wake-up of a member's sleeping threads also wakes
+//! those of the group.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};
@@ -36,7 +37,7 @@ impl Group {
     /// Adds a source. Returns `None` if it was a member already.
     ///
     /// # Errors
-    /// If the system refuses to watch the endpoints that feed the source, or in a forked child.
+    /// If the system cannot watch the descriptors of the endpoints that feed the source, or in a forked child.
     pub(super) fn add(self: &Arc<Self>, source: Source) -> io::Result<Option<Arc<Member>>> {
         let mut members = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         if members.iter().any(|member| member.source.is_same(&source)) {

@@ -64,7 +64,7 @@ impl<T> PollSet<T> {
     /// Adds a source under this name (fi_poll_add(3)). If the source is a member already, only its name is changed.
     ///
     /// # Errors
-    /// If the system refuses to watch the descriptors of the endpoints that feed the source, or in a forked child.
+    /// If the system cannot watch the descriptors of the endpoints that feed the source, or in a forked child.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
         let (source, name) = (source.into(), Arc::new(name));
         // The lock is not held, because the endpoints that feed the source have to return their descriptors.
@@ -75,7 +75,7 @@ impl<T> PollSet<T> {
                 named.list.push((member, name));
                 None
             }
-            Some(_) => None, // Another thread removed it meanwhile.
+            Some(_) => None, // Another thread has removed it.
             None => {
                 let known = named.list.iter_mut().find(|(member, _)| member.source.is_same(&source));
                 known.map(|(_, known)| std::mem::replace(known, name))

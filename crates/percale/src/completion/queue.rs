@@ -68,8 +68,8 @@ impl Default for CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates a queue with room for `capacity` results, which grows as needed up to `limit`. At the limit, operations
-    /// are refused until some results are read. No result is ever lost.
+    /// Creates a queue with room for `capacity` results, which grows as needed up to `limit`. At the limit, no
+    /// operation can be posted until results are read. No result is ever lost.
     #[must_use]
     pub fn new(capacity: usize, limit: usize) -> Self {
         Self::of(Ring::new(capacity, limit))
@@ -80,9 +80,9 @@ impl CompletionQueue {
         Self { shared: Arc::new(Shared { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
     }
 
-    /// Calls `f` with the ring under its lock, then wakes waiting threads if the ring is not empty. It is for
-    /// endpoints, which reserve and push; several pushes in one call take the lock once. `f` must not use this queue.
-    /// In a forked child, `f` gets a separate ring that is empty and has no room.
+    /// Calls `f` with the ring under its lock, then wakes waiting threads if the ring is not empty. Endpoints use it to
+    /// reserve and push. Several pushes in one call take the lock only once. `f` must not use this queue. In a forked
+    /// child, `f` gets a separate ring that is empty and has no room.
     pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
         if !self.shared.wait.is_here() {
             return refused(f); // A thread of the parent may have held the lock at the fork.
@@ -197,7 +197,7 @@ mod tests {
         Entry { context, ..Entry::default() }
     }
 
-    /// A driver that completes one operation each time it is driven, up to a number.
+    /// A driver that completes one operation each time it is driven, up to a limit.
     struct Feeder {
         queue: CompletionQueue,
         left: AtomicU64,

@@ -1,4 +1,4 @@
-//! Connection requests, as events report them.
+//! Connection requests, which events report.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     pub(crate) listener: Box<dyn RequestedListener>,
     /// The listener's address.
     pub(crate) at: SocketAddr,
-    /// Whether the listener listens on every interface.
+    /// Whether the listener accepts connections on every interface.
     pub(crate) anywhere: bool,
     /// The address of the connecting peer. The peer's incarnation follows.
     pub(crate) from: SocketAddr,

@@ -1,8 +1,9 @@
 //! A ring buffer of results that wait to be read, for one owner.
 //!
-//! A [`Ring`] never overruns. An operation reserves room for its result when it is posted ([`Ring::reserve`]), and is
-//! refused if there is none. Events that belong to no posted operation (such as a peer's write) have no reservation:
-//! the ring always accepts them, and [`Ring::has_room`] shows the owner when to stop draining its transports.
+//! A [`Ring`] never overruns. An operation reserves room for its result when it is posted ([`Ring::reserve`]), and
+//! posting fails if there is none. Events that do not belong to a posted operation (such as a peer's write) have no
+//! reservation: the ring always accepts them, and [`Ring::has_room`] shows the owner when to stop draining its
+//! transports.
 //!
 //! Results are read in the order in which they were pushed. An error blocks reading until it is taken: the results
 //! before it are read first, then [`Ring::read`] reports that an error is next, until [`Ring::read_error`] takes it.
@@ -61,15 +62,15 @@ pub struct Ring {
 
 crate::short_debug!(Ring, "Ring");
 
-/// The default number of results at which a ring refuses operations.
+/// The default number of results at which reservations fail.
 pub const DEFAULT_LIMIT: usize = 1 << 20;
 
 /// The number of places that an empty ring allocates first.
 const FIRST: usize = 64;
 
 impl Default for Ring {
-    /// Creates a ring that allocates no places until the first result is due. Many endpoints report elsewhere, or have
-    /// nothing to report.
+    /// Creates a ring that allocates no places until the first result is due. Many endpoints report to another queue,
+    /// or have nothing to report.
     fn default() -> Self {
         let limit = DEFAULT_LIMIT;
         Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }
@@ -86,7 +87,7 @@ impl Ring {
         Self { places, pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room, limit }
     }
 
-    /// Reserves room for the result of an operation that is being posted. Each reservation is used up by one
+    /// Reserves room for the result of an operation that is being posted. Each reservation is consumed by one
     /// [`push`](Self::push) or [`push_error`](Self::push_error), or returned by [`unreserve`](Self::unreserve).
     ///
     /// # Errors
@@ -177,9 +178,8 @@ impl Ring {
         self.errors.push_back((self.pushed, error));
     }
 
-    /// Returns whether fewer results wait than the limit allows. An owner stops draining its transports while this is
-    /// false, until results were read. Reservations do not count, because their operations need the transports in order
-    /// to end.
+    /// Returns whether fewer results wait than the limit allows. An owner should stop draining its transports while
+    /// this is false. Reservations do not count, because their operations need the transports in order to end.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.len() < self.limit
@@ -209,7 +209,7 @@ impl Ring {
         Ok(count)
     }
 
-    /// Takes the error that is next. Returns `None` if the next result is not an error, or there is no result.
+    /// Takes the next result if it is an error. Otherwise returns `None`.
     pub fn read_error(&mut self) -> Option<ErrorEntry> {
         let (before, _) = self.errors.front()?;
         if *before != self.taken {

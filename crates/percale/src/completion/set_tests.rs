@@ -202,7 +202,7 @@ fn wait_set_descriptor_is_readable_for_each_member() {
     }
 }
 
-/// The messages between the threads below: one at a time, by one of three sources.
+/// The messages between the threads below, which are sent one at a time through one of three sources.
 struct Turns {
     sources: (CompletionQueue, Counter, EventQueue),
     /// The number of items taken from all sources; `counted` is the part taken from the counter.

@@ -46,7 +46,7 @@ impl WaitSet {
     /// Adds a source. Waiting threads check it from now on. Returns false if it was a member already.
     ///
     /// # Errors
-    /// If the system refuses to watch the descriptors of the endpoints that feed the source, or in a forked child.
+    /// If the system cannot watch the descriptors of the endpoints that feed the source, or in a forked child.
     pub fn add(&self, source: impl Into<Source>) -> io::Result<bool> {
         self.group.add(source.into()).map(|member| member.is_some())
     }
@@ -86,7 +86,7 @@ impl WaitSet {
     /// way.
     ///
     /// # Errors
-    /// If the system refuses a descriptor.
+    /// If no descriptor can be created.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.group.wait.descriptor()
     }
@@ -96,7 +96,7 @@ impl WaitSet {
     /// again.
     ///
     /// # Errors
-    /// If the system refuses a descriptor.
+    /// If no descriptor can be created.
     pub fn try_wait(&self) -> io::Result<bool> {
         let calm = self.group.wait.arm()?;
         Ok(!self.group.take_news() && calm && !self.group.is_undriven())

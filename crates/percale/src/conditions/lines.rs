@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::completion::counter::{Counter, Ticket, WeakCounter, taken_back};
 use crate::system::forked::ProcessMutex;
 
-/// The identifier of queued work, by which it can be [canceled](crate::Domain::cancel_work). It is invalid when the
-/// work has begun.
+/// The identifier of queued work, which [cancels](crate::Domain::cancel_work) it. It becomes invalid when the work
+/// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
     /// The address of the counter.
@@ -88,7 +88,8 @@ impl Default for Deferred {
     }
 }
 
-/// Cancels the domain's work. Otherwise a counter whose own line contains a handle to it would never be freed.
+/// Cancels the domain's work. Otherwise a counter whose line contains a handle to the same counter would never be
+/// freed.
 impl Drop for Deferred {
     fn drop(&mut self) {
         if !self.lines.is_here() {

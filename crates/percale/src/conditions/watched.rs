@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::variable::Variable;
 
-/// The time after an operation was posted or began during which no thread sleeps.
+/// The time during which no thread sleeps after an operation was posted or began.
 const EAGER: Duration = Duration::from_millis(10);
 
 /// The operations of an endpoint that wait for their variables, in the order in which they were posted.

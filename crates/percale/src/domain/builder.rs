@@ -1,4 +1,4 @@
-//! The settings of a domain, and opening it.
+//! The settings of a domain, and the call that opens it.
 
 use std::io;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ const SIM_CHOSEN: &str = if cfg!(any(test, feature = "sim")) {
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No transport is left to use.
+    /// No transport is available.
     #[error("no transport is available: {0}")]
     NoTransport(String),
     /// A requested transport is unknown or cannot be used in this way.
     #[error("{0}")]
     Transport(String),
-    /// The system refused a thread, a descriptor, memory, or random numbers.
+    /// The system could not provide a thread, a descriptor, memory, or random numbers.
     #[error("the system refused what a domain needs: {0}")]
     System(io::Error),
 }
@@ -62,7 +62,7 @@ impl OpenError {
 #[must_use = "nothing is opened before `open`"]
 pub struct DomainBuilder {
     settings: Settings,
-    /// The transports that are unavailable, for the error message if none is left.
+    /// The transports that are unavailable, for the error message if no transport is left.
     missing: String,
     chosen: Vec<TransportKind>,
 }
@@ -100,8 +100,8 @@ impl DomainBuilder {
         self
     }
 
-    /// Allows only this transport for connections to other endpoints (sending to oneself always works). Several calls
-    /// allow several transports. Without a call, the environment variable `PERCALE_TRANSPORT` (names separated by
+    /// Allows only this transport for connections to other endpoints (an endpoint can always send to itself). Several
+    /// calls allow several transports. Without a call, the environment variable `PERCALE_TRANSPORT` (names separated by
     /// commas) determines the transports. If it is not set, all except verbs are allowed.
     pub fn transport(mut self, kind: TransportKind) -> Self {
         self.chosen.push(kind);
@@ -121,22 +121,22 @@ impl DomainBuilder {
     }
 
     /// Sets the authorization key. Endpoints communicate only with peers that have the same key, and both sides prove
-    /// that they have it. Nothing is encrypted.
+    /// that they have it. Data is not encrypted.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.settings.authorization_key = Some(key.into());
         self
     }
 
     /// Sets how long establishing a connection may take in total. Default: 5 s until the peer's host has accepted it,
-    /// which does not involve the peer process, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout))
+    /// which does not involve the peer process, and 3 minutes in total ([`handshake_timeout`](Self::handshake_timeout))
     /// until the peer process has answered.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts = ConnectTimeouts::of(timeout);
         self
     }
 
-    /// Sets how long the peer process may take to answer after its host has accepted the connection. A process answers
-    /// late if it is stopped, or busy because many processes start at once. Default: 3 minutes, or the
+    /// Sets how long the peer process may take to answer, counted from the start of the attempt. A process answers late
+    /// if it is stopped, or if many processes start at once. Default: 3 minutes, or the
     /// [`connect_timeout`](Self::connect_timeout) that was set before.
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts.process = timeout;
@@ -190,7 +190,7 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the settings of the domain's registration caches. Default:
+    /// Sets the configuration of the domain's registration caches. Default:
     /// [`CacheSettings::default`](super::CacheSettings::default). The environment has an effect only through
     /// [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
     #[cfg(not(loom))]
@@ -214,7 +214,8 @@ impl DomainBuilder {
     /// * [`OpenError::Transport`] if `PERCALE_TRANSPORT` contains an unknown name; if [`TransportKind::Sim`] was
     ///   requested without `simulated`; or if verbs is to be used and this process is a fork of the one that opened the
     ///   RDMA device.
-    /// * [`OpenError::System`] if the system refuses the service thread, a descriptor, memory, or random numbers.
+    /// * [`OpenError::System`] if the system cannot provide the service thread, a descriptor, memory, or random
+    ///   numbers.
     pub fn open(mut self) -> Result<Domain, OpenError> {
         if self.settings.sim.is_some() {
             return Ok(Inner::domain(self.settings, None)?);

@@ -1,4 +1,4 @@
-//! The registration caches of a domain: their settings, the application's own monitor, and opening them.
+//! The registration caches of a domain: their settings, the application's own monitor, and the calls that open them.
 //!
 //! A domain has no cache itself: each registrar (a device) gets one, and all caches of a domain have the same settings.
 //! Transports that pin no memory (shared memory and TCP) never use a cache.
@@ -71,7 +71,7 @@ impl UnknownMonitor {
     }
 }
 
-/// The domain already has an imported monitor, or was inherited by a forked child.
+/// The error if the domain already has an imported monitor, or was inherited by a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a monitor was imported into this domain before: it has one for its life")]
 #[non_exhaustive]
@@ -98,7 +98,7 @@ pub struct CacheNote {
 pub struct OpenedCache<R: Registrar> {
     /// The cache.
     pub cache: Cache<R>,
-    /// Its monitor, the reason for the choice, and any differences from the requested settings.
+    /// Notes about its monitor, the reason for the choice, and any differences from the requested settings.
     pub notes: Vec<CacheNote>,
 }
 
@@ -243,8 +243,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // The driver of a device is queried about its memory at each operation (RCACHE-015 to RCACHE-017). So nothing
-        // about that memory is cached that could be stale, whatever these variables request.
+        // The driver of a device is queried about its memory at each operation (RCACHE-015 to RCACHE-017). So no
+        // information about that memory can become stale, regardless of these variables.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),
@@ -282,7 +282,7 @@ impl CacheSettings {
     }
 }
 
-/// The cache by which verbs links register the memory of operations. It is opened when the first operation needs it.
+/// The cache that verbs links use to register the memory of operations. It is opened when the first operation needs it.
 #[cfg(feature = "verbs")]
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -368,8 +368,8 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// If the kernel refuses memory or membarrier(2), which a cache needs. If a monitor does not work, no error is
-    /// returned: no registrations are kept then, and a warning is logged.
+    /// If memory or membarrier(2), which a cache needs, is not available. If a monitor does not work, no error is
+    /// returned: no registrations are kept, and a warning is logged.
     pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
         let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
         notes.iter().for_each(CacheNote::tell);
@@ -406,12 +406,12 @@ impl Domain {
     /// before anything else is mapped there. The notifier notifies all these caches (RCACHE-020).
     ///
     /// # Errors
-    /// If the domain has a monitor already, or belongs to the process of which this one is a fork.
+    /// If the domain has a monitor already, or if this process is a fork of the one that opened the domain.
     ///
     /// # Safety
-    /// The application reports every change of the memory for which it is responsible, in time, as
-    /// [`pindown::monitor::imported`] describes. Otherwise devices access other memory than intended, and
-    /// [`FixedBuffers`] writes to memory that it must not write.
+    /// The application must report every change of the memory for which it is responsible, in time, as
+    /// [`pindown::monitor::imported`] describes. Otherwise devices access the wrong memory, and [`FixedBuffers`] may
+    /// write to it.
     #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
     pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
         if !self.inner.is_here() {

@@ -1,7 +1,7 @@
-//! Domains: the resources that endpoints share.
+//! Domains, which hold the resources that endpoints share.
 //!
 //! A domain (verbs: protection domain) holds the settings with which endpoints are opened, and the service thread that
-//! makes their connections and watches their peers. It exists as long as any object that was opened in it. Open
+//! makes their connections and watches their peers. It exists as long as any object that was opened in it exists. Open
 //! endpoints take no lock of the domain.
 
 mod builder;
@@ -34,7 +34,7 @@ use crate::transport::verbs::{Adapter, Pins};
 /// The threads that make progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
-    /// The application's threads make progress in their own calls (FI_PROGRESS_MANUAL). This has the lowest cost.
+    /// The application's threads make progress in their own calls (FI_PROGRESS_MANUAL). This is the fastest mode.
     #[default]
     Manual,
     /// A thread of the library makes progress on shared endpoints. Operations advance while the application does other
@@ -51,8 +51,8 @@ pub enum Trust {
     /// trace this process).
     #[default]
     SameUser,
-    /// No peer is trusted: this process checks and performs every access. Peers get neither a mapping of a region nor
-    /// its address and, over verbs, no registration.
+    /// No peer is trusted: this process checks and performs every access. Peers get no mapping of a region, no address
+    /// and, over verbs, no registration.
     None,
 }
 
@@ -114,10 +114,9 @@ pub(crate) struct Inner {
     pub(crate) mapped: Keyring,
     /// The secret for the raw keys of this domain's regions.
     pub(crate) secret: Secret,
-    /// The descriptors on which all endpoints of the domain sleep, in a simulated network where the endpoints share
-    /// them.
+    /// In a simulated network, the descriptors on which all endpoints of the domain sleep.
     bedside: std::sync::OnceLock<Bedside>,
-    /// The process that opened the domain. The domain's threads exist in no other process.
+    /// The process that opened the domain. The domain's threads exist only in this process.
     process: Process,
     /// The application's own monitor, for registration caches that are opened later.
     #[cfg(not(loom))]
@@ -150,7 +149,7 @@ impl Inner {
             return Ok((Bedside::private()?, settings.shm_missing.clone()));
         }
         if self.bedside.get().is_none() {
-            // If another thread was faster, the value of that thread is used.
+            // If another thread has set the value first, that value is used.
             drop(self.bedside.set(Bedside::private()?));
         }
         let bedside = self.bedside.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
@@ -186,7 +185,7 @@ impl Inner {
     }
 }
 
-/// A domain. It is a handle, and cheap to clone.
+/// A handle to a domain. It is cheap to clone.
 #[derive(Clone)]
 pub struct Domain {
     pub(crate) inner: Arc<Inner>,
@@ -210,7 +209,8 @@ impl Domain {
 
     /// Returns whether this domain's key table permits an access by any peer through any endpoint, according to key,
     /// right and range. It is for tests and measurements; real accesses are checked in the same way. Keys of type 2
-    /// windows are for one pair of endpoints, and are not permitted here. Returns false in a forked child.
+    /// windows are valid only for one pair of endpoints, so this returns false for them. Returns false in a forked
+    /// child.
     #[must_use]
     #[inline]
     pub fn allows(&self, name: RemoteMemory, access: Access) -> bool {

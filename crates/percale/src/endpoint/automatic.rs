@@ -1,4 +1,4 @@
-//! The drivers of a shared endpoint besides its users: threads that read or wait for its queues, and the progress
+//! The drivers of a shared endpoint other than its users: threads that read or wait for its queues, and the progress
 //! thread.
 
 use std::io;

@@ -54,12 +54,12 @@ pub enum BindError {
     /// A scalable endpoint has no such context.
     #[error("there is no context {index}: the endpoint has {contexts}, counted from 0")]
     NoContext {
-        /// The context that was to be opened.
+        /// The requested context.
         index: u16,
         /// The number of contexts.
         contexts: u16,
     },
-    /// The context is open.
+    /// The context is already open.
     #[error("context {0} is open already")]
     ContextOpen(u16),
     /// An endpoint cannot have this number of contexts.
@@ -124,7 +124,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the number by which operations name the peer, if there is only one. It is the first entry of the
+    /// Returns the address by which operations refer to the peer, if there is only one. It is the first entry of the
     /// endpoint's own vector.
     const fn peer(self) -> PeerAddress {
         match self {
@@ -178,25 +178,27 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Lets messages also take receives of this shared context, besides the endpoint's own receives.
+    /// Sets the shared receive context of the endpoint. A message can match a receive of this context as well as the
+    /// endpoint's own receives.
     pub fn shared_receive(mut self, context: &SharedReceive) -> Self {
         self.shared_receive = Some(context.clone());
         self
     }
 
-    /// Sets the address vector that names the endpoint's peers. Several endpoints may share a vector.
+    /// Sets the address vector that contains the addresses of the endpoint's peers. Several endpoints may share a
+    /// vector.
     pub fn vector(mut self, vector: &AddressVector) -> Self {
         self.vector = Some(vector.clone());
         self
     }
 
-    /// Sends completions of sends to this queue rather than to the endpoint's own.
+    /// Sends completions of sends to this queue rather than to the endpoint's own queue.
     pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.transmit = Some(queue.clone());
         self
     }
 
-    /// Sends completions of receives to this queue rather than to the endpoint's own.
+    /// Sends completions of receives to this queue rather than to the endpoint's own queue.
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.receive = Some(queue.clone());
         self
@@ -207,43 +209,43 @@ impl<'d> EndpointBuilder<'d> {
         self.send_counter(counter).read_counter(counter).write_counter(counter)
     }
 
-    /// Counts sends when they complete, tagged or untagged (FI_SEND). One counter may count several kinds of
+    /// Counts sends, tagged or untagged, when they complete (FI_SEND). One counter may count several kinds of
     /// operations.
     pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::SENDS, counter);
         self
     }
 
-    /// Counts receives of messages when they complete, tagged or untagged (FI_RECV). Peeks are not counted.
+    /// Counts receives of messages, tagged or untagged, when they complete (FI_RECV). Peeks are not counted.
     pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::RECEIVES, counter);
         self
     }
 
-    /// Counts reads of peers' memory, and atomic operations that fetch, when they complete (FI_READ).
+    /// Counts reads of peers' memory and fetching atomic operations when they complete (FI_READ).
     pub fn read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::READS, counter);
         self
     }
 
-    /// Counts writes to peers' memory, and atomic operations that fetch nothing, when they complete (FI_WRITE).
+    /// Counts writes to peers' memory and non-fetching atomic operations when they complete (FI_WRITE).
     pub fn write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::WRITES, counter);
         self
     }
 
-    /// Counts reads by peers and their fetching atomic operations, if they arrive through this endpoint, for any region
-    /// of its domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that reads directly then notifies this
-    /// endpoint, which counts the access when it makes progress. So each access costs the peer one frame.
+    /// Counts reads and fetching atomic operations by peers that arrive through this endpoint, for any region of its
+    /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that reads directly notifies this endpoint
+    /// afterwards, and the endpoint counts the access when it makes progress. So each access costs the peer one frame.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
     }
 
-    /// Counts writes by peers, when their bytes have arrived, and their atomic operations that fetch nothing
-    /// (FI_REMOTE_WRITE). Otherwise like [`remote_read_counter`](Self::remote_read_counter). If this counter is also
-    /// the [counter](crate::memory::region::Registration::counter) of a region, each access to that region is counted
-    /// only once.
+    /// Counts writes by peers, when their bytes have arrived, and non-fetching atomic operations by peers
+    /// (FI_REMOTE_WRITE). In all other respects it is like [`remote_read_counter`](Self::remote_read_counter). If this
+    /// counter is also the [counter](crate::memory::region::Registration::counter) of a region, each access to that
+    /// region is counted only once.
     pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_WRITES, counter);
         self
@@ -272,8 +274,8 @@ impl<'d> EndpointBuilder<'d> {
     /// Makes the endpoint serve peers only over connections that the peers made. It makes no connections itself.
     /// Operations to a peer that is not connected fail with
     /// [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at a peer ends when
-    /// the connection of that peer ends. So the endpoint never connects to an address only because a peer claims
-    /// it, except to verify that the peer's own connection was made from it.
+    /// the connection of that peer ends. The endpoint never connects to an address that a peer claims, except to verify
+    /// that the peer's own connection was made from that address.
     pub const fn answer_only(mut self) -> Self {
         self.answer_only = true;
         self
@@ -299,14 +301,14 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Sets whether [counters of regions](crate::memory::region::Registration::counter) count writes by peers through
-    /// this endpoint (FI_RMA_EVENT). Default: yes.
+    /// this endpoint (FI_RMA_EVENT). They do by default.
     pub const fn region_counters(mut self, count: bool) -> Self {
         self.reports_to.counters.count_regions(count);
         self
     }
 
-    /// Opens the endpoint at `address`, for many threads. Reading or waiting for the shared queues and counters that
-    /// the endpoint reports to makes progress on it.
+    /// Opens the endpoint at `address`, for many threads. Threads that read or wait for the shared queues and counters
+    /// to which the endpoint reports make progress on it.
     ///
     /// # Errors
     /// If the address cannot be bound, or the system refuses descriptors or a thread.

@@ -7,17 +7,17 @@ bitflags! {
     /// libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Counted: u64 {
-        /// Reads, and atomic operations that fetch.
+        /// Reads and fetching atomic operations.
         const READS = 1 << 8;
-        /// Writes, and atomic operations that fetch nothing.
+        /// Writes and non-fetching atomic operations.
         const WRITES = 1 << 9;
-        /// Messages that are received.
+        /// Received messages.
         const RECEIVES = 1 << 10;
-        /// Messages that are sent.
+        /// Sent messages.
         const SENDS = 1 << 11;
-        /// Reads, and atomic operations that fetch, of this endpoint's regions by peers.
+        /// Reads and fetching atomic operations by peers on this endpoint's regions.
         const REMOTE_READS = 1 << 12;
-        /// Writes, and atomic operations that fetch nothing, to this endpoint's regions by peers.
+        /// Writes and non-fetching atomic operations by peers on this endpoint's regions.
         const REMOTE_WRITES = 1 << 13;
     }
 }

@@ -1,9 +1,9 @@
-//! Endpoints: where operations are posted and messages arrive.
+//! Endpoints, which send and receive messages and access the memory of peers.
 //!
 //! An [`Endpoint`] is a reliable-datagram endpoint (libfabric's `FI_EP_RDM`). It exchanges messages with any number of
-//! peers. Each peer is named by its [`PeerAddress`] in the endpoint's address vector, and connections are made when
-//! they are first needed. An endpoint either has one owner and no lock ([`Endpoint`]), or is shared by threads through
-//! one lock ([`SharedEndpoint`]).
+//! peers. Each peer is identified by its [`PeerAddress`] in the endpoint's address vector, and connections are made
+//! when they are first needed. An endpoint either has one owner and no lock ([`Endpoint`]), or is shared by threads
+//! through one lock ([`SharedEndpoint`]).
 //!
 //! # Two APIs
 //! Both use the same engine, and can be mixed on one endpoint.
@@ -12,31 +12,32 @@
 //! |---|---|---|
 //! | calls | [`send`](Endpoint::send), [`recv`](Endpoint::recv), [`read`](Endpoint::read), [`write`](Endpoint::write), ... | [`post_send`](Endpoint::post_send), [`post_recv`](Endpoint::post_recv), [`post_read`](Endpoint::post_read), ... |
 //! | memory | the operation owns its buffer, and returns it | pointers and lengths; the caller keeps the memory until the completion |
-//! | result | of a handle: wait for it, poll it, or await it | an entry with the caller's context in a [completion queue](crate::CompletionQueue) |
+//! | result | a handle, which can be waited for, polled or awaited | an entry with the caller's context in a [completion queue](crate::CompletionQueue) |
 //! | safety | safe | `unsafe`, except [`inject`](Endpoint::inject), [`poll`](Endpoint::poll) and the like |
-//! | use it for | programs | libraries with buffers and completion queues of their own, such as a provider for another interface; peeking and claiming; operations on several pieces of memory |
+//! | use it for | programs | libraries that have their own buffers and completion queues, such as a provider for another interface; peeking and claiming; operations on several pieces of memory |
 //!
 //! The [manual](crate::manual) explains both, beginning with the safe API.
 //!
 //! # Modules
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
-//! * [`shared_receive`]: receives that several endpoints share; `pool`: the receives of a shared context that wait
+//! * [`shared_receive`]: receives that several endpoints share; `pool`: the waiting receives of a shared context
 //! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]:
 //!   those on memory windows; [`verbs`]: work requests as in RDMA verbs
 //! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`:
-//!   posting operations that counters or variables begin
-//! * `operation`: an operation of any kind; `submissions`: operations that are due and have not reached the engine yet
+//!   posting operations that begin when a counter reaches a threshold or a variable is written
+//! * `operation`: an operation of any kind; `submissions`: operations that are due but have not reached the engine yet
 //! * [`safe`]: operations that own their buffers; they can be waited for or awaited
-//! * `operations`: the operations under way, with their buffers and wakers
+//! * `operations`: the safe operations under way, with their buffers and wakers
 //! * `reactor`: wakes tasks that await operations
 //! * `builder`: opens endpoints; `refused`: results of calls in a forked child
-//! * `ownership`: one owner, or many threads that share the engine through a lock; `automatic`: what drives a shared
-//!   engine besides its users; `sharing`: turns an endpoint of one owner into a shared one
+//! * `ownership`: one owner, or many threads that share the engine through a lock; `automatic`: the drivers of a shared
+//!   engine other than its users; `sharing`: turns an endpoint of one owner into a shared one
 //! * `matching`: decides which receive takes which message
 //! * `engine`: the protocol
 
-// First: rustdoc lists the methods of `Endpoint` in the order of modules, and these are the ones that most programs need.
+// This module is first, because rustdoc lists the methods of `Endpoint` in the order of modules, and most programs need
+// the methods of this one.
 pub mod safe;
 
 mod automatic;
@@ -80,26 +81,29 @@ use crate::region::window::TypeTwo;
 pub use crate::system::spin::{assume_alone, offer_when_idle};
 use crate::types::PeerAddress;
 
-/// A reliable-datagram endpoint: exchanges messages with any number of peers, and accesses their memory.
+/// A reliable-datagram endpoint, which exchanges messages with any number of peers and accesses their memory.
 ///
-/// [`Domain::endpoint`] opens one. It has one owner; a [`SharedEndpoint`] is for many threads. The [module](self) describes the two APIs.
+/// [`Domain::endpoint`] opens one. It has one owner; a [`SharedEndpoint`] is for many threads. The [module](self)
+/// describes the two APIs.
 ///
 /// # Overview
-/// * Messages: [`send`](Self::send), [`recv`](Self::recv), [`tagged_send`](Self::tagged_send), [`tagged_recv`](Self::tagged_recv),
-///   [`inject`](Self::inject), [`tagged_inject`](Self::tagged_inject)
-/// * Remote memory: [`read`](Self::read), [`write`](Self::write), [`fetch_add`](Self::fetch_add), [`compare_swap`](Self::compare_swap),
-///   [`fetch_atomic`](Self::fetch_atomic), [`compare_atomic`](Self::compare_atomic)
+/// * Messages: [`send`](Self::send), [`recv`](Self::recv), [`tagged_send`](Self::tagged_send),
+///   [`tagged_recv`](Self::tagged_recv), [`inject`](Self::inject), [`tagged_inject`](Self::tagged_inject)
+/// * Remote memory: [`read`](Self::read), [`write`](Self::write), [`fetch_add`](Self::fetch_add),
+///   [`compare_swap`](Self::compare_swap), [`fetch_atomic`](Self::fetch_atomic),
+///   [`compare_atomic`](Self::compare_atomic)
 /// * Memory windows: [`bind_window`](Self::bind_window), [`invalidate`](Self::invalidate)
 /// * Collectives: [`join`](Self::join)
-/// * Progress and waiting: [`progress`](Self::progress), [`wait`](Self::wait), [`try_wait`](Self::try_wait), [`poll`](Self::poll),
-///   [`read_error`](Self::read_error)
+/// * Progress and waiting: [`progress`](Self::progress), [`wait`](Self::wait), [`try_wait`](Self::try_wait),
+///   [`poll`](Self::poll), [`read_error`](Self::read_error)
 /// * Peers: [`address`](Self::address), [`is_connected`](Self::is_connected), [`disconnect`](Self::disconnect),
 ///   [`describe_peers`](Self::describe_peers)
-/// * The end: [`close`](Self::close), [`shut`](Self::shut)
-/// * Endpoints of one connection: [`connect`](Self::connect), [`accept`](Self::accept), [`shutdown`](Self::shutdown), [`peer`](Self::peer)
-/// * Raw API: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv), [`post_read`](Self::post_read), [`post_write`](Self::post_write),
-///   [`post_atomic`](Self::post_atomic), [`post_bind`](Self::post_bind), [`post_when`](Self::post_when), [`post_collective`](Self::post_collective),
-///   [`cancel`](Self::cancel)
+/// * Closing: [`close`](Self::close), [`shut`](Self::shut)
+/// * Endpoints of one connection: [`connect`](Self::connect), [`accept`](Self::accept), [`shutdown`](Self::shutdown),
+///   [`peer`](Self::peer)
+/// * Raw API: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv), [`post_read`](Self::post_read),
+///   [`post_write`](Self::post_write), [`post_atomic`](Self::post_atomic), [`post_bind`](Self::post_bind),
+///   [`post_when`](Self::post_when), [`post_collective`](Self::post_collective), [`cancel`](Self::cancel)
 pub struct Endpoint<A: Ownership = Owned> {
     access: A,
     /// The endpoint's descriptor, which can be accessed without the lock.
@@ -108,7 +112,7 @@ pub struct Endpoint<A: Ownership = Owned> {
     domain: Domain,
     /// The time within which a connection request has to be answered.
     answer_timeout: Duration,
-    /// The number by which operations name the endpoint's only peer, if it has only one.
+    /// The address by which operations refer to the peer, if the endpoint is for one connection.
     peer: PeerAddress,
 }
 
@@ -138,9 +142,9 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.address())
     }
 
-    /// Sets the number of bytes below which a multi-receive buffer is released from now on
-    /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is already posted, this takes effect when its
-    /// next message arrives.
+    /// Sets the minimum free space of multi-receive buffers, in bytes ([`EndpointBuilder::multi_receive_minimum`]). A
+    /// buffer with less free space is released. For a buffer that is already posted, the new value takes effect when
+    /// its next message arrives.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
         self.access.with(|engine| engine.core.messages.set_multi_minimum(bytes));
     }
@@ -152,20 +156,20 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Closes the endpoint, as dropping its last handle does. If windows of type 2A are bound through the endpoint, it
-    /// is not closed: it is returned and continues to work (MW-039). Windows of type 2B are unbound. Dropping an
-    /// endpoint unbinds all its windows.
+    /// is not closed: it is returned and continues to work. Windows of type 2B are unbound. Dropping an endpoint
+    /// unbinds all its windows.
     ///
-    /// Data that was handed over is sent first, for at most one second. Then every operation under way ends with
-    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). The error is reported in the queue to which the operation
-    /// reports, and the room that the operation reserved there is released. Receives that the endpoint took from a
+    /// Pending data is sent first, for at most one second. Then every operation under way ends with
+    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). The error is reported in the completion queue of the
+    /// operation, and the space that the operation reserved there is released. Receives that the endpoint took from a
     /// [shared context](shared_receive) end too. When this function returns, no thread of the library uses memory of
-    /// the endpoint's operations, and the endpoint's address is free. Afterwards other handles of a shared endpoint
-    /// refuse all calls, but results in the endpoint's own queue can still be read.
+    /// the endpoint's operations, and the endpoint's address is free. Afterwards all calls on other handles of a shared
+    /// endpoint fail, but results in the endpoint's own queue can still be read.
     ///
-    /// A local peer that was stopped in the middle of a copy into a buffer delays the close by no more than that
-    /// second. The end of that operation is then reported when the peer no longer uses the buffer or its process has
-    /// ended. A buffer that the operation owns is kept until then. The memory of a raw operation belongs to the
-    /// application, which must neither change nor free it until that report.
+    /// A local peer that was stopped in the middle of a copy into a buffer delays the close by at most that second. The
+    /// end of the operation is then reported when the peer no longer uses the buffer or the peer process has ended. A
+    /// buffer that the operation owns is kept until then. The memory of a raw operation belongs to the application,
+    /// which must neither change nor free it before that report.
     ///
     /// # Errors
     /// Returns the endpoint if windows of type 2A are bound through it.
@@ -176,7 +180,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return
-    /// it (MW-039).
+    /// it.
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;
@@ -184,7 +188,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Closes the endpoint as [`close`](Self::close) does, even if windows of type 2A are bound through it, and keeps
-    /// the handle. Afterwards all handles refuse all calls.
+    /// the handle. Afterwards calls on all handles fail.
     pub fn shut(&self) {
         self.access.close(|_| true);
     }
@@ -210,16 +214,17 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.reporting.is_empty() && engine.watch_results())
     }
 
-    /// Returns the number of bytes that this endpoint uses to find its peers by number and by address: about 16 for
-    /// each peer that it has named and 6 for each peer that it has connected to, independent of the number of entries
-    /// in its vector. The memory of connections and of the vector is not included (docs/addresses.md).
+    /// Returns the number of bytes that this endpoint uses to find its peers by vector address and by socket address:
+    /// about 16 for each vector address that it has used and 6 for each peer that it has connected to, independent of
+    /// the number of entries in its vector. The memory of connections and of the vector is not included
+    /// (docs/addresses.md).
     #[must_use]
     pub fn naming_bytes(&self) -> usize {
         self.access.with(|engine| engine.core.peers.naming_bytes())
     }
 
-    /// Returns whether the connection to a peer is up. A peer that only claims an address, and was
-    /// not found there, does not count as connected at that address.
+    /// Returns whether the connection to a peer is up. A peer that claims an address, but was not reached there, does
+    /// not count as connected at that address.
     #[must_use]
     pub fn is_connected(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.is_connected(peer))
@@ -227,9 +232,9 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Ends the connection to a peer. Operations to the peer that are under way, and receives that are directed at it,
     /// fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed). Messages from it that have not arrived completely are
-    /// dropped; complete messages can still be received. The peer notices that the connection ended. The next send of
-    /// either side makes a new connection. Returns whether there was a connection to end. An endpoint has no connection
-    /// to itself, and the connection of an endpoint of one connection is ended by
+    /// dropped; complete messages can still be received. The peer detects that the connection ended. The next send of
+    /// either side makes a new connection. Returns whether there was a connection to end. The connection of an endpoint
+    /// to itself cannot be ended, and the connection of an endpoint of one connection is ended by
     /// [`shutdown`](Self::shutdown).
     pub fn disconnect(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.disconnect(peer))
@@ -243,9 +248,9 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl SharedEndpoint {
-    /// Makes reading and waiting for this counter drive the endpoint from now on, although the endpoint does not count
-    /// in it. Counters of regions, which count writes by peers through any endpoint, need this call. Counters of the
-    /// endpoint's deferred work do not.
+    /// Makes reads of this counter, and waits for it, drive the endpoint from now on, even though the endpoint does not
+    /// count in it. Call this for counters of regions, which count writes by peers through any endpoint. Counters of
+    /// the endpoint's deferred work do not need it.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.

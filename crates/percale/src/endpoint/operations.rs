@@ -3,7 +3,7 @@
 //! A slot exists from posting until the result is taken. If the handle is dropped first, the slot is *parked*: it keeps
 //! the buffer until the operation has completed, because the peer may be using the buffer until then.
 //!
-//! 1. The number of a slot is the context of its operation in the engine, and the handle holds it. It includes a
+//! 1. The ID of a slot is the context of its operation in the engine, and the handle holds it. It includes a
 //!    generation, so a late completion, a second completion, or a handle that was used up never refers to the operation
 //!    that uses the slot now.
 //! 2. Code of the application (its wakers and their destructors) never runs here, because the engine is borrowed.
@@ -30,11 +30,11 @@ pub(crate) struct Slot {
     done: bool,
     waker: Option<Waker>,
     parked: bool,
-    /// Set for a shared receive, whose result another handle waits for.
+    /// Set for a shared receive. Another handle waits for its result.
     owed: Option<Owed>,
 }
 
-/// The number of an operation.
+/// The ID of an operation.
 pub(crate) type OperationId = Id<Slot>;
 
 /// All safe operations of one endpoint.
@@ -66,7 +66,8 @@ impl Operations {
         self.slots[id].buffer = Some(buffer);
     }
 
-    /// Ends an operation whose results were all taken, or that could not be posted, and returns its buffer.
+    /// Removes the slot of an operation whose results were all taken, or that could not be posted, and returns its
+    /// buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
         let mut slot = self.slots.remove(id)?;
         self.errands.discard(slot.waker.take());
@@ -102,9 +103,8 @@ impl Operations {
         self.errands.wake(slot.waker.take());
     }
 
-    /// Called when the endpoint is closed and has ended all operations that it knows. Ends the remaining operations,
-    /// because nothing else will. An example is an operation that waits for a counter while the last handle of the
-    /// counter is being dropped. It can no longer begin.
+    /// Called when the endpoint is closed and has ended all operations in its tables. Ends the remaining operations,
+    /// for example an operation that can no longer begin because the last handle of its counter is being dropped.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
@@ -150,7 +150,7 @@ impl Operations {
     }
 
     /// Records that the handle was dropped, and keeps the buffer until the operation has completed. Returns whether the
-    /// operation is still to complete.
+    /// operation has yet to complete.
     pub(crate) fn park(&mut self, id: OperationId) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
@@ -172,7 +172,7 @@ impl Operations {
         self.slots.get(id)?.buffer.as_ref()
     }
 
-    /// Returns whether tasks are to be woken, or wakers dropped.
+    /// Returns whether there are tasks to wake, or wakers to drop.
     #[inline]
     pub(crate) fn has_errands(&self) -> bool {
         !self.errands.is_empty()
@@ -203,7 +203,7 @@ impl Operations {
         std::mem::take(&mut self.errands)
     }
 
-    /// Results so far.
+    /// Returns the number of results so far.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
     }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(operations.release(old).unwrap().len(), 1);
         let new = operations.start(buffer(2));
         assert_eq!(new.to_u64() as u32, old.to_u64() as u32, "the slot is used again");
-        // A second completion, and each of the methods of a handle.
+        // A second completion and calls with the old ID have no effect.
         operations.finish(old.to_u64(), Err(ErrorEntry::new(entry(old), ErrorCode::Canceled)));
         assert!(!operations.has_result(new) && !operations.is_done(new));
         assert!(operations.take_buffer(old).is_none());
@@ -313,13 +313,13 @@ mod tests {
         let is_over = |result: Option<Result<Entry, ErrorEntry>>| {
             result.expect("a result").is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")
         };
-        // An operation that waits for a message, for example.
+        // This operation was, for example, waiting for a message.
         assert!(is_over(operations.take_result(waits)) && operations.is_done(waits));
         assert_eq!(operations.release(waits).expect("its buffer").len(), 1);
         // An operation that has ended keeps its one result.
         assert!(operations.take_result(finished).expect("a result").is_ok() && operations.is_done(finished));
         assert_eq!(operations.release(finished).expect("its buffer").len(), 2);
-        // The results so far are followed by the end, after which no result follows.
+        // The results so far are followed by an error, which is the last result.
         assert!(operations.take_result(many).expect("a result").is_ok());
         assert!(is_over(operations.take_result(many)) && operations.is_done(many));
         assert_eq!(operations.release(many).expect("its buffer").len(), 3);

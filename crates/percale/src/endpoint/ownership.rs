@@ -2,8 +2,8 @@
 //!
 //! A shared engine is accessed in two ways. The application's handles ([`Shared`]) own it: when the last one is
 //! dropped, or one is closed, the engine is closed under its lock. Threads of the library (progress threads, readers of
-//! its queues, threads that count) use a [`Helper`], which keeps only the memory alive. After the engine was closed, a
-//! helper finds an engine that does nothing, and no further helper is created ([`WeakShared::upgrade`]). So when
+//! its queues, threads that count) use a [`Helper`], which keeps only the memory alive. After the engine was closed,
+//! calls through an existing helper do nothing, and no further helper is created ([`WeakShared::upgrade`]). So when
 //! closing returns, no thread of the library is in the engine, and none enters it later.
 
 use std::cell::RefCell;
@@ -31,13 +31,13 @@ pub(super) mod reach {
     use super::{Arc, Budget, Counter, Engine, Instant, Step};
     use crate::endpoint::refused::Refused;
 
-    /// A call on an engine. Unlike a closure it is certain to be inlined, and its fields are then kept in registers.
+    /// A call on an engine. Unlike a closure it is always inlined, and its fields are then kept in registers.
     pub trait Call {
         /// The result of the call.
         type Result;
 
-        /// Whether to check for log events after the call. The shortest calls avoid that load: their fast path records
-        /// no events, and their slow paths leave an errand
+        /// Whether to check for log events after the call. The shortest calls skip that check: their fast path records
+        /// no events, and their slow paths add an errand
         /// ([`note_events`](crate::endpoint::operations::Operations::note_events)), as every sweep of progress does.
         const LOOKS_FOR_EVENTS: bool = true;
 
@@ -62,7 +62,7 @@ pub(super) mod reach {
     }
 
     /// The methods of [`Ownership`](super::Ownership) that only the library calls. The trait is public in a private
-    /// module, so users can name neither it nor the engine.
+    /// module, so users can access neither it nor the engine.
     ///
     /// In a forked child the engine is not accessed, because a thread that does not exist in the child may have held
     /// the lock in the middle of a change.
@@ -93,7 +93,7 @@ pub(super) mod reach {
         }
 
         /// Closes the engine and wakes the threads that wait for it, unless `may` returns false. Returns whether the
-        /// engine is closed. In a forked child there is nothing to close.
+        /// engine is closed. Does nothing in a forked child.
         fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool;
 
         /// Makes a shared endpoint progress without calls by the application from now on.
@@ -101,8 +101,8 @@ pub(super) mod reach {
             Ok(())
         }
 
-        /// Reports to this counter too from now on. If the endpoint is shared, threads that wait for the counter drive
-        /// it.
+        /// From now on, also reports to this counter. If the endpoint is shared, threads that wait for the counter
+        /// drive it.
         fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
 
         /// Lets threads that read or wait for this counter drive a shared endpoint from now on.
@@ -129,7 +129,7 @@ pub(super) mod reach {
                 let found = self.with_here(|engine| {
                     engine.progress();
                     match ready(engine) {
-                        None if engine.is_closed() => Ok(None), // A closed engine completes nothing more.
+                        None if engine.is_closed() => Ok(None), // A closed engine completes no more operations.
                         None => Err(engine.results()),
                         found => Ok(found),
                     }
@@ -155,7 +155,8 @@ pub(super) mod reach {
 pub struct Owned {
     process: Process,
     engine: RefCell<Engine>,
-    /// Makes waits fail for the queues and counters that the endpoint reports to.
+    /// Makes waits for the queues and counters to which the endpoint reports fail, because such a wait cannot drive the
+    /// endpoint.
     undriven: RefCell<Undriven>,
 }
 
@@ -268,7 +269,7 @@ pub struct Shared {
 
 crate::short_debug!(Shared, "Shared");
 
-/// The application's handles. It is dropped with the last of them.
+/// Shared by the application's handles. It closes the engine when the last of them is dropped.
 #[derive(Debug)]
 struct Owner(Option<Arc<Inner>>);
 
@@ -356,7 +357,7 @@ impl Helper {
         self.inner
     }
 
-    /// Begins an operation behind those that are due, unless another thread is in the endpoint. In that case the
+    /// Begins an operation after those that are due, unless another thread is in the endpoint. In that case the
     /// operation is returned. On success, returns whether tasks have to be woken. This function wakes no tasks itself.
     pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
         let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
@@ -372,8 +373,8 @@ impl Helper {
         state.engine.begin_due();
         self.inner.tell(&mut state);
         if Submissions::is_counting() {
-            // No task is woken here: a woken task may be dropped, and its drop may then use the endpoint that this
-            // thread is in. The bell makes another thread wake it.
+            // No task is woken here: a woken task may be dropped, and its drop may use the endpoint that this thread is
+            // in. The bell makes another thread wake it.
             if state.engine.core.operations.has_errands() {
                 state.engine.ring();
             }

@@ -6,26 +6,26 @@
 //!    same lock covers searching for a message for a receive, and queueing the receive if there is none. So a receive
 //!    and a message that match each other never both wait, and both are taken in order, whichever member they belong
 //!    to.
-//! 2. If a posted receive finds a message, the pool adds a *note* for the message's member. The member fills the
+//! 2. If a posted receive matches a message, the pool adds a *note* for the message's member. The member fills the
 //!    receive when it next makes progress, or when it closes.
 //! 3. The message may have been lost by then because its sender died. The receive is then returned to the pool and
-//!    matched again, unless a younger receive was matched meanwhile. In that case it ends in error, as if it had been
-//!    filled immediately.
+//!    matched again, unless a younger receive was matched meanwhile. In that case the receive ends in error, as if it
+//!    had been filled immediately.
 //! 4. A receive that an endpoint posted for itself takes a message only if the message is not yet promised to a shared
 //!    receive, and withdraws its announcement in the same step. Otherwise a shared receive that was matched with the
-//!    message would be matched again behind younger receives that had already been matched with later messages.
+//!    message would be queued again after younger receives that had already been matched with later messages.
 //!
-//! A receive is directed at an address, but a message comes from an incarnation. So endpoints report which incarnation
-//! they reach at which address. The source of the messages of an incarnation is one number for all endpoints. It stands
-//! for each of these addresses while any endpoint has a connection to the incarnation. An address that a peer only
-//! claims, and at which no endpoint has reached it, is ignored.
+//! A receive is directed at an address, but a message comes from an incarnation. So each endpoint reports which
+//! incarnation it reaches at which address. The messages of an incarnation have one source number at all endpoints.
+//! Receives directed at any of these addresses use this source while some endpoint has a connection to the incarnation.
+//! An address that a peer only claims, and at which no endpoint has reached it, is ignored.
 //!
-//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives
-//! it, the ends are reported by another member, or by the next member that joins if there is none. A receive belongs to
-//! the context and ends exactly once, independent of its endpoint.
+//! An endpoint that closes takes no more receives, and ends those that it has taken. If all its queues are closed with
+//! it, another member reports these ends. If there is no other member, the next one that joins reports them. A receive
+//! belongs to the context and ends exactly once, independent of its endpoint.
 //!
-//! Lock order: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls
-//! no engine.
+//! Lock order: an engine, then the pool, then the object that is notified (a bell, a multi-receive buffer or a ticket).
+//! The pool never calls an engine.
 
 mod many;
 mod membership;
@@ -58,7 +58,7 @@ pub(crate) struct Pool {
     state: ProcessMutex<State>,
 }
 
-/// The number of sources of addresses that are kept before unused ones are removed.
+/// The number of address sources above which unused ones are removed.
 const NAMES: usize = 1024;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ struct State {
     /// The tables for untagged and for tagged messages.
     tables: [Matching<Waiting, Announced>; 2],
     members: Table<Member>,
-    /// The sources that stand for addresses at which no other incarnation was reached.
+    /// The sources of addresses that are not aliases.
     names: HashMap<At, u64>,
     /// The number of sources in `names` above which unused ones are removed.
     names_limit: usize,
@@ -75,7 +75,7 @@ struct State {
     directed: bool,
     /// The incarnations to which some member has a connection.
     up: HashMap<u128, Up>,
-    /// The addresses at which an incarnation was reached that has the source of another address.
+    /// Addresses at which an incarnation was reached that already had the source of another address.
     aliases: HashMap<At, u128>,
     /// The sources of peers without a verified address. Each belongs to one member.
     nameless: HashMap<(Id<Member>, Connection), u64>,
@@ -83,7 +83,8 @@ struct State {
     next_source: u64,
     /// The number of the next receive.
     next_receive: u64,
-    /// A number above all receives that were matched with a message, for untagged and for tagged messages.
+    /// A number greater than that of each receive that was matched with a message, for untagged and for tagged
+    /// messages.
     given: [u64; 2],
     /// The address vector of the first member that has one.
     vector: Option<AddressVector>,
@@ -115,7 +116,7 @@ pub(crate) struct Sender {
 pub(crate) struct Waiting {
     pub(crate) segments: Segments,
     pub(crate) context: u64,
-    /// Whether the success of the receive is reported too.
+    /// Whether the receive also reports success.
     pub(crate) reports: bool,
     pub(crate) kind: Kind,
     /// The number of the receive. Later receives have higher numbers.
@@ -155,7 +156,7 @@ impl Member {
 }
 
 impl State {
-    /// Returns the source of an address at which no other incarnation was reached.
+    /// Returns the source of an address that is not an alias.
     fn name(&mut self, at: At) -> u64 {
         *self.names.entry(at).or_insert_with(|| {
             self.next_source += 1;
@@ -227,7 +228,7 @@ impl State {
     }
 
     /// Removes the sources of addresses at which no peer is connected and from which no message is stored. Peers change
-    /// over time, so sources would otherwise accumulate.
+    /// over time, so the sources would otherwise accumulate.
     #[cold]
     fn forget_names(&mut self) {
         let mut used: HashSet<u64> = self.up.values().map(|up| up.source).collect();
@@ -254,7 +255,7 @@ impl State {
         untagged.chain(tagged.drain_posted(Source::From(source)).map(|receive| (true, receive))).collect()
     }
 
-    /// Removes the first receive that `pick` accepts and all receives behind it, and posts them again in the same order
+    /// Removes the first receive that `pick` accepts and all later receives, and posts them again in the same order
     /// with the source that `direct` returns.
     fn post_again(&mut self, pick: impl Fn(&Pattern, &Waiting) -> bool, direct: impl Fn(Source) -> Source) {
         for tagged in [false, true] {
@@ -264,7 +265,7 @@ impl State {
         }
     }
 
-    /// Removes the first receive that `pick` accepts and all receives behind it.
+    /// Removes the first receive that `pick` accepts and all later receives.
     fn take_from(&mut self, tagged: bool, pick: impl Fn(&Pattern, &Waiting) -> bool) -> Vec<(Pattern, Waiting)> {
         let (mut patterns, mut found) = (Vec::new(), false);
         let taken: Vec<_> = self.tables[usize::from(tagged)]
@@ -357,7 +358,7 @@ impl Pool {
         self.state.lock()
     }
 
-    /// Makes an endpoint a member, until its membership is dropped.
+    /// Makes an endpoint a member until its membership is dropped.
     pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, bell: &Arc<Bell>) -> Membership {
         let notes = Arc::new(Notes::default());
         let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
@@ -429,7 +430,7 @@ impl Pool {
     }
 
     /// Cancels the first receive with this context that has no message, and returns whether there was one. A member
-    /// reports the cancellation, or the next one that joins if there is none.
+    /// reports the cancellation. If there is none, the next one that joins reports it.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
         let Some(mut state) = self.lock() else { return false };
@@ -443,8 +444,8 @@ impl Pool {
         true
     }
 
-    /// Makes a member report the end of a receive, or the next one that joins. The peer's number is left out, because
-    /// it is an index in the vector of the member that received the message.
+    /// Makes a member report the end of a receive. If there is none, the next one that joins reports it. The report
+    /// does not contain the peer's address, which is an index in the vector of the member that received the message.
     pub(crate) fn report(&self, mut over: Over) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,

@@ -28,7 +28,7 @@ fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) 
     shared.pool.post(&work, &mut None).unwrap();
 }
 
-/// Returns the receive of the only note to the pool, or to the caller if it has ended.
+/// Gives the receive of the only note back to the pool. Returns the receive if it has ended.
 fn give_back(member: &Membership) -> Option<Waiting> {
     match member.take_notes().pop() {
         Some(Note::Fill(Promise { tagged, receive, pattern, .. })) => member.give_back(tagged, pattern, receive),
@@ -60,7 +60,7 @@ fn receive_of_lost_message_precedes_later_receives() {
     }
 }
 
-/// A message that the receive would be matched with now arrived after a message that a younger receive has.
+/// After the loss, the receive would match a message that arrived after the message of a younger receive.
 ///
 /// Requirements: CTX-007.
 #[test]
@@ -75,7 +75,7 @@ fn receive_of_lost_message_ends_if_a_later_receive_matched() {
     assert_eq!((meet(), meet()), (Some(2), None));
 }
 
-/// A member that leaves fills the receives that it had to fill. None of them waits again behind younger ones.
+/// A member that leaves fills the receives that it had to fill. None of them is queued again after younger receives.
 ///
 /// Requirements: CTX-008.
 #[test]
@@ -136,7 +136,7 @@ fn multi_receive_buffer_is_released_by_its_last_part() {
             scope.spawn(|| {
                 many.end_part(|released| {
                     began.wait();
-                    // Gives the other end time to overtake this one, if that is possible.
+                    // Gives the other part time to report its end before this one, if that is possible.
                     std::thread::sleep(std::time::Duration::from_millis(5));
                     report(released);
                 });

@@ -1,10 +1,10 @@
 //! A posted operation together with its memory.
 //!
-//! An operation is stored in many forms: it waits for a connection or a counter, waits behind a fence, is offered to
-//! the peer, and is executed in parts. [`Posted`] moves from one form to the next as a whole, so no form can lose the
+//! An operation takes several forms while it waits for a connection or a counter, waits behind a fence, is offered to
+//! the peer, or is executed in parts. [`Posted`] moves from one form to the next as a whole, so no form can lose the
 //! memory that the work refers to. Memory that the application lent stays in place until the operation's end is
-//! reported. Memory of an injected operation is a copy, in one buffer, of everything that the operation reads. It is
-//! freed with the value, in the form in which the operation ends.
+//! reported. For an injected operation, everything that the operation reads is copied to one buffer. This buffer is
+//! freed with the value, in whichever form the operation ends.
 
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
@@ -21,7 +21,7 @@ enum Bytes {
     Owned(#[expect(dead_code, reason = "it is named by the work, and freed with it")] Buffer),
 }
 
-/// An operation and its memory. The copy of an injected operation can be accessed only through its work.
+/// An operation and its memory. The copy of an injected operation can be accessed only through the work.
 #[derive(Debug)]
 pub(crate) struct Posted<W> {
     work: W,

@@ -1,7 +1,7 @@
 //! The raw API: operations on memory for which the caller is responsible, with results in completion queues.
 //!
-//! A provider for another interface calls this API. It adds nothing to the engine: it owns no buffers and allocates
-//! nothing, and errors in posting are returned immediately.
+//! Providers for other interfaces call this API. It adds no cost to the engine: it owns no buffers, does not allocate,
+//! and returns errors of posting immediately.
 
 #![expect(
     unsafe_code,
@@ -26,7 +26,8 @@ impl SharedReceive {
     /// The endpoint that receives the message reports the completion.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. Peeking, claiming and discarding are not supported.
+    /// See [`PostError`]. After an error, the operation was not started. Peeking, claiming and discarding are not
+    /// supported.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -39,7 +40,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`]
@@ -73,7 +74,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards a message, depending on the flags.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -148,9 +149,9 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.cancel(context, false))
     }
 
-    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)) and returns how many. If there are none,
-    /// it makes progress first; if there are some, it makes progress only occasionally. A caller that repeatedly finds
-    /// no results occasionally yields its processor to other threads, and more often while other threads use it,
+    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)) and returns their number. If there are
+    /// none, it makes progress first; if there are some, it makes progress only occasionally. A caller that repeatedly
+    /// finds no results occasionally yields its processor to other threads, and more often while other threads use it,
     /// because the message may come from a process that needs this processor.
     ///
     /// # Errors
@@ -163,13 +164,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run_here(Poll(entries))
     }
 
-    /// Polls like [`poll`](Self::poll), for an application that waits by polling in a loop and does other work between two polls. If there is no
-    /// result and a receive is posted, the call may watch shared memory for up to 1.5 µs before it returns, so that a message that arrives is
-    /// received at once. The endpoint learns from the results whether that pays: an application that computes between two polls is not delayed for
-    /// long. A shared endpoint is locked meanwhile.
+    /// Polls like [`poll`](Self::poll), for an application that waits by polling in a loop and does other work between
+    /// two polls. If there is no result and a receive is posted, the call may watch shared memory for up to 1.5 µs
+    /// before it returns, so that a message that arrives is received immediately. The endpoint adapts to the results:
+    /// it stops watching if the application computes between two polls. A shared endpoint stays locked during the call.
     ///
     /// # Errors
-    /// As of [`poll`](Self::poll).
+    /// Those of [`poll`](Self::poll).
     #[inline]
     pub fn poll_lingering(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         if !self.access.is_here() {
@@ -271,7 +272,7 @@ impl Engine {
         }
     }
 
-    // Takes separate arguments, so that callers need not build a `SendWork`.
+    // The arguments are separate, so that callers need not build a `SendWork`.
     #[inline(never)]
     fn post_other_send(
         &mut self,
@@ -307,7 +308,7 @@ impl Engine {
         }
     }
 
-    // Like `post_other_send`.
+    // The arguments are separate, as in `post_other_send`.
     #[inline(never)]
     fn post_other_receive(
         &mut self,

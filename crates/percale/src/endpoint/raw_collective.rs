@@ -11,12 +11,12 @@ use crate::types::PeerAddress;
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group that consists of these members, including this endpoint (fi_join_collective). All members join it
-    /// with the same addresses in the same order. An endpoint that joins the same list several times is in as many
-    /// groups: its first join belongs to the first joins of the other members, and so on. The event queue reports the
-    /// result ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).
+    /// with the same addresses in the same order. An endpoint can join the same list several times and is then in that
+    /// many groups: its first join belongs to the first joins of the other members, and so on. The event queue reports
+    /// the result ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).
     ///
     /// # Errors
-    /// If such a group is not possible.
+    /// If a group of these members is not possible.
     pub fn join_group(&self, members: &AddressSet, context: u64) -> Result<GroupId, PostError> {
         self.access.with(|engine| engine.join_group(members.members(), context, Notify::Silent))
     }
@@ -49,11 +49,11 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.groups.waiting(group))
     }
 
-    /// Posts a collective operation. All members post it, in the same order. It completes when this member's part has
-    /// ended.
+    /// Posts a collective operation. All members post the operations of a group in the same order. An operation
+    /// completes when this member's part has ended.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// The segments meet the requirements of [`Segment::new`](crate::Segment::new) until the operation has completed.

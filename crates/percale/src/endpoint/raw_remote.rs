@@ -17,7 +17,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// The local memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
@@ -30,7 +30,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a read of a peer's memory (fi_readmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// The local memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -82,7 +82,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts an atomic operation on a peer's memory (fi_atomicmsg(3), fi_fetch_atomicmsg(3), fi_compare_atomicmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     ///
     /// # Safety
     /// Operands and compare values stay allocated and unwritten until the operation has completed. The memory for the
@@ -95,8 +95,8 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Posts an addition to 8 bytes of a peer's memory that fetches the previous value. It is
     /// [`AtomicOp::Sum`](crate::AtomicOp::Sum) of one [`Datatype::U64`](crate::Datatype::U64), like
-    /// [`post_atomic`](Self::post_atomic), and the shortest path if it can be made immediately. Operand and result have
-    /// 8 bytes each.
+    /// [`post_atomic`](Self::post_atomic), and takes the shortest path if it can be made immediately. Operand and
+    /// result have 8 bytes each.
     ///
     /// # Errors
     /// Those of [`post_atomic`](Self::post_atomic).

@@ -19,8 +19,8 @@ impl<A: Ownership> Endpoint<A> {
     /// posted at that time, and there is always room for its completion. [`Endpoint::cancel`] cancels it.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. If an error is detected only when the operation begins (for
-    /// example the peer is no longer in the vector), the operation fails.
+    /// See [`PostError`]. After an error, the operation was not started. If an error is detected only when the
+    /// operation begins (for example the peer is no longer in the vector), the operation fails.
     ///
     /// # Safety
     /// The requirements for posting the operation hold from this call until it has completed.
@@ -37,10 +37,11 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Posts an operation that begins when a variable is written (fi_trigger(3), FI_TRIGGER_XPU) and all earlier
-    /// operations that wait for variables have begun. Otherwise like [`post_when`](Self::post_when). A store makes no
-    /// call, so a thread has to make progress; automatic progress does so. For 10 ms after such an operation was posted
-    /// or began, a thread that waits for the endpoint does not sleep. Later such a thread checks the variable about
-    /// every 0.5 ms.
+    /// operations that wait for variables have begun. In all other respects it is like [`post_when`](Self::post_when).
+    /// A store does not call the library, so a thread has to make progress; with automatic progress, a thread of the
+    /// library does so. For 10 ms after such an operation was posted or began, a thread that waits for the endpoint
+    /// does not sleep. Later such a thread checks the variable about every 0.5 ms.
+    ///
     /// # Errors
     /// Those of [`post_when`](Self::post_when).
     ///

@@ -1,14 +1,14 @@
-//! Wakes tasks: one thread sleeps on the descriptors of all endpoints with waiting futures.
+//! Wakes tasks. One thread sleeps on the descriptors of all endpoints that have waiting futures.
 //!
-//! percale works with any async runtime, so it has its own reactor. An endpoint that has nothing to do arms its
-//! descriptor and stores its waker here. The thread wakes the task, and the next poll of the task makes progress. The
-//! thread starts with the first waiting future.
+//! percale works with any async runtime, so it has its own reactor. When an endpoint has no work, the task's poll arms
+//! the endpoint's descriptor and stores the task's waker here. The thread wakes the task, and the next poll of the task
+//! makes progress. The thread starts with the first waiting future.
 //!
 //! 1. A waker is stored as long as its future waits. A future that ends or is dropped removes its waker ([`unwatch`]).
-//! 2. A peer can suppress a wake-up of an endpoint, if it dies or misbehaves after it took the sleeper's mark and
+//! 2. A peer can suppress a wake-up of an endpoint: it may die or misbehave after it cleared the sleeper's mark and
 //!    before it wrote the event. So every [`LOOK`] one task of each endpoint is woken without an event, and its poll
-//!    checks everything of the endpoint. If no task has polled since the previous check, the task that was woken then
-//!    does not poll the endpoint, and all tasks are woken.
+//!    checks everything that the endpoint handles. If no task of an endpoint has polled since the previous check, the
+//!    task that was woken then does not poll the endpoint, so all its tasks are woken.
 //! 3. The thread never ends. It calls and drops wakers without holding the lock, and catches their panics.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ const STARTED: u64 = u64::MAX;
 struct Waiting {
     /// Keeps the descriptor open while it is watched.
     fd: Arc<OwnedFd>,
-    /// The wakers, by the number of the operation.
+    /// The wakers, by the ID of the operation.
     wakers: HashMap<u64, Waker>,
     /// Whether a task has polled since the last check.
     polled: bool,
@@ -47,7 +47,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Reactor {
     epoll: OwnedFd,
-    /// Ends a sleep without a limit. The thread sleeps without a limit while no task waits.
+    /// Wakes the thread from a sleep without a timeout. The thread sleeps without a timeout while no task waits.
     started: EventDescriptor,
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
@@ -84,7 +84,8 @@ impl Reactor {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), rest.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // For example, the application closed the descriptor. The periodic checks continue.
+                    // The wait fails, for example, if the application closed the descriptor. The periodic checks
+                    // continue.
                     let every = LOOK;
                     crate::later::later!(error: %error, ?every, "the reactor cannot wait; futures are woken at intervals");
                     std::thread::sleep(LOOK);
@@ -206,8 +207,8 @@ pub(super) fn unwatch(id: u64, key: u64) {
     errands::discard(waker);
 }
 
-/// Removes the endpoint `id`, which is being closed. Its descriptor is no longer kept open, and the returned errands
-/// wake the tasks that waited for it.
+/// Removes the endpoint `id`, which is being closed, and drops the reactor's reference to its descriptor. The returned
+/// errands wake the tasks that waited for the endpoint.
 pub(crate) fn forget(id: u64) -> Errands {
     let mut errands = Errands::default();
     let Some(reactor) = running() else { return errands };

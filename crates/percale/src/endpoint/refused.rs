@@ -6,7 +6,7 @@ use super::connection::ConnectionError;
 use super::safe::OperationError;
 use super::work::PostError;
 
-/// A result that expresses, as far as its type allows, that nothing was done.
+/// A result type that has a value for a refused call.
 pub trait Refused {
     /// Returns the result of a call in a forked child.
     fn refused() -> Self;

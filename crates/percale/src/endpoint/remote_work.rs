@@ -26,8 +26,8 @@ impl RemotePieces {
         Self { list: [piece, none, none, none], count: 1, len: piece.len }
     }
 
-    /// Creates a list of several pieces. Returns `None` if there are none or more than [`IOV_LIMIT`], or if their total
-    /// length exceeds 2^64 - 1 bytes.
+    /// Creates a list of several pieces. Returns `None` if the list is empty or has more than [`IOV_LIMIT`] pieces, or
+    /// if the total length exceeds 2^64 - 1 bytes.
     #[must_use]
     pub fn new(pieces: &[RemoteMemory]) -> Option<Self> {
         let mut list = [RemoteMemory::default(); IOV_LIMIT];
@@ -36,7 +36,7 @@ impl RemotePieces {
         (!pieces.is_empty()).then_some(Self { list, count: pieces.len() as u8, len })
     }
 
-    /// Replaces the pieces by others of the same lengths.
+    /// Replaces each piece by another one of the same length.
     pub(crate) fn try_map<E>(mut self, each: impl Fn(RemoteMemory) -> Result<RemoteMemory, E>) -> Result<Self, E> {
         for piece in &mut self.list[..usize::from(self.count)] {
             *piece = each(*piece)?;
@@ -132,8 +132,8 @@ impl From<WordOne> for AtomicWork {
     }
 }
 
-/// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a
-/// whole. There is no order between elements.
+/// An atomic operation on an array of elements (fi_atomic(3)). The length of the remote memory determines their number.
+/// Each element is updated atomically. The order of the updates is not defined.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicWork {
     /// The peer that owns the remote memory.
@@ -142,7 +142,7 @@ pub struct AtomicWork {
     pub op: AtomicOp,
     /// The type of the elements.
     pub datatype: Datatype,
-    /// One operand for each element. [`AtomicOp::Read`] does not read it.
+    /// One operand for each element. [`AtomicOp::Read`] ignores it.
     pub operand: Segments,
     /// The values that the elements are compared with, for the operations that compare.
     pub compare: Option<Segments>,

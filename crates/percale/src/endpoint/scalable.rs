@@ -1,15 +1,15 @@
 //! Scalable endpoints: one address, several contexts (libfabric's `fi_scalable_ep`).
 //!
 //! Context `i` is both transmit context `i` and receive context `i`. It is an endpoint with its own queues, counters
-//! and thread. It takes no lock and shares only the address with the other contexts. Peers name it by
+//! and thread. It takes no lock and shares only the address with the other contexts. Peers address it with
 //! [`PeerAddress::receive_context`](crate::PeerAddress::receive_context), in a vector that reserves
-//! [bits](crate::address::VectorBuilder::receive_context_bits) for that. An address that names no context means context
-//! 0. The source of a message is the sender's number without a context, whichever context sent it. A receive
-//! [directed](crate::endpoint::work::ReceiveWork::from) at a peer takes messages from the context that it names.
+//! [bits](crate::address::VectorBuilder::receive_context_bits) for that. An address without a context number refers to
+//! context 0. The source of a message is the sender's number without a context, whichever context sent it. A receive
+//! [directed](crate::endpoint::work::ReceiveWork::from) at a peer takes messages from the context of that address.
 //! Contexts of one endpoint can send to each other.
 //!
-//! Operations that name a context that does not exist are refused. If a context is not open yet, operations wait for it
-//! as long as establishing a connection may take.
+//! Operations that refer to a context that does not exist are refused. If a context is not open yet, operations wait
+//! for it for as long as establishing a connection may take.
 //!
 //! If the two halves of context `i` have different owners, the sending half is a separate endpoint, a *sender*
 //! ([`ScalableBuilder::senders`], [`ScalableEndpoint::open_sender`]). Its messages have the same source as those of
@@ -103,14 +103,14 @@ impl<'d> ScalableBuilder<'d> {
         self
     }
 
-    /// Sets how many contexts peers may name, beginning with the first. The other contexts only send. Default: all.
+    /// Sets how many contexts peers may address, beginning with the first. The other contexts only send. Default: all.
     pub const fn receiving(mut self, contexts: u16) -> Self {
         self.receiving = Some(contexts);
         self
     }
 
     /// Sets the number of senders besides the contexts, at most [`CONTEXT_LIMIT`]. A sender is an endpoint that only
-    /// sends, as the sending half of the context with its number. Default: none.
+    /// sends. It is the sending half of the context with the same number. Default: none.
     pub const fn senders(mut self, senders: u16) -> Self {
         self.senders = senders;
         self

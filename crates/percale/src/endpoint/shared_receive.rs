@@ -1,18 +1,18 @@
 //! Shared receive contexts: receives that messages to any of several endpoints can take (libfabric's `fi_srx_context`).
 //!
-//! The usual rules apply to messages: a message takes the oldest receive that fits, whichever endpoint the message is
-//! for, and a receive takes the message that arrived first. The endpoint that received the message reports it to its
-//! own queue and counters. Endpoints of one connection can share receives as well. A receive that an endpoint posts for
+//! The usual matching rules apply: a message takes the oldest receive that fits, whichever endpoint the message is for,
+//! and a receive takes the message that arrived first. The endpoint that received the message reports it to its own
+//! queue and counters. Endpoints of one connection can share receives as well. A receive that an endpoint posts for
 //! itself takes precedence over shared ones.
 //!
 //! A receive belongs to the context, not to the endpoint that received the matching message. If that endpoint closes
 //! before the message is complete, the receive ends with [`ErrorCode::Canceled`]. This is reported in the queue to
 //! which the endpoint reports receives. If that is the endpoint's own queue, which is closed with it, another endpoint
-//! of the context reports it (or the next one that joins, if there is none), without the number of the sender. Receives
-//! that wait for a message are not affected.
+//! of the context reports the error. If there is no other endpoint, the next one that joins reports it. The report then
+//! does not contain the address of the sender. Receives that wait for a message are not affected.
 //!
-//! A shared context makes no progress; its endpoints do. Posting takes one lock for a short time, and so does each
-//! message of its endpoints. Endpoints without a shared context never take this lock.
+//! A shared context makes no progress; its endpoints do. Posting a receive takes one lock for a short time, and so does
+//! each message to one of the context's endpoints. Endpoints without a shared context never take this lock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -138,8 +138,7 @@ impl Ticket {
     }
 }
 
-/// The obligation to report how a receive ended. If it is dropped without a report, the receive ends with
-/// [`ErrorCode::Closed`].
+/// Reports how a receive ended. If it is dropped without a report, the receive ends with [`ErrorCode::Closed`].
 #[derive(Debug)]
 pub(crate) struct Owed {
     ticket: Arc<Ticket>,
@@ -199,8 +198,8 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
     ErrorEntry::new(entry, code).with_text(why.to_owned())
 }
 
-/// A shared receive under way. It is a future for any runtime. The context's endpoints have to make progress meanwhile.
-/// Dropping it cancels the receive, unless a message was matched already; that message is then lost.
+/// A shared receive in progress. It is a future for any runtime. The context's endpoints have to make progress
+/// meanwhile. Dropping it cancels the receive, unless a message was already matched; in that case the message is lost.
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
@@ -214,7 +213,7 @@ impl SharedReceiving {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         if !self.pool.is_here() {
-            return true; // Return immediately: the receive is refused.
+            return true; // Returns immediately, because the receive is refused.
         }
         let state = self.ticket.lock();
         state.taken || state.result.is_some()

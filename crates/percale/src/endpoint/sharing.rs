@@ -6,8 +6,8 @@ use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
 use super::{Endpoint, SharedEndpoint, automatic};
 
-/// The error if an endpoint could not be shared because the system refused resources that waiting threads need. The
-/// endpoint is unchanged.
+/// An endpoint could not be shared, because the system refused resources that waiting threads need. The endpoint is
+/// unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("the endpoint cannot be shared: {error}; raise the limit on open files, or use fewer endpoints")]
 #[non_exhaustive]

@@ -1,10 +1,10 @@
-//! Operations that are due and have not been begun by their endpoint yet.
+//! Operations that are due but have not been begun by their endpoint yet.
 //!
 //! A counter can be incremented by any thread, or by the endpoint itself in the middle of a call. So an operation that
 //! is due is put in the endpoint's list, and the endpoint is *kicked*:
 //! * If no thread is in the endpoint, the kicking thread begins the operations immediately.
 //! * If the endpoint itself is counting, its next progress begins them.
-//! * If another thread is in the endpoint, that thread may have checked the list already, and the bell makes a thread
+//! * If another thread is in the endpoint, that thread may have checked the list already, so the bell makes a thread
 //!   check it again.
 //!
 //! The operations of an endpoint of one owner begin when the owner makes progress. A sleeping owner is woken.
@@ -39,7 +39,7 @@ pub(crate) struct Transfer {
     pub(crate) quiet: bool,
     /// Whether it was canceled, so that only its end is reported.
     pub(crate) canceled: bool,
-    /// The location of its memory, if some of it is memory of a device.
+    /// The location of its memory, if some of it is device memory.
     pub(crate) located: Option<Box<Located>>,
     /// The endpoint in which it begins. It is taken out before the transfer is put into that endpoint's list, because
     /// the list would otherwise keep itself alive.
@@ -76,8 +76,8 @@ impl Work for Transfer {
         }
     }
 
-    /// Reports the end to the owner of the buffer, and to the caller that posted it to complete like any other
-    /// operation. Deferred work reports its end only to counters, and they do not count canceled work.
+    /// Reports the operation as canceled, unless it is deferred work without a handle. Such work reports its end only
+    /// to counters, which do not count canceled work.
     fn end(mut self: Box<Self>) {
         if (self.notify == Notify::Operation || !self.quiet)
             && let Some(endpoint) = self.endpoint.take()
@@ -102,17 +102,17 @@ pub(crate) struct Submissions {
 #[derive(Debug, Default)]
 struct List {
     due: VecDeque<Box<Transfer>>,
-    /// Set when the endpoint is closed: the queues for sends and for receives to which it reported (`None`: its own
-    /// queue). Operations that become due later end as canceled ([`Submissions::end_late`]).
+    /// Set when the endpoint is closed. Contains the queues for sends and for receives to which the endpoint reported
+    /// (`None`: its own queue). Operations that become due later end as canceled ([`Submissions::end_late`]).
     closed: Option<[Option<CompletionQueue>; 2]>,
 }
 
 thread_local! {
-    /// The endpoint, by the address of its submissions, for which this thread only makes progress. This thread checks
-    /// the list again anyway.
+    /// The address of the submissions of the endpoint for which this thread is the progress thread. A progress thread
+    /// checks the list again in any case.
     static PROGRESSING: Cell<usize> = const { Cell::new(0) };
-    /// The endpoint that is counting in this thread, by the address of its submissions. It checks its submissions
-    /// afterwards.
+    /// The address of the submissions of the endpoint that is counting in this thread. That endpoint checks its
+    /// submissions afterwards.
     static COUNTING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -146,10 +146,10 @@ impl Submissions {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Runs `f`, in which the endpoint itself counts.
+    /// Runs `f`, in which the endpoint increments counters.
     #[inline]
     pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
-        /// Restores the mark even if `f` panics. A mark that remained set would suppress kicks.
+        /// Restores the mark even if `f` panics. A mark that stayed set would suppress kicks.
         struct Before(usize);
         impl Drop for Before {
             fn drop(&mut self) {
@@ -171,13 +171,13 @@ impl Submissions {
     }
 
     /// Ends an operation that becomes due after the endpoint was closed. It is either deferred work or an operation
-    /// that waited for a counter while the last handle of the counter was being dropped. The latter was in no list when
-    /// the endpoint ended all operations that it knew. Neither has reserved room.
+    /// that waited for a counter while the last handle of the counter was being dropped. The second kind was in none of
+    /// the endpoint's lists when the endpoint ended its operations. Neither kind has reserved space in a queue.
     #[cold]
     fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
         if transfer.notify == Notify::Operation {
             drop(list); // The transfer may own the last handle of a counter, and dropping it calls this function again.
-            return; // Closing has ended it for its handle, or is about to.
+            return; // Closing the endpoint ends this operation for its handle.
         }
         let operation = *transfer.operation.work();
         let side = usize::from(operation.side() == Side::Receive);
@@ -186,8 +186,8 @@ impl Submissions {
             let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("the endpoint was closed");
             queue.update(|ring| ring.push_error_event(error));
         } else if self.endpoint.get().is_some_and(WeakShared::is_alive) {
-            // The endpoint's own queue can still be read. The end is reported there as soon as no thread is in the
-            // endpoint, or by the next reader.
+            // The endpoint's own queue can still be read. The end is reported there by the next thread that enters the
+            // endpoint.
             transfer.canceled = true;
             list.due.push_back(transfer);
             self.any.store(true, Ordering::SeqCst);
@@ -196,9 +196,9 @@ impl Submissions {
         }
     }
 
-    /// Begins an operation behind those that are due, if the endpoint is shared and no thread is in it. Otherwise
-    /// returns the operation. Wakes no task, but returns whether some have to be [woken](Self::wake). `keep` receives
-    /// the handle that was used.
+    /// Begins an operation after those that are due, if the endpoint is shared and no thread is in it. Otherwise
+    /// returns the operation. Does not wake tasks, but returns whether some have to be [woken](Self::wake). `keep`
+    /// receives the handle that was used.
     fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
         let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
         let begun = endpoint.try_begin(transfer);
@@ -240,9 +240,9 @@ impl Starter for Submissions {
             return;
         }
         if COUNTING.get() == self.place() {
-            // The endpoint's next progress begins the operation. The thread that makes that progress may be asleep,
-            // unless it is this thread and it only makes progress. (A progress thread of another endpoint may be here,
-            // in a waker.)
+            // The endpoint's next progress begins the operation. The thread that makes this progress may be asleep,
+            // unless the current thread is this endpoint's progress thread. (The progress thread of another endpoint
+            // can be here too, in a waker.)
             if PROGRESSING.get() != self.place() {
                 self.bell.wake();
             }

@@ -1,4 +1,4 @@
-//! Work requests as in RDMA verbs: local memory is named by address and local key, and both are checked.
+//! Work requests as in RDMA verbs: local memory is identified by its address and a local key, and both are checked.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
 
@@ -21,7 +21,7 @@ pub struct LocalPiece {
     /// Its length in bytes.
     pub len: u64,
     /// The key of a region that contains the whole piece ([`Region::local_key`](crate::Region::local_key)). A window
-    /// has no local key (MW-011).
+    /// has no local key.
     pub key: u32,
 }
 
@@ -38,12 +38,12 @@ pub enum WorkRequest {
     Write(RemoteMemory),
     /// Reads from a peer's memory, which has the same length.
     Read(RemoteMemory),
-    /// Adds to 8 bytes of a peer's memory. Their previous value is stored in the local memory.
+    /// Adds a number to 8 bytes of a peer's memory. Their previous value is stored in the local memory.
     FetchAdd(RemoteMemory, u64),
 }
 
 impl WorkRequest {
-    /// Returns whether the local memory is written.
+    /// Returns whether the operation writes the local memory.
     const fn writes_here(&self) -> bool {
         matches!(self, Self::Receive | Self::Read(_) | Self::FetchAdd(..))
     }
@@ -65,11 +65,12 @@ impl WorkRequest {
 
 impl<A: Ownership> Endpoint<A> {
     /// Posts a work request. If the local key does not cover a piece, or does not permit writing a piece that the
-    /// request writes, the request completes with the error [`ErrorCode::Denied`], and nothing was read, written or
-    /// sent (MW-009).
+    /// request writes, the request completes with the error [`ErrorCode::Denied`], and no memory was read or written
+    /// and no message was sent.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
+    /// See [`PostError`]. After an error, the operation was not started. [`PostError::Flags`] for more than
+    /// [`IOV_LIMIT`] pieces.
     ///
     /// # Safety
     /// The regions of the keys stay open until the operation has completed. Until then the memory that the operation

@@ -17,16 +17,16 @@ use crate::types::PeerAddress;
 /// The parameters of a bind of a window of type 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The part of the region, as offsets from its first byte.
+    /// The bound part of the region, as offsets from the region's first byte.
     pub range: Range<u64>,
-    /// The accesses that the peer is permitted.
+    /// The accesses that the peer may make.
     pub access: WindowAccess,
-    /// The lower 8 bits of the key (MW-035).
+    /// The lower 8 bits of the key.
     pub key: u8,
 }
 
-/// A bind or an invalidation in the form in which it is posted. One that has to wait is converted by
-/// [`keep`](Self::keep).
+/// A bind or an invalidation that borrows its window and region. [`keep`](Self::keep) converts it to a form that can
+/// wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowPost<'a> {
     pub(crate) peer: PeerAddress,
@@ -109,7 +109,7 @@ impl<'a> WindowPost<'a> {
 }
 
 impl WindowWork {
-    /// Returns the form in which it is posted.
+    /// Returns the borrowed form, which can be posted.
     pub(crate) const fn post(&self) -> WindowPost<'_> {
         let what = match &self.what {
             Kept::Bind { keys, cell, region, binding, key } => {
@@ -127,14 +127,14 @@ impl WindowWork {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026). A message that is
-    /// posted later can carry the key to the peer, which can then use it. Sends nothing itself. There is one
-    /// completion, if requested, with [`CompletionFlags::BIND`] and the key in `data`. It also reports errors of the
-    /// bind. Returns the name by which the peer accesses the memory.
+    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it. A message that is posted
+    /// later can carry the key to the peer, which can then use it. The bind itself sends nothing. If requested, it has
+    /// one completion with [`CompletionFlags::BIND`] and the key in `data`. A failed bind always has a completion,
+    /// which reports the error. Returns the name by which the peer accesses the memory.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. [`PostError::Window`] if the range ends before it begins, or
-    /// the region and the window belong to different domains.
+    /// See [`PostError`]. After an error, the operation was not started. [`PostError::Window`] if the range ends before
+    /// it begins, or the region and the window belong to different domains.
     pub fn post_bind(
         &self,
         peer: PeerAddress,
@@ -151,14 +151,13 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the
-    /// messages to `peer` (MW-044). Sends nothing. It completes with [`CompletionFlags::INVALIDATED`] and the key in
-    /// `data` when no peer uses the key any more. It fails with [`Busy`](crate::ErrorCode::Busy) if a peer that is in
-    /// the middle of an access makes no progress within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The key is invalid then too, and the invalidation may
-    /// be posted again.
+    /// messages to `peer`. Sends nothing. It completes with [`CompletionFlags::INVALIDATED`] and the key in `data` when
+    /// no peer uses the key any more. It fails with [`Busy`](crate::ErrorCode::Busy) if a peer that is in the middle of
+    /// an access makes no progress within the domain's [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The
+    /// key is invalid in that case too, and the invalidation may be posted again.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done.
+    /// See [`PostError`]. After an error, the operation was not started.
     pub fn post_invalidate(&self, peer: PeerAddress, key: u64, context: u64, flags: OpFlags) -> Result<(), PostError> {
         let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
         self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))

@@ -1,12 +1,11 @@
-//! The work that is posted: one plain description for each kind of operation, used by the raw API and by the safe API,
-//! which is built on it.
+//! Work requests: one plain struct for each kind of operation. The raw API and the safe API both use them.
 
 use crate::local_memory::volatile::Segments;
 pub use crate::types::OpFlags;
 use crate::types::PeerAddress;
 pub use crate::wire::limits::INJECT_LIMIT;
 
-/// The maximum length of a message in bytes, which is the largest that memory can hold.
+/// The maximum length of a message in bytes, which is the maximum length of an object in memory.
 pub const MESSAGE_LIMIT: usize = isize::MAX as usize;
 
 /// A send.
@@ -41,11 +40,11 @@ pub struct ReceiveWork {
     pub flags: OpFlags,
 }
 
-/// The reason why an operation was not posted. Nothing of it was done, and it will not complete.
+/// The reason why an operation was not posted. The operation was not started and will not complete.
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// There is no room now. Make progress, then post again.
+    /// There is no room for the operation at the moment. Make progress, then post it again.
     #[error("no room for the operation now; make progress (poll) and post it again")]
     Again,
     /// The vector has no such address.
@@ -83,23 +82,22 @@ pub enum PostError {
     /// There is no such atomic operation or reduction.
     #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::local_memory::atomic::AtomicOp, crate::local_memory::atomic::Datatype),
-    /// The key belongs to a mapped raw key that is no longer mapped, or never was (KEY-016).
+    /// The key belongs to a mapped raw key that is no longer mapped, or was never mapped.
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
     /// The window cannot be bound like this.
     #[error(transparent)]
     Window(#[from] crate::region::window::WindowError),
-    /// The endpoint has joined no such group.
+    /// The endpoint is not a member of the group.
     #[error("the endpoint is in no group of this name; join one, and wait until that has completed")]
     NoGroup,
     /// The group, or the collective operation, is invalid.
     #[error("{0}")]
     Collective(&'static str),
-    /// The operation's memory is memory of a device, and cannot be used for this operation. Contains the libfabric
-    /// code.
+    /// The operation's memory is device memory, which this operation cannot use. Contains the libfabric code.
     #[error("{0}")]
     Device(&'static str, i32),
-    /// The endpoint has another counter for such operations.
+    /// The endpoint already has a counter for operations of this kind.
     #[error("the endpoint has a counter for {0} already")]
     HasCounter(&'static str),
     /// The counter could not be set up so that waiting for it drives the endpoint. Contains the system's error code.

@@ -1,7 +1,7 @@
 //! The transports, devices and limits of this machine, and why some are unavailable.
 //!
-//! Everything here is determined by trying it and not from version numbers, because a container may forbid what its
-//! kernel supports.
+//! The functions of this module try each facility instead of reading version numbers, because a container may forbid
+//! facilities that its kernel supports.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -89,7 +89,7 @@ impl DiscoverError {
 }
 
 impl Info {
-    /// Tests every transport. Takes about one millisecond.
+    /// Tests every transport, in about one millisecond.
     ///
     /// # Errors
     /// None at present. If the network interfaces cannot be listed, [`interfaces_error`](Self::interfaces_error)
@@ -144,9 +144,9 @@ impl Info {
         &self.devices
     }
 
-    /// Returns the addresses of network interfaces, best first, which is the order in which a wildcard bind prefers
-    /// them. IPv4 comes before IPv6. Link-local addresses of IPv6 are omitted, because they are meaningless without
-    /// their interface.
+    /// Returns the addresses of network interfaces, best first, in the order in which a wildcard bind prefers them.
+    /// IPv4 comes before IPv6. Link-local addresses of IPv6 are omitted, because they are meaningless without their
+    /// interface.
     #[must_use]
     pub fn interfaces(&self) -> Vec<&Interface> {
         host::best_first(&self.interfaces)

@@ -1,8 +1,8 @@
 //! Discovery of the transports and devices of this machine.
 //!
 //! * [`Info`] tests every transport, and reports which ones work, and why others do not.
-//! * [`host`] (in [`transport`](crate::transport), which also uses it) distinguishes this host, this network namespace
-//!   and this user from others, and chooses the address to advertise.
+//! * [`host`] (in [`transport`](crate::transport), which also uses it) identifies the host, the network namespace and
+//!   the user, and chooses the address to advertise.
 
 mod info;
 mod probe;

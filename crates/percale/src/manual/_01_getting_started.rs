@@ -9,19 +9,19 @@
 //! ```
 //!
 //! # The objects of a program
-//! | object | made by | what it is |
+//! | object | created by | what it is |
 //! |---|---|---|
 //! | [`Info`] | [`Info::discover`] | the transports of this machine, each tested |
-//! | [`Domain`] | [`Info::best`], then [`DomainBuilder::open`] | settings, and what endpoints share: keys of memory, a service thread |
-//! | [`AddressVector`] | [`Domain::address_vector`] | the peers that the program knows |
-//! | [`Endpoint`] | [`Domain::endpoint`], then [`EndpointBuilder::bind`] | where operations are posted and messages arrive |
+//! | [`Domain`] | [`Info::best`], then [`DomainBuilder::open`] | settings and the resources that endpoints share: memory keys, a service thread |
+//! | [`AddressVector`] | [`Domain::address_vector`] | the addresses of the peers |
+//! | [`Endpoint`] | [`Domain::endpoint`], then [`EndpointBuilder::bind`] | posts operations and receives messages |
 //!
 //! Most programs have one of each.
 //!
 //! # A server and a client
-//! The server waits for a request and sends a reply. The addresses of its clients are not known beforehand, so each client
-//! sends its own address first.
-//! The example runs both functions as threads; in two processes each would be a `main`.
+//! The server waits for a request and sends a reply. The addresses of its clients are not known beforehand, so each
+//! client sends its own address first. The example runs both functions as threads. With two processes, each function
+//! would be a `main`.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -66,33 +66,40 @@
 //! ```
 //!
 //! # What happened
-//! * [`Info::discover`] tested what works here. [`Info::best`] returns a builder with all transports that do, or an error with the reasons.
-//! * [`bind`](EndpointBuilder::bind) opened a TCP port. [`Endpoint::address`] is the address that peers insert. Bind to `0.0.0.0:0` to be reached
-//!   from other machines: the endpoint then advertises one concrete address ([`Info::advertised`] states which, and why).
-//! * [`insert`](AddressVector::insert) gave the peer a number. It resolves names (`"node7:7471"`) but sends nothing to the peer.
-//! * The first send connected the two endpoints. Both are processes of one user on one machine, so they continued over shared memory.
-//!   Two machines would have used TCP. [`Endpoint::describe_peers`] returns the transport of each peer and the reason.
+//! * [`Info::discover`] tested the transports of this machine. [`Info::best`] returns a builder with all transports
+//!   that work, or an error with the reasons.
+//! * [`bind`](EndpointBuilder::bind) opened a TCP port. [`Endpoint::address`] is the address that peers insert. To
+//!   accept connections from other machines, bind to `0.0.0.0:0`. The endpoint then advertises one concrete address
+//!   ([`Info::advertised`] returns the address and the reason for the choice).
+//! * [`insert`](AddressVector::insert) assigned a number to the peer. It resolves names (`"node7:7471"`) but sends
+//!   nothing to the peer.
+//! * The first send connected the two endpoints. Both belong to one user on one machine, so they continued over shared
+//!   memory. On two machines they would have used TCP. [`Endpoint::describe_peers`] returns the transport of each peer
+//!   and the reason.
 //! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can reach the buffer. A buffer is a
 //!   `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send also takes `&'static` data and `Arc<[u8]>`. To reuse
 //!   a buffer without a copy, take it from the result (`sent.buffer`, `received.buffer`).
-//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked, and did the work of the endpoint meanwhile.
+//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked until the operation had completed, and made progress for
+//!   the endpoint meanwhile.
 //!
-//! # Three ways to end a request
+//! # Three ways to run a request
 //! A request such as `endpoint.send(peer, buffer)` does nothing until one of these calls:
 //!
 //! * `.wait()` posts the operation and blocks until it has completed.
-//! * `.start()` posts it and returns a handle. Several operations can be under way at a time. The handle is waited for later, or dropped, which
-//!   cancels the operation if that is still possible.
-//! * `.await` posts it and waits in any asynchronous runtime.
+//! * `.start()` posts it and returns a handle. Several operations can be under way at a time. Call `wait` on the handle
+//!   later. Dropping the handle cancels the operation if that is still possible.
+//! * `.await` posts it and waits asynchronously, in any runtime.
 //!
-//! # To remember
-//! * **An endpoint only advances inside its calls.** A program that computes for a second receives nothing, answers nothing and serves no peer's
-//!   TCP access for that second. [Chapter 9](super::_09_progress) shows the alternative: automatic progress.
-//! * **A peer must be in the address vector to be named**, as the target of an operation, in `.from(peer)`, and as the source of a message.
-//! * **A send that completed may still be lost** if the receiver dies before it receives the message. [Chapter 3](super::_03_messages) explains
-//!   `delivered()`.
+//! # Key points
+//! * **An endpoint only advances inside its calls.** A program that computes for a second does not receive messages,
+//!   answer peers or serve accesses over TCP during that second. [Chapter 9](super::_09_progress) shows the
+//!   alternative: automatic progress.
+//! * **A peer must be in the address vector** before it can be the target of an operation, the peer in `.from(peer)`,
+//!   or the source of a message.
+//! * **A message whose send has completed may still be lost** if the receiver dies before it receives the message.
+//!   [Chapter 3](super::_03_messages) explains `delivered()`.
 //!
 //! Continue with [transports](super::_02_transports). More programs are in `crates/percale/examples`.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

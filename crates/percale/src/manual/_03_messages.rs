@@ -1,13 +1,14 @@
 //! Messages and tags: matching, sources, delivery, sizes.
 //!
-//! # Which receive takes which message
+//! # Which receive matches which message
 //! 1. Tagged messages match tagged receives only, untagged messages match untagged receives only.
 //! 2. A tagged receive has a tag and a mask of ignored bits. It matches a message whose tag is equal in all bits that are not ignored.
 //! 3. A receive with `.from(peer)` matches messages of that peer only.
 //! 4. Messages of one sender are matched in the order in which they were sent. If several receives match a message, the one that was posted first
 //!    takes it.
-//! 5. A message that comes before its receive is kept, and given to the first matching receive that is posted later. It is never dropped.
-//!    Beyond [`unexpected_cap`](DomainBuilder::unexpected_cap) (64 MiB for each peer) that sender has to wait.
+//! 5. A message that arrives before its receive is kept until a matching receive is posted. It is never dropped. If
+//!    such messages of one sender exceed [`unexpected_cap`](DomainBuilder::unexpected_cap) (64 MiB for each peer), that
+//!    sender has to wait.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,12 +39,13 @@
 //! | a message | [`MESSAGE_LIMIT`](crate::endpoint::work::MESSAGE_LIMIT) (2^63 - 1 bytes); it may be empty |
 //! | an injected message ([`Endpoint::inject`], [`Endpoint::tagged_inject`]) | [`INJECT_LIMIT`](crate::endpoint::work::INJECT_LIMIT), 2,048 bytes |
 //! | completion data (`.data(u64)`) | 8 bytes |
-//! | pieces of memory of an operation (raw API) | [`IOV_LIMIT`](crate::memory::volatile::IOV_LIMIT) |
+//! | memory segments of an operation (raw API) | [`IOV_LIMIT`](crate::memory::volatile::IOV_LIMIT) |
 //!
-//! `inject` copies the bytes, returns at once and reports no success. If it fails later, its error is in the endpoint's completion queue
-//! ([`Endpoint::read_error`]). A message that is longer than its receive is *truncated*: the receive
-//! fails with [`ErrorCode::Truncated`], and the error has the buffer with the bytes that fit. The sender gets no error. To receive messages of
-//! unknown length into one large buffer, use [`many`](crate::endpoint::safe::ReceiveRequest::many).
+//! `inject` copies the bytes, returns at once and reports no success. If it fails later, its error is in the endpoint's
+//! completion queue ([`Endpoint::read_error`]). A message that is longer than its receive is *truncated*: the receive
+//! fails with [`ErrorCode::Truncated`], and the error contains the buffer with the bytes that fit. The sender gets no
+//! error. To receive messages of unknown length into one large buffer, use
+//! [`many`](crate::endpoint::safe::ReceiveRequest::many).
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,11 +63,12 @@
 //! ```
 //!
 //! # The source of a message
-//! [`Received::source`](crate::endpoint::safe::Received::source) is the number of the sender in the endpoint's address vector. It is `None`
-//! if the sender is not in the vector when the receive completes. A server learns the addresses of its clients from their first message, as
-//! in [chapter 1](super::_01_getting_started), and inserts them. From then on their messages have a source, also those that had arrived
-//! before and were not received yet. A sender that cannot be reached at the address that it advertises, for example behind address
-//! translation, never has a source.
+//! [`Received::source`](crate::endpoint::safe::Received::source) is the number of the sender in the endpoint's address
+//! vector. It is `None` if the sender is not in the vector when the receive completes. A server gets the address of
+//! each client from its first message, as in [chapter 1](super::_01_getting_started), and inserts it. From then on the
+//! client's messages have a source, including messages that had arrived earlier but were not received yet. A sender
+//! that cannot be reached at the address that it advertises, for example behind address translation, never has a
+//! source.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -95,36 +98,41 @@
 //! | default | the transport has the message, and the buffer can be used again | the receiver's process dies, or its machine is lost, before it receives the message |
 //! | [`delivered()`](crate::endpoint::safe::SendRequest::delivered) | the message is in the buffer of a receive | the receiver dies before it acts on the message |
 //!
-//! The sender may close its endpoint afterwards: the message still arrives. A short message completes before the receiver has posted a
-//! receive (up to 8 KiB over shared memory, 512 KiB over TCP). A longer one is offered to the receiver and completes when the receiver has
-//! copied it. Do not depend on either. Use `delivered()` to confirm that the message was received, and a reply to confirm that it was
-//! *processed*. With `delivered()` the send fails if the peer dies first.
+//! The sender may close its endpoint afterwards: the message still arrives. A short message completes before the
+//! receiver has posted a receive (up to 8 KiB over shared memory, 512 KiB over TCP). A longer one is offered to the
+//! receiver and completes when the receiver has copied it. Programs should not depend on either of these. Use
+//! `delivered()` to confirm that the message was received, and a reply to confirm that it was *processed*. With
+//! `delivered()` the send fails if the peer dies first.
 //!
-//! A default send can also be lost without an error: if a peer was restarted and the sender has not noticed yet, the message goes into the
-//! old connection. The next operations report the end of the connection ([chapter 10](super::_10_failure)). A lost message is never
-//! delivered later, and a message is never delivered twice.
+//! The message of a default send can also be lost without an error: if a peer was restarted and the sender has not
+//! detected this yet, the message is sent over the old connection. The next operations report the end of the connection
+//! ([chapter 10](super::_10_failure)). A lost message is never delivered later, and a message is never delivered twice.
 //!
 //! # Waiting for a message or a lost peer
 //! A receive from any sender does not end when a peer is lost, because another peer may still send. There are three ways to wait for both:
 //!
-//! * A receive with `.from(peer)` ends with an error when the connection to that peer ends ([`ErrorCode::PeerDied`], [`ErrorCode::Closed`],
-//!   [`ErrorCode::TimedOut`]). Messages that had arrived completely are still received. *If there was no connection yet*, such a receive
-//!   neither connects nor fails: it waits until the peer connects. Send something first, or wait with a timeout. After a lost connection, a
-//!   new receive of this kind connects again, or fails.
-//! * Several such receives, as futures, with the `select!` of the runtime or with [`is_ready`](crate::endpoint::safe::Receiving::is_ready).
-//! * An [event queue](EventQueue) reports each lost peer. A [`WaitSet`] waits for events and messages at once
-//!   ([chapter 6](super::_06_completion) has the program).
+//! * Post a receive with `.from(peer)`. It ends with an error when the connection to that peer ends
+//!   ([`ErrorCode::PeerDied`], [`ErrorCode::Closed`], [`ErrorCode::TimedOut`]). Messages that had arrived completely
+//!   are still received. *If there was no connection yet*, such a receive neither connects nor fails: it waits until
+//!   the peer connects. Send something first, or wait with a timeout. After a lost connection, a new receive of this
+//!   kind connects again, or fails.
+//! * Post several such receives and wait for them as futures (with the runtime's `select!`), or check them with
+//!   [`is_ready`](crate::endpoint::safe::Receiving::is_ready).
+//! * Use an [event queue](EventQueue), which reports each lost peer. A [`WaitSet`] waits for events and messages at the
+//!   same time ([chapter 6](super::_06_completion) shows a program).
 //!
 //! # Timeouts
-//! [`Receiving::wait_for`](crate::endpoint::safe::Receiving::wait_for) cancels the receive when the time is over, and drops its buffer. To wait
-//! again later, keep the handle and call `is_ready` instead. A send whose `wait_for` timed out continues without its handle. Dropping a
-//! receive that no message has matched cancels it. If a message has already matched, the message is lost.
+//! [`Receiving::wait_for`](crate::endpoint::safe::Receiving::wait_for) cancels the receive when the timeout expires,
+//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. A send whose `wait_for`
+//! timed out continues without its handle. Dropping a receive that no message has matched cancels it. If a message has
+//! already matched, the message is lost.
 //!
 //! # Order of messages and accesses
-//! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have arrived. So a writer can
-//! write, and then send a short message that states that the data is complete. [`fenced()`](crate::endpoint::safe::SendRequest::fenced)
-//! starts an operation only after all earlier operations to that peer have completed. Use it after *reads*, for example for a message that
-//! lets the peer change what was read.
+//! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have
+//! arrived. So the initiator can write the data, and then send a short message that announces it.
+//! [`fenced()`](crate::endpoint::safe::SendRequest::fenced) starts an operation only after all earlier operations to
+//! that peer have completed. Use it after *reads*, for example for a message that allows the peer to change the memory
+//! that was read.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

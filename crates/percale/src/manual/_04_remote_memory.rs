@@ -1,8 +1,9 @@
 //! Remote memory: regions, keys, rights, atomic operations, closing.
 //!
 //! # Registering memory
-//! A [`Region`] is memory that peers may access. The owner registers it, sends its description ([`RemoteMemory`], 24 bytes: key, address, length) to
-//! the peers that may use it, and takes it back by closing it. Peers then read and write without a call of the owner's program.
+//! A [`Region`] is memory that peers may access. The owner registers it and sends its description ([`RemoteMemory`], 24
+//! bytes: key, address, length) to the peers that may use it. These peers then read and write the memory without any
+//! call in the owner's program. Closing the region ends their access.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,40 +35,46 @@
 //! # drop(memory); Ok(()) }
 //! ```
 //!
-//! A write has completed when its bytes are in the target's memory. Local and remote length are equal, else the operation is not posted.
-//! [`RemoteMemory::checked_slice`] checks a range that a peer supplied; [`slice`](RemoteMemory::slice) panics. Accesses of one endpoint to one peer
-//! take effect in the order in which they were posted.
+//! A write has completed when its bytes are in the target's memory. The local and the remote length must be equal;
+//! otherwise the operation is not posted. For a range that a peer supplied, use [`RemoteMemory::checked_slice`], which
+//! returns an error if the range is invalid. [`slice`](RemoteMemory::slice) panics in that case. Accesses of one
+//! endpoint to one peer take effect in the order in which they were posted.
 //!
-//! # Which memory
-//! * [`Domain::allocate`] gives memory that local peers map: accesses need no system call. Allocations of less than 512 KiB share pages, and a local
-//!   peer that maps them can reach all of these pages. Keep secrets elsewhere, or in large allocations.
-//! * Any [`Buffer`], such as a `Vec<u8>`. Local peers access it by one system call.
-//! * Borrowed memory, within [`Domain::scope`]: all regions of a scope are closed before the call returns.
-//! * Any other memory, and CUDA memory, by the `unsafe` [`Registration::raw`](crate::memory::region::Registration::raw).
+//! # Memory that can be registered
+//! * Memory of [`Domain::allocate`]. Local peers map it, so accesses need no system call. Allocations of less than 512
+//!   KiB share pages, and a local peer that maps one of them can access the whole pages. Keep secrets elsewhere, or in
+//!   large allocations.
+//! * Any [`Buffer`], such as a `Vec<u8>`. Local peers access it with one system call.
+//! * Borrowed memory, within [`Domain::scope`]. All regions of a scope are closed before the call returns.
+//! * Any other memory, including CUDA memory, with the `unsafe`
+//!   [`Registration::raw`](crate::memory::region::Registration::raw).
 //!
 //! # Keys and rights
 //! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
 //! [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or
 //! [`ErrorCode::Denied`] (missing right, or a byte outside of the region). The connection continues.
 //!
-//! The domain chooses keys that cannot be guessed. A region is reached through every endpoint of its domain, unless
-//! [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
-//! [`Registration::authorization_key`](crate::memory::region::Registration::authorization_key) restricts it. A key is not bound to a
-//! peer: a peer can pass it on. [Windows](super::_05_windows) of type 2 are for one peer.
+//! The domain chooses keys that cannot be guessed. A region can be accessed through every endpoint of its domain,
+//! unless [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
+//! [`Registration::authorization_key`](crate::memory::region::Registration::authorization_key) restricts it. A key is
+//! not bound to a peer: a peer can pass it on. [Windows](super::_05_windows) of type 2 are for one peer.
 //!
 //! # A read that overlaps a write may be torn
-//! A read or write is not atomic. If a peer, or the owner, writes bytes while they are read, the reader may get some old and some new bytes, in any
-//! mixture, with no error. This holds for long and for short accesses, also of 8 aligned bytes. The ways to prevent or detect it:
+//! A read or write is not atomic. If a peer, or the owner, writes bytes while they are read, the reader may get any
+//! mixture of old and new bytes, without an error. This holds for long and for short accesses, including accesses of 8
+//! aligned bytes. Use one of these methods to prevent or detect it:
 //!
-//! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each element as a whole. The fetch that
-//!    changes nothing is [`AtomicOp::Read`], the plain store is [`AtomicOp::Write`]. An owner that must see whole words uses atomic operations
-//!    on its own memory too: an endpoint reaches itself through its own address.
-//! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even again, each as a
-//!    completed operation. A reader fetches the version, reads the record, and fetches the version again. If both values are equal and
-//!    even, the record is whole. Otherwise it reads again. With several writers, take the version by a compare-and-swap from even to odd.
-//!    If a writer dies, the version stays odd: limit the number of attempts.
-//! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after it has received it.
-//!    The message arrives after the bytes. This is the simplest way, and needs no polling.
+//! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each
+//!    element as a whole. [`AtomicOp::Read`] fetches without changing memory, and [`AtomicOp::Write`] stores a value.
+//!    An owner that must read whole words also uses atomic operations on its own memory: an endpoint can insert its own
+//!    address and access itself.
+//! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even
+//!    again, each as a completed operation. A reader fetches the version, reads the record, and fetches the version
+//!    again. If both values are equal and even, the record is consistent. Otherwise the reader tries again. If there
+//!    are several writers, each acquires the version with a compare-and-swap from even to odd. If a writer dies, the
+//!    version stays odd: limit the number of attempts.
+//! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after
+//!    it has received it. The message arrives after the bytes. This is the simplest method, and needs no polling.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,34 +109,39 @@
 //! ```
 //!
 //! # Atomic operations
-//! Types are the integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The element must be **aligned to
-//! its size in the target's memory**, else the operation fails with [`ErrorCode::Misaligned`] and changes nothing. Memory of
-//! [`Domain::allocate`] starts at a multiple of 64 bytes. A `Vec<u8>` need not be aligned at all, so do not use it for atomic operations.
-//! Changing needs `REMOTE_WRITE` or `REMOTE_ATOMIC`, fetching needs `REMOTE_READ` or `REMOTE_ATOMIC`; `fetch_add` and `compare_swap` do
-//! both. Many initiators, on all transports, may use one word at the same time: no change is lost.
+//! The supported types are integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The
+//! element must be **aligned to its size in the target's memory**. Otherwise the operation fails with
+//! [`ErrorCode::Misaligned`] and changes nothing. Memory of [`Domain::allocate`] starts at a multiple of 64 bytes. A
+//! `Vec<u8>` has no guaranteed alignment, so do not use it for atomic operations. An operation that changes memory
+//! needs `REMOTE_WRITE` or `REMOTE_ATOMIC`. An operation that fetches needs `REMOTE_READ` or `REMOTE_ATOMIC`.
+//! `fetch_add` and `compare_swap` do both. Any number of initiators, on all transports, may change one word at the same
+//! time, and no change is lost.
 //!
 //! # Which accesses are reported to the owner
-//! Reads and writes are not reported to the owner. These are: a write with [`data`](crate::endpoint::safe::AccessRequest::data) (an entry
-//! in the completion queue of the target's endpoint, read by [`Endpoint::poll`]), writes to a region with a
-//! [counter](crate::memory::region::Registration::counter), and all accesses through an endpoint with
-//! [`remote_write_counter`](EndpointBuilder::remote_write_counter) or [`remote_read_counter`](EndpointBuilder::remote_read_counter).
+//! Ordinary reads and writes are not reported to the owner. The following accesses are reported: a write with
+//! [`data`](crate::endpoint::safe::AccessRequest::data) (an entry in the completion queue of the target's endpoint,
+//! read by [`Endpoint::poll`]), writes to a region with a [counter](crate::memory::region::Registration::counter), and
+//! all accesses through an endpoint with [`remote_write_counter`](EndpointBuilder::remote_write_counter) or
+//! [`remote_read_counter`](EndpointBuilder::remote_read_counter).
 //!
 //! # Getting the memory back
-//! * [`Region::close`] is synchronous. When it returns the memory, no access is under way, and none will begin. Later accesses fail with
-//!   `KeyRejected`. Accesses that were under way complete, with success or with that error.
-//! * Closing waits for peers that are in the middle of an access, usually for microseconds. If a peer is stopped there (by a debugger, or
-//!   `SIGSTOP`), closing returns [`CloseError::Busy`](crate::memory::region::CloseError::Busy) after
-//!   [`revoke_timeout`](DomainBuilder::revoke_timeout), one second by default. The error contains the region. No new access begins, and the
-//!   memory stays with the region. Close it again later; when the peer continues or dies, closing succeeds.
+//! * [`Region::close`] is synchronous. When it returns the memory, no access is under way, and none will begin. Later
+//!   accesses fail with `KeyRejected`. Accesses that were under way complete successfully or with that error.
+//! * Closing waits for peers that are in the middle of an access, usually for microseconds. If a peer is stopped there
+//!   (by a debugger, or `SIGSTOP`), closing returns [`CloseError::Busy`](crate::memory::region::CloseError::Busy) after
+//!   [`revoke_timeout`](DomainBuilder::revoke_timeout), one second by default. The error contains the region, which
+//!   still owns the memory. No new access begins. Close the region again later: closing succeeds after the peer has
+//!   continued or died.
 //! * While windows are bound to the region, closing returns
 //!   [`CloseError::Windows`](crate::memory::region::CloseError::Windows) and changes nothing.
 //! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is dead, and is then freed.
-//! * The buffer of an operation of one's own comes back with its result, also with an error. If the handle was dropped, the buffer is kept
-//!   until no peer uses it.
+//! * The buffer of a local operation is returned with its result, even if the operation fails. If the handle was
+//!   dropped, the buffer is kept until no peer uses it.
 //!
 //! # Leases
-//! To give memory to a peer for a limited time, bind a window of type 2 for that peer and invalidate it when the time is over, as
-//! [chapter 5](super::_05_windows) shows. Revocation does not need the peer's cooperation. `crates/percale/examples/leases.rs` is a complete server.
+//! To give memory to a peer for a limited time, bind a window of type 2 for that peer and invalidate it when the time
+//! has expired, as [chapter 5](super::_05_windows) shows. Revocation does not need the peer's cooperation.
+//! `crates/percale/examples/leases.rs` is a complete server.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

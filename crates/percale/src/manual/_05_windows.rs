@@ -1,19 +1,21 @@
-//! Windows: narrower rights to a part of a region, revoked without a system call.
+//! Windows: limited rights to a part of a region, which can be revoked without a system call.
 //!
-//! Registering and closing a region is the right way to share memory for a long time. A [`Window`] is for rights that change often: a slice
-//! of a cache for one request, a buffer for one client. A window is allocated once and bound to parts of regions as often as needed. Each
-//! bind makes a new key. The rights of a window are its own: the region itself may give peers no right at all.
+//! Registering and closing a region is the right way to share memory for a long time. A [`Window`] is for rights that
+//! change often: a slice of a cache for one request, a buffer for one client. A window is allocated once and bound to
+//! parts of regions as often as needed. Each bind creates a new key. The rights of a window do not depend on those of
+//! the region: the region itself may grant no rights to peers.
 //!
 //! | | bound by | works for | revoked by |
 //! |---|---|---|---|
-//! | type 1 | [`Window::bind`], a call | every endpoint of the domain, and every peer that has the key | binding again; an empty range unbinds |
+//! | type 1 | [`Window::bind`], a call | every endpoint of the domain, and every peer that has the key | binding it again; an empty range unbinds it |
 //! | type 2 | [`Endpoint::bind_window`], an operation in order with the messages to a peer | this peer through this endpoint | [`Endpoint::invalidate`], or a message of that peer |
 //!
-//! A domain has type 1 and one kind of type 2 ([`DomainBuilder::windows`]): **2B**, the default, which is unbound when its endpoint is closed, or
-//! **2A**, which keeps the endpoint from being closed while it is bound.
+//! A domain supports type 1 and one kind of type 2 ([`DomainBuilder::windows`]). A window of type **2B**, the default,
+//! is unbound when its endpoint is closed. The endpoint of a window of type **2A** cannot be closed while the window is
+//! bound.
 //!
-//! **Revocation is synchronous.** When a rebind has returned, or an invalidation has completed, no access by the old key is under way and
-//! none will begin. Later accesses fail with [`ErrorCode::KeyRejected`].
+//! **Revocation is synchronous.** When a rebind has returned, or an invalidation has completed, no access with the old
+//! key is under way and none will begin. Later accesses fail with [`ErrorCode::KeyRejected`].
 //!
 //! # Type 1
 //! ```
@@ -42,9 +44,10 @@
 //! ```
 //!
 //! # Type 2: leases
-//! A server lends a slice to one client, sends its name, and takes it back when the time is over. A client that is late, or malicious,
-//! cannot keep it. The bind and the message are ordered: the client cannot use the name before the window is bound. `fenced()` makes the
-//! message wait for the bind's success.
+//! A server gives one client access to a slice, sends its description, and revokes the access when the time has
+//! expired. A slow or malicious client cannot keep the access. The bind and the message are ordered: the client cannot
+//! use the description before the window is bound. With `fenced()` the message is sent only after the bind has
+//! succeeded.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,16 +78,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A client returns a lease early with [`SendRequest::invalidating`](crate::endpoint::safe::SendRequest::invalidating): the server receives
-//! that message after the key is dead, and [`Received::invalidated`](crate::endpoint::safe::Received::invalidated) names the key. If the
-//! lease had expired before, the send fails with `KeyRejected`, and is not received.
+//! A client returns a lease early with [`SendRequest::invalidating`](crate::endpoint::safe::SendRequest::invalidating):
+//! the server receives that message after the key has been invalidated, and
+//! [`Received::invalidated`](crate::endpoint::safe::Received::invalidated) is the key. If the lease has already
+//! expired, the send fails with `KeyRejected`, and the message is not received.
 //!
-//! # What can go wrong
+//! # Errors
 //! | error | cause | next step |
 //! |---|---|---|
-//! | [`Busy`](crate::memory::window::WindowError::Busy) | a peer was stopped in the middle of an access and did not finish within [`revoke_timeout`](DomainBuilder::revoke_timeout) | the key is dead, but do not use the memory yet; try again later |
+//! | [`Busy`](crate::memory::window::WindowError::Busy) | a peer was stopped in the middle of an access and did not finish within [`revoke_timeout`](DomainBuilder::revoke_timeout) | the key is already invalid, but do not use the memory yet; try again later |
 //! | [`StillBound`](crate::memory::window::WindowError::StillBound) | a type 2 window is bound | invalidate its key first |
-//! | [`WrongType`](crate::memory::window::WindowError::WrongType) | type 1 with a posted bind, or type 2 with [`Window::bind`] | use the other call |
+//! | [`WrongType`](crate::memory::window::WindowError::WrongType) | a posted bind of a type 1 window, or [`Window::bind`] of a type 2 window | use the other call |
 //! | [`NoSuchType`](crate::memory::window::WindowError::NoSuchType) | the domain has the other kind of type 2 | see [`DomainBuilder::windows`] |
 //! | [`Range`](crate::memory::window::WindowError::Range), [`ReadOnly`](crate::memory::window::WindowError::ReadOnly), [`NotAllowed`](crate::memory::window::WindowError::NotAllowed) | the region does not allow this bind | bind a part of the region, without rights that the region's memory cannot give |
 //! | [`NotBound`](crate::memory::window::WindowError::NotBound), [`OtherPair`](crate::memory::window::WindowError::OtherPair) | the key is not bound, or is bound for another peer or through another endpoint | use the endpoint and the peer of the bind |
@@ -92,5 +96,5 @@
 //! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and
 //! `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -1,15 +1,15 @@
-//! Completion: wait, poll, futures, counters, events.
+//! Completion: waiting, polling, futures, counters and events.
 //!
-//! | way | for | calls |
+//! | method | for | calls |
 //! |---|---|---|
 //! | wait for one operation | most programs | `wait`, `wait_for`, `is_ready` of the handle |
-//! | futures | programs with a runtime | `.await` |
-//! | counters | "how many have completed" without the details | [`Counter`], given to [`EndpointBuilder`] or [`Registration`](crate::memory::region::Registration) |
-//! | events | peers that come and go | [`EventQueue`] |
+//! | futures | programs with an asynchronous runtime | `.await` |
+//! | counters | the number of completed operations, without details | [`Counter`], passed to [`EndpointBuilder`] or [`Registration`](crate::memory::region::Registration) |
+//! | events | peers that connect and disconnect | [`EventQueue`] |
 //! | completion queues | the raw API, which has contexts instead of handles | [`Endpoint::poll`], [`CompletionQueue`] |
 //! | sets | several of these at once | [`WaitSet`], [`PollSet`] |
 //!
-//! Each way of waiting makes progress. Waiting threads poll for some microseconds, then sleep; a message wakes them.
+//! All of these calls make progress. Waiting threads poll for some microseconds, then sleep; a message wakes them.
 //!
 //! # Several operations under way
 //! Post them with `start`, then wait for the handles. The order of the waits does not matter.
@@ -31,13 +31,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at once. It does not use
-//! up the handle.
+//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at
+//! once. It does not consume the handle.
 //!
 //! # Futures
-//! Requests and handles are futures of any runtime. No reactor has to be started: a task is woken by the endpoint, or by a thread of percale that
-//! watches the endpoint's descriptor while the task sleeps. Dropping a future cancels the operation if that is still possible, so a timeout of the
-//! runtime works as usual.
+//! Requests and handles are futures that work with any runtime. No reactor has to be started: the endpoint wakes the
+//! task, or a thread of percale that watches the endpoint's descriptor while the task sleeps. Dropping a future cancels
+//! the operation if that is still possible, so a timeout of the runtime works as usual.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,14 +68,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Events: peers that come and go
-//! An [`EventQueue`] that was given to [`EndpointBuilder::event_queue`] reports [`Event::Connected`], [`Event::Failed`] (a connection could
-//! not be made), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter 10](super::_10_failure) explains what to do then. The queue
-//! keeps 4,096 events and counts further ones in [`Event::Lost`].
+//! # Events: peers that connect and disconnect
+//! An [`EventQueue`] that was passed to [`EndpointBuilder::event_queue`] reports [`Event::Connected`],
+//! [`Event::Failed`] (a connection could not be established), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter
+//! 10](super::_10_failure) explains how to handle them. The queue keeps 4,096 events and counts further ones in
+//! [`Event::Lost`].
 //!
 //! # Waiting for either a message or a lost peer
-//! A [`WaitSet`] sleeps until one of its members has something. Its members are counters, event queues and completion queues, so a receive
-//! is a member by its counter. Sets drive *shared* endpoints only.
+//! A [`WaitSet`] sleeps until one of its members has something to report. Its members are counters, event queues and
+//! completion queues. To wait for a receive, add its counter. Sets make progress on *shared* endpoints only.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,20 +116,22 @@
 //! ```
 //!
 //! # Counters
-//! A [`Counter`] has the number of operations that succeeded and the number of those that failed. It is given to the endpoint when that is built (for
-//! sends, receives, reads, writes and accesses of peers), or to a region. [`Counter::wait`] returns when the value reaches a threshold, or with an
-//! error when an operation fails meanwhile. [Chapter 7](super::_07_triggers) starts operations from counters.
+//! A [`Counter`] contains the number of operations that succeeded and the number of operations that failed. It is
+//! passed to the endpoint's builder (for sends, receives, reads, writes and accesses of peers) or to a registration.
+//! [`Counter::wait`] returns when the value reaches a threshold, or with an error if an operation fails first. [Chapter
+//! 7](super::_07_triggers) shows how counters start operations.
 //!
 //! # Completion queues
-//! Operations of the raw API report to the endpoint's own queue ([`Endpoint::poll`], [`Endpoint::wait`], [`Endpoint::read_error`]), or to a
-//! [`CompletionQueue`] that several endpoints and threads share. A queue never overruns: an operation reserves its entry when it is posted, and
-//! [`PostError::Again`] means that some entries have to be read first. An error stays at the front of the queue until `read_error` takes it.
-//! Results of safe operations go to their handles and not to a queue.
+//! Operations of the raw API report their completions to the endpoint's own queue ([`Endpoint::poll`],
+//! [`Endpoint::wait`], [`Endpoint::read_error`]), or to a [`CompletionQueue`] that several endpoints and threads share.
+//! A queue never overruns: an operation reserves its entry when it is posted, and [`PostError::Again`] means that
+//! entries must be read first. An error stays at the front of the queue until `read_error` takes it. The results of
+//! safe operations are returned by their handles, not by a queue.
 //!
 //! # Event loops
 //! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only
 //! if it returns true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same
 //! purpose.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -1,16 +1,17 @@
 //! Triggered and deferred work: operations that start when a counter reaches a value, or when a variable is written.
 //!
-//! A program can post an operation before its data is complete, with a condition. The operation starts without a further call when the condition
-//! holds: for example a reply when all parts of a request have arrived, or the next step of a pipeline when the previous one has completed.
+//! A program can post an operation with a condition before its data is complete. The operation starts without a further
+//! call when the condition holds. For example, a reply starts when all parts of a request have arrived, or a step of a
+//! pipeline starts when the previous step has completed.
 //!
-//! | | condition | how it ends |
+//! | | condition | how its end is reported |
 //! |---|---|---|
-//! | triggered operation | [`when`](crate::endpoint::safe::SendRequest::when): a counter has counted this many *successes* | like any operation: by its handle |
-//! | deferred work | the same, with [`counting`](crate::endpoint::safe::SendRequest::counting): this many *successes and errors* | also counted by a counter of its own, so other work can wait for it |
+//! | triggered operation | [`when`](crate::endpoint::safe::SendRequest::when): a counter has counted this many *successes* | by its handle, like any operation |
+//! | deferred work | the same, with [`counting`](crate::endpoint::safe::SendRequest::counting): this many *successes and errors* | by its handle and by a second counter, which other work can wait for |
 //! | operation that a device starts | [`when_written`](crate::endpoint::safe::SendRequest::when_written): a [`Variable`](crate::trigger::Variable) was written | by its handle |
 //!
-//! Every request of the safe API has these methods, with two exceptions: collectives do not wait for variables, and window operations
-//! do not wait at all.
+//! Every request of the safe API has these methods, with two exceptions: collectives cannot wait for variables, and
+//! window operations have none of these methods.
 //!
 //! # A reply that starts by itself
 //! ```
@@ -39,9 +40,9 @@
 //! ```
 //!
 //! # Chains of deferred work
-//! Deferred work counts its end in a counter, so a chain of any length runs without a call of the program. The endpoints that it needs, if
-//! they are shared, make progress by themselves from then on. [`Domain::defer_add`] and [`Domain::defer_set`] change counters when other
-//! counters reach a value.
+//! Deferred work increments a counter when it ends, so a chain of any length runs without further calls of the program.
+//! If the endpoints that it uses are shared, they make progress automatically from then on. [`Domain::defer_add`] and
+//! [`Domain::defer_set`] change a counter when another counter reaches a value.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,16 +69,17 @@
 //! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds are equal. If the
 //!   condition holds already, the work starts at once.
 //! * Until it starts, an operation reads and writes nothing. Dropping its handle cancels it.
-//! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it waits on. Cancel it, or use
-//!   deferred work, which counts errors too and therefore must check what it got.
-//! * The thread that counts starts the work, before its call returns, unless another thread is in the endpoint at that moment. Then that
-//!   thread, or the next progress, starts it.
+//! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it continues to
+//!   wait. Cancel it, or use deferred work, which also counts errors. Deferred work may therefore start although data
+//!   is missing.
+//! * The thread that increments the counter starts the work before its call returns. If another thread is in the
+//!   endpoint at that moment, that thread or the next progress starts the work.
 //! * With the raw API the calls are [`Endpoint::post_when`], [`Endpoint::post_when_written`] and [`Domain::queue_work`].
 //!
 //! # Variables
-//! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one store. The store makes
-//! no call, so a thread has to make progress: one that waits for an operation, or automatic progress. Operations that wait for variables
-//! start in the order in which they were posted.
+//! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one
+//! store. The store does not call percale, so a thread has to make progress: a thread that waits for an operation, or
+//! the thread of automatic progress. Operations that wait for variables start in the order in which they were posted.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -95,5 +97,5 @@
 //! # Ok(()) }
 //! ```
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

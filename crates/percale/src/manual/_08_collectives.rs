@@ -1,9 +1,9 @@
 //! Collectives: operations of groups of endpoints.
 //!
 //! # A group
-//! A group consists of endpoints that perform operations together. Every member builds an [`AddressSet`] of the same addresses *in the same order*,
-//! itself included, and calls [`Endpoint::join`]. A member's place in the set is its *rank*. The addresses are those that the members advertise
-//! ([`Endpoint::address`]).
+//! A group consists of endpoints that perform operations together. Every member builds an [`AddressSet`] of the same
+//! addresses *in the same order*, itself included, and calls [`Endpoint::join`]. A member's position in the set is its
+//! *rank*. The addresses are the ones that the members advertise ([`Endpoint::address`]).
 //!
 //! ```
 //! # type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -44,7 +44,7 @@
 //! # Operations
 //! | call | buffer of a member before | buffer afterwards |
 //! |---|---|---|
-//! | [`barrier`](crate::endpoint::safe::Group::barrier) | none | ends once every member has begun it |
+//! | [`barrier`](crate::endpoint::safe::Group::barrier) | none | none; ends after every member has begun it |
 //! | [`broadcast`](crate::endpoint::safe::Group::broadcast) | at the root: the bytes | the root's bytes |
 //! | [`allreduce`](crate::endpoint::safe::Group::allreduce) | elements | the combined elements |
 //! | [`reduce`](crate::endpoint::safe::Group::reduce) | elements | at the root: the combined elements; elsewhere unspecified |
@@ -54,24 +54,27 @@
 //! | [`scatter`](crate::endpoint::safe::Group::scatter) | at the root: a block for each member; elsewhere one block | this member's block |
 //! | [`gather`](crate::endpoint::safe::Group::gather) | one block; at the root: a block for each member, its own filled | at the root: all blocks |
 //!
-//! Reductions combine by MIN, MAX, SUM, PROD and the logical and bitwise operations of [`AtomicOp`]. All members get the same bits, also for floating
-//! point. A group has at most [`MEMBER_LIMIT`](crate::collective::MEMBER_LIMIT) members (65,536).
+//! Reductions support MIN, MAX, SUM, PROD and the logical and bitwise operations of [`AtomicOp`]. All members get
+//! bit-identical results, also for floating-point types. A group has at most
+//! [`MEMBER_LIMIT`](crate::collective::MEMBER_LIMIT) members (65,536).
 //!
 //! # Rules
 //! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post different operations, the
 //!    group fails with [`ErrorCode::Protocol`].
 //! 2. Operations of a group run one after another. Several may be posted at a time (`start`). Different groups run independently.
-//! 3. A collective advances only while *all* members make progress. A member that computes delays the others; with automatic progress it does not.
-//! 4. Messages of collectives match no receive of the program.
+//! 3. A collective advances only while *all* members make progress. A member that computes delays the others, unless it
+//!    uses automatic progress.
+//! 4. Messages of collectives never match receives of the program.
 //! 5. Dropping the handle of a collective does not cancel it, because other members depend on it. Dropping the
-//!    [`Group`](crate::endpoint::safe::Group) leaves the group once its operations have ended.
-//! 6. A collective can wait for a counter, as in [chapter 7](super::_07_triggers).
+//!    [`Group`](crate::endpoint::safe::Group) leaves the group after its operations have ended.
+//! 6. A collective can wait for a counter, as described in [chapter 7](super::_07_triggers).
 //!
 //! # Failure
-//! If a member dies, closes its endpoint, or a transfer fails, the running operation and all later ones end with an error on *all*
-//! remaining members. No member waits forever as long as it makes progress. The group cannot be repaired: drop it and join a new one, with
-//! the members that are left. All of them must name the same new set, so agree on it first, for example by a message from the lowest rank.
-//! A join that fails, fails for all that have joined; a member that tries again finds the others that do.
+//! If a member dies or closes its endpoint, or if a transfer fails, the running operation and all later ones end with
+//! an error on *all* remaining members. No member waits forever as long as it makes progress. The group cannot be
+//! repaired: drop it and join a new one with the remaining members. All of them must use the same new set, so agree on
+//! it first, for example with a message from the lowest rank. If a join fails, it fails for all members that have
+//! joined. Members that retry form the group with the others that retry.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -93,5 +96,5 @@
 //! # Ok(()) }
 //! ```
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -1,18 +1,19 @@
 //! Progress, threads and performance.
 //!
 //! # Progress
-//! *Progress* is the work that an endpoint does: sending what could not be sent at once, receiving, matching, answering peers, noticing lost peers.
+//! *Progress* is the work that an endpoint does: sending data that could not be sent at once, receiving, matching,
+//! answering peers, and detecting lost peers.
 //!
-//! **Manual progress** ([`Progress::Manual`], the default) is made inside calls of the endpoint, and only there: `wait`, `is_ready`, a poll
-//! of a future, [`Endpoint::progress`], [`Endpoint::poll`]. Reading or waiting for a queue, counter or event queue makes progress on the *shared*
-//! endpoints that report there. Between calls:
+//! **Manual progress** ([`Progress::Manual`], the default) is made only inside calls of the endpoint: `wait`,
+//! `is_ready`, a poll of a future, [`Endpoint::progress`], [`Endpoint::poll`]. Reading a completion queue, counter or
+//! event queue, or waiting for it, makes progress on the *shared* endpoints that report to it. Between calls:
 //!
 //! * arriving messages stay in the transport's buffers, and a sender of long messages waits;
-//! * TCP peers that access this process's memory wait; local peers wait for the first access by a key;
-//! * completions, events and lost peers are not noticed.
+//! * accesses of TCP peers to this process's memory wait, and so does a local peer's first access with a key;
+//! * completions, events and lost peers are not detected.
 //!
-//! Only connections are made meanwhile, by the domain's service thread. Manual progress is the fastest way for a program that waits for its
-//! operations anyway. A program that computes for a long time calls `progress()` now and then.
+//! Only connection setup continues, in the domain's service thread. Manual progress is the fastest mode for a program
+//! that waits for its operations anyway. A program that computes for a long time should call `progress()` regularly.
 //!
 //! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is
 //! something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives
@@ -39,10 +40,10 @@
 //!
 //! # Threads
 //! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not used by two at a time.
-//! * [`SharedEndpoint`] is used by many threads, through one lock; clone it for each. [`EndpointBuilder::bind_shared`] opens one, and
-//!   `share()` makes one of an [`Endpoint`].
-//! * For many cores, give each thread an endpoint of its own, or use a [`ScalableEndpoint`]: several contexts behind one address, each with its own
-//!   thread and queues.
+//! * [`SharedEndpoint`] can be used by many threads through one lock. Clone it for each thread.
+//!   [`EndpointBuilder::bind_shared`] opens one, and `share()` converts an [`Endpoint`] into one.
+//! * For many cores, give each thread its own endpoint, or use a [`ScalableEndpoint`]: several contexts behind one
+//!   address, each with its own thread and queues.
 //! * [`Domain`], [`AddressVector`], [`Counter`] and the queues are handles that all threads may use.
 //!
 //! ```
@@ -65,24 +66,26 @@
 //! ```
 //!
 //! # Forks
-//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error (`Forked`), and
-//! nothing of the parent is disturbed. The child opens a domain of its own.
+//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error
+//! (`Forked`), and the parent is not affected. A child that needs percale opens its own domain.
 //!
 //! # Getting the best performance
 //! 1. Build with `--release`. Unoptimised code is many times slower.
-//! 2. Allocate large buffers by [`Domain::allocate`]: both processes then copy a long message at the same time, and remote access over
-//!    shared memory needs no system call.
-//! 3. Use buffers again. Take them from the results (`sent.buffer`, `received.buffer`) instead of allocating a vector for each operation.
-//! 4. Post receives before the messages arrive. Then a message is copied into its buffer directly.
-//! 5. Keep several operations under way. One operation at a time measures the latency and not the bandwidth.
+//! 2. Allocate large buffers with [`Domain::allocate`]: both processes then copy a long message at the same time, and
+//!    remote access over shared memory needs no system call.
+//! 3. Reuse buffers. Take them from the results (`sent.buffer`, `received.buffer`) instead of allocating a vector for
+//!    each operation.
+//! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
+//! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.
 //! 6. Use `inject` for messages of at most 2 KiB whose completion does not matter.
 //! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
 //!    poll the raw API.
-//! 8. Do not have more polling threads than cores. Waiting threads of percale yield and sleep soon. Loops of `is_ready` or `poll` yield the processor
-//!    now and then only.
-//! 9. For many cores, distribute peers over endpoints; one endpoint serves its peers in turn.
+//! 8. Do not have more polling threads than cores. Threads that wait in percale soon yield the processor and then
+//!    sleep. Loops that call `is_ready` or `poll` yield the processor only occasionally.
+//! 9. For many cores, distribute peers over several endpoints. One endpoint serves its peers one after another.
 //!
-//! `percale perf` measures latency, rate and bandwidth of this machine beside those of plain programs. `docs/benchmarks.md` has results.
+//! `percale perf` measures the latency, message rate and bandwidth of this machine, and compares them with those of
+//! programs without percale. `docs/benchmarks.md` lists results.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -1,38 +1,39 @@
 //! Failure: what each error means, and what to do next.
 //!
-//! No operation hangs because a peer is gone: it ends, once, with an error. percale does not repeat operations, because a repeated
-//! operation may take effect twice.
+//! An operation never hangs because its peer is gone: it ends exactly once, with an error. percale does not repeat
+//! operations, because a repeated operation may take effect twice.
 //!
 //! # When a peer is lost
-//! | what happened to the peer | how it is noticed | when | operations to it end with |
+//! | what happened to the peer | how it is detected | when | operations to it end with |
 //! |---|---|---|---|
 //! | closed its endpoint, or exited normally and dropped it | the peer announces it | at once | [`Closed`](ErrorCode::Closed) |
 //! | killed or crashed, on this machine or another | its descriptors are closed by the kernel | within milliseconds; tested: 1,000 operations end within 100 ms on one machine | [`PeerDied`](ErrorCode::PeerDied) |
 //! | its machine or the network is down | it answers no probes | [`peer_timeout`](DomainBuilder::peer_timeout), 20 s by default | [`TimedOut`](ErrorCode::TimedOut) |
-//! | restarted at the same address | the old connection has ended, or another process answers at the address | at the end of the old process, or when the new one is met | as above |
-//! | stopped (`SIGSTOP`, a debugger) or busy | is not an error: its host still answers | | nothing: operations wait, and complete when it continues |
+//! | restarted at the same address | the old connection has ended, or another process answers at the address | when the old process ends, or when the new one answers | as above |
+//! | stopped (`SIGSTOP`, a debugger) or busy | not an error: its host still answers | | no error: operations wait, and complete when it continues |
 //! | unreachable from the start | the connection attempt fails | at once, or after [`connect_timeout`](DomainBuilder::connect_timeout) | [`Refused`](ErrorCode::Refused), [`Unreachable`](ErrorCode::Unreachable), [`TimedOut`](ErrorCode::TimedOut) |
 //!
-//! An endpoint notices these ends only while it makes progress ([chapter 9](super::_09_progress)). Treat `Closed` and `PeerDied` alike: a
-//! peer that closes its endpoint before it has used the connection is reported as `PeerDied`.
+//! An endpoint detects these losses only while it makes progress ([chapter 9](super::_09_progress)). Treat `Closed` and
+//! `PeerDied` alike: a peer that closes its endpoint before it has used the connection is reported as `PeerDied`.
 //!
 //! When a connection ends:
 //! 1. Complete messages that had arrived can still be received.
 //! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or atomic operation *may
 //!    have taken effect*.
-//! 3. Receives with `.from(peer)` fail. Receives from any sender wait on. (A receive from a peer with which there has been no connection
-//!    yet also waits: no connection can end.)
+//! 3. Receives with `.from(peer)` fail. Receives from any sender continue to wait. (A receive from a peer that has not
+//!    been connected yet also continues to wait.)
 //! 4. Groups with that member fail ([chapter 8](super::_08_collectives)).
-//! 5. Keys that the peer's process had granted are void if that process has ended. Regions of this process stay registered.
+//! 5. Keys of the peer's regions are invalid if its process has ended. Regions of this process stay registered.
 //! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the address) and then `PeerDown`.
 //! 7. The address stays in the vector. The next operation to it connects again.
 //!
-//! A send that had completed before may be lost without an error of its own: see "What a completed send means" in [chapter 3](super::_03_messages).
+//! A message whose send had already completed may be lost without an error: see "What a completed send means" in
+//! [chapter 3](super::_03_messages).
 //!
-//! # Going on
-//! * **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the new process. That
-//!   process has no state of the earlier one, so repeat the introduction: exchange addresses, send the names of regions again, join groups
-//!   again.
+//! # Recovering
+//! * **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the
+//!   new process. That process has no state of the earlier one, so repeat the setup: exchange addresses, send the
+//!   descriptions of regions again, join groups again.
 //! * **The peer has a new address.** Insert it, use the new number, and [`remove`](AddressVector::remove) the old one.
 //! * **The peer does not come back.** Remove it.
 //!
@@ -69,14 +70,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! To make sure that a message survives, send it with `delivered()`, and send it again after an error. Give it a number by which the
-//! receiver recognises duplicates.
+//! To make sure that a message is received, send it with `delivered()`, and send it again after an error. Number the
+//! messages so that the receiver can detect duplicates.
 //!
 //! # Errors of completed operations
-//! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a [`Cause`](crate::endpoint::safe::Cause): `Post` (not
-//! posted), `Completion` (failed), `TimedOut` (of a `wait_for`), or `Taken` (a future was polled after its end). A `Completion` has an
-//! [`ErrorCode`] and a text with details. [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that
-//! libfabric uses.
+//! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a
+//! [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut` (of a `wait_for`),
+//! or `Taken` (a future was polled after it had completed). A `Completion` has an [`ErrorCode`] and a text with
+//! details. [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses.
 //!
 //! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
 //! to the peer.
@@ -84,67 +85,68 @@
 //! | [`ErrorCode`] | affects | cause | next step |
 //! |---|---|---|---|
 //! | `Truncated` | operation | the message was longer than the receive's buffer | post larger buffers, or send the length first; the bytes that fit are in the buffer |
-//! | `Canceled` | operation | it was canceled, or its endpoint was closed, or its memory's region | none |
+//! | `Canceled` | operation | it was canceled, or its endpoint or the region of its memory was closed | none |
 //! | `NoMessage` | operation | a peek found no matching message (raw API) | look again later |
 //! | `PeerDied` | connection | the peer's process ended without closing its endpoint | start it again; send again to reconnect |
 //! | `Closed` | connection | the peer closed its endpoint or disconnected | as above |
 //! | `TimedOut` | connection; attempt | the peer's machine does not answer; or the peer's process did not answer a connection attempt in time | check the network, and whether the peer makes progress; send again to reconnect |
 //! | `Protocol` | connection; group | the peer sent bytes that percale never sends, or has another version; or members of a group posted different operations | run the same release on both sides; check that the address is an endpoint of percale |
 //! | `NoMemory` | operation or connection | out of memory, here or at the peer | raise the limit, use smaller messages |
-//! | `Io` | operation or connection | the system refused a call, which the text names | see the text |
+//! | `Io` | operation or connection | a system call failed; the text names it | see the text |
 //! | `Refused` | attempt | no endpoint listens at the address, or it has no such context, or it rejected the request | start the peer, correct the address; retry with a delay |
 //! | `Unreachable` | attempt | no route, or a firewall | check routes, firewalls and interfaces |
-//! | `NotConnected` | attempt | the two sides allow no common transport; or the endpoint only answers, and the peer has not connected | allow a common transport; wait for the peer |
+//! | `NotConnected` | attempt | the two sides allow no common transport; or the endpoint only accepts connections, and the peer has not connected | allow a common transport; wait for the peer |
 //! | `NoDescriptors` | attempt | the limit of open files was reached, here or at the peer | `ulimit -n`; use fewer peers |
-//! | `Denied` | operation; attempt | a right is missing, or the access leaves the region; at connection: the authorization keys differ | correct rights, ranges or keys |
-//! | `KeyRejected` | operation | no region or window has the key: it was closed, revoked, or belongs to a process that has ended | ask the owner for a new name |
+//! | `Denied` | operation; attempt | a right is missing, or the access exceeds the region; for an attempt: the authorization keys differ | correct rights, ranges or keys |
+//! | `KeyRejected` | operation | no region or window has the key: it was closed, revoked, or belongs to a process that has ended | get a new description from the owner |
 //! | `Misaligned` | operation | the target of an atomic operation is not aligned to its size | align it ([chapter 4](super::_04_remote_memory)) |
 //! | `Fault` | operation | memory of the operation is not mapped (raw API, device memory) | correct the address; keep the memory until the operation has completed |
 //! | `Busy` | operation | a window is bound, or a peer that was stopped is accessing it | try again later |
 //! | `Invalid` | operation | invalid arguments of a window operation | correct them |
 //! | `UnknownAddress` | operation | the peer was removed from the vector before triggered work started | insert it, post again |
 //!
-//! *Attempt*: the connection could not be made. All operations that waited for it fail, and [`Event::Failed`] reports it. The next
-//! operation tries again, at once; percale does not delay it, so a loop that retries should.
+//! *Attempt*: the connection could not be established. All operations that waited for it fail, and [`Event::Failed`]
+//! reports it. The next operation tries again without a delay, so a program that retries in a loop should add one.
 //!
 //! # Errors of posting
-//! Nothing was done, the operation will not complete, and the buffer is in the error.
+//! The operation was not started and will not complete. The error returns the buffer.
 //!
 //! | [`PostError`] | cause | next step |
 //! |---|---|---|
-//! | `Again` | no room in a queue (raw API and `inject`) | make progress, then post again; or use `send`, which waits by itself |
+//! | `Again` | no room in a queue (raw API and `inject`) | make progress, then post again; or use `send`, which waits until there is room |
 //! | `UnknownPeer` | the number is not in the endpoint's vector | insert the peer |
-//! | `NoVector` | the endpoint was bound without a vector | give one to the builder |
-//! | `NotConnected` | an endpoint of one connection that is not up yet, or has ended | [`wait_connected`](Endpoint::wait_connected); after the end open another endpoint |
+//! | `NoVector` | the endpoint was bound without a vector | pass one to the builder |
+//! | `NotConnected` | an endpoint for one connection, which is not established yet or has ended | [`wait_connected`](Endpoint::wait_connected); after its end, open another endpoint |
 //! | `InjectTooLong` | more than 2,048 bytes | `send` |
 //! | `TooLong` | more than 2^63 - 1 bytes | split the message |
 //! | `Flags`, `Device`, `NotClaimed` | contradictory flags, device memory that cannot be used here, a claim without a peek (raw API) | see the text |
 //! | `ReadOnly` | a buffer that cannot be received into: static or shared | use a `Vec` or an allocation |
 //! | `Lengths` | local and remote memory differ in length | slice the remote memory |
 //! | `NoSuchAtomic` | no such operation for this type | see [`is_valid`](crate::memory::atomic::is_valid) |
-//! | `NotMapped` | a raw key was not mapped, or is not mapped any more | [`Domain::map_raw`] |
+//! | `NotMapped` | a raw key was not mapped, or is no longer mapped | [`Domain::map_raw`] |
 //! | `Window` | see [chapter 5](super::_05_windows) | |
-//! | `NoGroup`, `Collective` | the group was not joined, or the buffer does not hold whole equal blocks | see the text |
-//! | `HasCounter`, `Counter` | a second counter for one kind of operation; the system refused a descriptor | see the text |
+//! | `NoGroup`, `Collective` | the group was not joined, or the buffer cannot be divided into equal blocks of whole elements | see the text |
+//! | `HasCounter`, `Counter` | a second counter for one kind of operation; no descriptor could be created | see the text |
 //! | `Forked` | the process is a fork of the one that opened the endpoint | open a domain in the child |
 //! | `Closed` | the endpoint was closed through another handle | open another one |
 //!
 //! # Errors of opening
 //! | error | cause | next step |
 //! |---|---|---|
-//! | [`OpenError::NoTransport`](crate::domain::OpenError::NoTransport) | none of the allowed transports works here | the text has the reason of each; see [chapter 11](super::_11_clusters) |
+//! | [`OpenError::NoTransport`](crate::domain::OpenError::NoTransport) | none of the allowed transports works here | the text states the reason for each; see [chapter 11](super::_11_clusters) |
 //! | [`OpenError::Transport`](crate::domain::OpenError::Transport) | an unknown or unsuitable name, in the program or in `PERCALE_TRANSPORT` | correct it |
-//! | [`OpenError::System`](crate::domain::OpenError::System) | the system refused a thread, a descriptor or memory | `ulimit -n`, `-u`, `-v` |
-//! | [`BindError::Address`](crate::endpoint::BindError::Address) | the text is no address, or the name does not resolve | `HOST:PORT` |
-//! | [`BindError::Bind`](crate::endpoint::BindError::Bind) | the port is in use, or the address belongs to no interface | port 0, or another address |
-//! | [`BindError::NotShared`](crate::endpoint::BindError::NotShared) | automatic progress with [`bind`](EndpointBuilder::bind) | [`bind_shared`](EndpointBuilder::bind_shared) |
+//! | [`OpenError::System`](crate::domain::OpenError::System) | the system could not provide a thread, a descriptor or memory | `ulimit -n`, `-u`, `-v` |
+//! | [`BindError::Address`](crate::endpoint::BindError::Address) | the text is not an address, or the name does not resolve | use `HOST:PORT` |
+//! | [`BindError::Bind`](crate::endpoint::BindError::Bind) | the port is in use, or the address belongs to no interface | use port 0 or another address |
+//! | [`BindError::NotShared`](crate::endpoint::BindError::NotShared) | automatic progress with [`bind`](EndpointBuilder::bind) | use [`bind_shared`](EndpointBuilder::bind_shared) |
 //! | [`BindError::System`](crate::endpoint::BindError::System) | no descriptors or memory | `ulimit -n` |
-//! | [`BindError::NoContext`](crate::endpoint::BindError::NoContext), [`ContextOpen`](crate::endpoint::BindError::ContextOpen), [`Contexts`](crate::endpoint::BindError::Contexts) | a context of a scalable endpoint that does not exist or is open; a number of contexts that is not possible | correct the index |
+//! | [`BindError::NoContext`](crate::endpoint::BindError::NoContext), [`ContextOpen`](crate::endpoint::BindError::ContextOpen), [`Contexts`](crate::endpoint::BindError::Contexts) | a context of a scalable endpoint that does not exist or is already open; an invalid number of contexts | correct the index |
 //! | [`BindError::Forked`](crate::endpoint::BindError::Forked) | the process is a fork of the one that opened the domain | open a domain in the child |
 //!
-//! # The program's own end
-//! [`Endpoint::close`], and dropping the endpoint, first send data that was handed over, for at most a second. Then all operations under
-//! way end with `Canceled`. A process that is killed sends nothing more; what its transports already had is still delivered.
+//! # When this program ends
+//! [`Endpoint::close`], and dropping the endpoint, first send pending data, for at most one second. Then all operations
+//! under way end with `Canceled`. A process that is killed sends nothing more. Data that its transports had already
+//! accepted is still delivered.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -1,36 +1,39 @@
 //! Containers and clusters: limits, networks, keys, and how processes exchange addresses.
 //!
-//! Start with `percale info` in the environment of the program, as its user. It lists transports, facilities and limits, and the reason of
-//! each that is missing. [`Info::transports`], [`Info::devices`] and [`Info::limits`] return the same to programs.
+//! First run `percale info` in the environment of the program and as its user. It lists transports, facilities and
+//! limits, with the reason for each one that is missing. [`Info::transports`], [`Info::devices`] and [`Info::limits`]
+//! return the same information to programs.
 //!
 //! # Limits
 //! | limit | needed | if it is too low |
 //! |---|---|---|
-//! | open files (`ulimit -n`) | 4 descriptors for a peer over shared memory, 1 over TCP, besides some for each endpoint and domain | connections fail with [`ErrorCode::NoDescriptors`], or use another transport; established ones continue |
-//! | locked memory (`ulimit -l`, memlock) | nothing over shared memory and TCP; over verbs 656 KiB for a peer, and registered regions | connections use TCP instead; accesses are made by the target |
+//! | open files (`ulimit -n`) | 4 descriptors for each peer over shared memory, 1 over TCP, and some for each endpoint and domain | connections fail with [`ErrorCode::NoDescriptors`], or use another transport; established ones continue |
+//! | locked memory (`ulimit -l`, memlock) | nothing over shared memory and TCP; over verbs 656 KiB for each peer, and registered regions | connections use TCP instead; the target makes the accesses |
 //! | memory of a cgroup | shared memory counts as memory of the process that touches it first | allocations fail with `NoMemory`, or the kernel kills the process |
 //! | size of `/dev/shm` | nothing: percale uses memfds | |
 //! | file size (`ulimit -f`) | the size of allocations and of the memory of connections | percale uses TCP, or an error names the limit |
 //!
 //! # Containers
-//! Shared memory needs system calls that strict seccomp profiles forbid: `memfd_create`, `pidfd_open`, `eventfd2`, futexes, and passing
-//! descriptors over Unix sockets. Without them percale uses TCP; [`Info::transports`] names the call that failed. Long messages from
-//! ordinary memory are copied by `process_vm_readv`, which needs the same permission as a debugger (`kernel.yama.ptrace_scope` 0, and in
-//! some containers `CAP_SYS_PTRACE`). Without it they go through shared buffers; memory of [`Domain::allocate`] is not affected.
+//! Shared memory needs system calls that strict seccomp profiles forbid: `memfd_create`, `pidfd_open`, `eventfd2`,
+//! futexes, and passing descriptors over Unix sockets. Without them percale uses TCP; [`Info::transports`] names the
+//! call that failed. Long messages from ordinary memory are copied by `process_vm_readv`, which needs the same
+//! permission as a debugger (`kernel.yama.ptrace_scope` 0, and in some containers `CAP_SYS_PTRACE`). Without it they
+//! are copied through shared buffers. Memory of [`Domain::allocate`] is not affected.
 //!
-//! Two containers on one machine use shared memory only if they have the same **network namespace** and the same **user**. With Docker:
-//! `--network host` for both, or `--network container:NAME`; in a Kubernetes pod the containers have one network namespace. Otherwise they
-//! use TCP between the addresses of the containers, and [`Event::Connected`] has the reason.
+//! Two containers on one machine use shared memory only if they have the same **network namespace** and the same
+//! **user**. With Docker: `--network host` for both, or `--network container:NAME`; in a Kubernetes pod the containers
+//! have one network namespace. Otherwise they use TCP between the addresses of the containers, and [`Event::Connected`]
+//! contains the reason.
 //!
-//! A published port (`docker run -p`), or other address translation, is not enough for two-way traffic: the endpoint advertises an address
-//! that its peers cannot call. It can call others and send messages, which have no source. Use the host's network, or one in which all
-//! peers reach each other.
+//! A published port (`docker run -p`) or other address translation is not enough for two-way traffic: the endpoint
+//! advertises an address that its peers cannot reach. It can connect to others and send messages, but these messages
+//! have no source. Use the host's network, or a network in which all peers can reach each other.
 //!
 //! # Choosing the network
-//! An endpoint that is bound to `0.0.0.0:0` or `[::]:0` advertises one concrete address: that of the first real interface that is up.
-//! [`Info::advertised`] returns the choice and the reason, [`Info::interfaces`] the candidates. On a machine with several networks, choose:
-//! bind to an address of the right network, or set [`DomainBuilder::interface`]. The listening port is chosen by the kernel (port 0) or by
-//! the program; open it in the firewall, for TCP.
+//! An endpoint that is bound to `0.0.0.0:0` or `[::]:0` advertises one concrete address: that of the first real
+//! interface that is up. [`Info::advertised`] returns the choice and the reason, [`Info::interfaces`] the candidates.
+//! On a machine with several networks, bind to an address of the right network or set [`DomainBuilder::interface`]. The
+//! kernel (port 0) or the program chooses the listening port. Open this TCP port in the firewall.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,9 +46,10 @@
 //! ```
 //!
 //! # Authorization keys
-//! Without a key, every process that reaches the port can connect and send messages. With a key, both sides of each connection prove that
-//! they know it; others are rejected with [`ErrorCode::Denied`]. The key does not encrypt: on networks that are not trusted use a tunnel.
-//! Regions are protected by their own keys as well. Keep the key in a file of mode 600:
+//! Without a key, every process that can reach the port can connect and send messages. With a key, both sides of each
+//! connection prove that they have it, and connections without it are rejected with [`ErrorCode::Denied`]. The key is
+//! not used for encryption: on untrusted networks, use a tunnel. Regions are also protected by their own keys. Keep the
+//! authorization key in a file with mode 600:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -70,20 +74,21 @@
 //! ```
 //!
 //! # How processes exchange addresses
-//! percale has no launcher and no name service. A job needs some way to give every process the addresses of the others, once, at the start:
+//! percale has no launcher and no name service. A job needs a way to distribute the addresses of all processes at the
+//! start:
 //!
-//! | start-up | how |
+//! | start-up | method |
 //! |---|---|
 //! | a server with a known address | the server binds to a fixed port; each client sends [`Endpoint::address`] in its first message, as in [chapter 1](super::_01_getting_started) |
-//! | **Slurm** (`srun`) | `SLURM_PROCID` is the rank, `SLURM_NTASKS` the size; exchange by one of the next rows, or bind rank *n* of a node to a fixed port plus `SLURM_LOCALID` and use the range below |
-//! | **PMIx or PMI** | put the address as a string under a key of the rank, fence, get those of the others; percale has no PMIx client of its own |
+//! | **Slurm** (`srun`) | `SLURM_PROCID` is the rank, `SLURM_NTASKS` the size; exchange addresses with one of the methods below, or bind each rank to a fixed port plus `SLURM_LOCALID` and use the last method |
+//! | **PMIx or PMI** | put the address as a string under a key of the rank, fence, and get the addresses of the others; percale does not include a PMIx client |
 //! | **MPI** at start-up | `MPI_Allgather` of the address strings |
 //! | a shared file system | each rank writes its address to a file with a temporary name, renames it to its rank, and reads the others |
-//! | rank 0 as a directory | all ranks know the address of rank 0, send it theirs, and receive the list: the program below |
-//! | regular addresses | [`AddressVector::insert_symmetric`]`("node01", 16, "7471", 8)` inserts 16 nodes with 8 ports each; a range of consecutive addresses takes the memory of one entry |
+//! | rank 0 as a directory | all ranks get the address of rank 0, send it their addresses, and receive the list, as in the program below |
+//! | regular addresses | [`AddressVector::insert_symmetric`]`("node01", 16, "7471", 8)` inserts 16 nodes with 8 ports each; a range of consecutive addresses needs the memory of one entry |
 //!
-//! Rank 0 as a directory. Only its address has to be passed, as an argument or an environment variable; tags separate the exchange from
-//! other messages.
+//! The following program uses rank 0 as a directory. Only the address of rank 0 must be passed to the other ranks, as
+//! an argument or an environment variable. A tag separates the exchange from other messages.
 //!
 //! ```
 //! # type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -136,11 +141,12 @@
 //! # }
 //! ```
 //!
-//! Ranks of one node can share the memory of a vector: give all of them one [`name`](crate::address::VectorBuilder::name). A process that
-//! has not bound its address yet refuses connections ([`ErrorCode::Refused`]). Processes that start together therefore repeat their first
-//! send, with a delay.
+//! Ranks of one node can share the memory of a vector: give all of them one
+//! [`name`](crate::address::VectorBuilder::name). Connections to a process that has not bound its address yet fail with
+//! [`ErrorCode::Refused`]. Processes that start together should therefore repeat their first send after a delay.
 //!
-//! Programs that use MPI or libfabric need none of this: `libpercale-fi.so` is a libfabric provider (`docs/libfabric.md`).
+//! Programs that use MPI or libfabric do not need this chapter: `libpercale-fi.so` is a libfabric provider
+//! (`docs/libfabric.md`).
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -23,7 +23,8 @@
 //! | [`AddressSet`], [`Group`](crate::endpoint::safe::Group) | `fid_av_set`, `fi_join_collective` | | |
 //!
 //! # Calls
-//! The third column is the `unsafe` raw API, with pointers and contexts. The second owns its buffers.
+//! The second column is the safe API, whose operations own their buffers. The third column is the `unsafe` raw API,
+//! with pointers and contexts.
 //!
 //! | libfabric | safe API | raw API |
 //! |---|---|---|
@@ -71,17 +72,20 @@
 //! | `UCX_TLS`, `UCX_NET_DEVICES` | `PERCALE_TRANSPORT`, [`DomainBuilder::interface`] |
 //!
 //! # Differences that matter
-//! * **No queue pairs to set up.** A peer is a number, and the first operation connects. Addresses are IP addresses and ports, also over RDMA.
+//! * **There are no queue pairs to set up.** A peer is a number, and the first operation to it connects. Addresses are
+//!   IP addresses and ports, also over RDMA.
 //! * **Completion of a write means that the bytes are in the target's memory**, at every level (libfabric: delivery complete).
 //! * **Completion of a send** is libfabric's transmit completion: see [chapter 3](super::_03_messages).
 //! * **Local buffers need no registration.** There are no descriptors (`FI_MR_LOCAL`) and no L_Keys, except in [`Endpoint::post_work`].
-//! * **Addresses of regions count from 0**, as without `FI_MR_VIRT_ADDR`. [`Registration::base`](crate::memory::region::Registration::base)
-//!   sets another base.
-//! * **Closing a region is synchronous**, and returns `Busy` in bounded time.
-//! * **A truncated message fails its receive only.** In verbs it would break the queue pair. The same holds for rejected accesses.
+//! * **Addresses of regions start at 0**, as without `FI_MR_VIRT_ADDR`.
+//!   [`Registration::base`](crate::memory::region::Registration::base) sets another base.
+//! * **Closing a region is synchronous.** It returns `Busy` if a peer does not finish an access within a timeout.
+//! * **A truncated message fails only its receive.** In verbs it would put the queue pair into the error state. The
+//!   same holds for rejected accesses.
 //! * **Queues do not overrun.** Posting returns [`PostError::Again`] instead.
-//! * **Unexpected messages** are kept, up to a limit for each peer, and then the sender waits. There is no "receiver not ready".
-//! * **A lost connection is made again** by the next operation. There is no error state to reset.
+//! * **Unexpected messages** are kept up to a limit for each peer. Beyond it the sender waits. There is no "receiver
+//!   not ready" error.
+//! * **A lost connection is established again** by the next operation. There is no error state to reset.
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

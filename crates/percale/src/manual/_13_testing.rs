@@ -1,17 +1,17 @@
 //! Testing your program: the simulated network, injected faults, and real faults.
 //!
 //! # The simulated network
-//! With the feature `sim`, endpoints of one process can communicate over a simulated network. It has a virtual clock and a seed: delays,
-//! the order of arrival on different connections, pieces of messages, and losses all follow from the seed and from the order of calls. A
-//! single-threaded test with the same seed sees the same events.
+//! With the feature `sim`, endpoints of one process can communicate over a simulated network. It has a virtual clock
+//! and a seed: the seed and the order of calls determine all delays, the order of arrival on different connections, the
+//! fragmentation of messages, and losses. A single-threaded test with the same seed produces the same events.
 //!
 //! ```toml
 //! [dev-dependencies]
 //! percale = { path = "percale/crates/percale", features = ["sim"] }
 //! ```
 //!
-//! A domain gets the network by [`DomainBuilder`]'s `simulated`. Everything else is the same: endpoints, vectors, regions, collectives,
-//! events. Addresses are any IP addresses and ports; no socket is opened.
+//! The method `simulated` of [`DomainBuilder`] makes a domain use the network. Everything else is the same: endpoints,
+//! vectors, regions, collectives, events. Any IP addresses and ports can be used, because no socket is opened.
 //!
 //! ```
 //! # #[cfg(feature = "sim")]
@@ -44,15 +44,17 @@
 //! # fn main() {}
 //! ```
 //!
-//! * In a single thread do not call `wait` while another endpoint of the test has to make progress: nothing would drive it. Use `start` and
-//!   `is_ready`, as above, or futures.
-//! * `Network::advance` moves the clock, so that frames on their way arrive. Timeouts of percale use the real clock.
-//! * `Network::trace` returns everything that happened. Print the seed of a failed test, and run it again.
+//! * In a single-threaded test, do not call `wait` while another endpoint of the test has to make progress, because
+//!   `wait` does not drive that endpoint. Use `start` and `is_ready`, as above, or futures.
+//! * `Network::advance` moves the clock, so that frames in flight arrive. Timeouts of percale use the real clock.
+//! * `Network::trace` returns all events of the network. Print the seed of a failed test, and run the test again with
+//!   that seed.
 //!
 //! # Lost connections
-//! `SimOptions::loss` loses a connection now and then (probability of each frame, in a million), and `Network::lose` loses one at a chosen
-//! moment. The two ends notice it after what was sent before has arrived, and the operations under way fail with [`ErrorCode::PeerDied`].
-//! The next operation connects again. So tests reach every path of [chapter 10](super::_10_failure) without killing a process.
+//! `SimOptions::loss` is the probability, per million, that sending a frame loses the connection. `Network::lose` loses
+//! one connection at once. Both endpoints detect the loss after the frames that were sent earlier have arrived, and the
+//! operations under way fail with [`ErrorCode::PeerDied`]. The next operation connects again. Tests can therefore cover
+//! the error handling of [chapter 10](super::_10_failure) without killing a process.
 //!
 //! ```
 //! # #[cfg(feature = "sim")]
@@ -81,23 +83,25 @@
 //! ```
 //!
 //! # Tests on real transports
-//! * Two endpoints of one process use the real transports, because percale treats them as two peers. Choose each by
-//!   [`DomainBuilder::transport`] and run the test once for `Shm` and once for `Tcp`: their completions come at different moments.
-//!   `PERCALE_TRANSPORT=tcp cargo test` does the same for a program that does not choose.
-//! * Dropping or closing an endpoint is a peer that ends in good order. For a peer that dies, start a child process and kill it: no exit code runs.
-//! * `SIGSTOP` and `SIGCONT` make a peer that does not answer for a while. Set short timeouts in the domain
+//! * Two endpoints of one process use the real transports, because percale treats them as two peers. Select the
+//!   transport with [`DomainBuilder::transport`] and run the test once for `Shm` and once for `Tcp`, because their
+//!   operations complete at different times. `PERCALE_TRANSPORT=tcp cargo test` selects it for a program that does not
+//!   choose a transport.
+//! * Dropping or closing an endpoint simulates a peer that shuts down normally. To test the death of a peer, start a
+//!   child process and kill it, so that it runs no cleanup code.
+//! * `SIGSTOP` and `SIGCONT` simulate a peer that does not answer for some time. Set short timeouts in the domain
 //!   ([`peer_timeout`](DomainBuilder::peer_timeout), [`connect_timeout`](DomainBuilder::connect_timeout),
 //!   [`revoke_timeout`](DomainBuilder::revoke_timeout)).
-//! * `tc qdisc add dev eth0 root netem loss 100%` in a network namespace makes a partition.
-//! * Restart a peer at the same address, and check that the program repeats its introduction.
-//! * Never assert a time. Give each wait a generous timeout (`wait_for`), so that a failed test ends.
+//! * `tc qdisc add dev eth0 root netem loss 100%` in a network namespace simulates a network partition.
+//! * Restart a peer at the same address, and check that the program repeats its setup.
+//! * Do not assert durations. Give each wait a generous timeout (`wait_for`), so that a failing test ends.
 //!
-//! # Checks that find most errors
-//! 1. Is each result looked at? A dropped handle cancels its operation.
-//! 2. Does the program still work if each peer is slow, and if messages come before their receives?
+//! # Checks that find most bugs
+//! 1. Is every result checked? A dropped handle cancels its operation.
+//! 2. Does the program still work if a peer is slow, or if messages arrive before their receives are posted?
 //! 3. Is a read that overlaps a write detected ([chapter 4](super::_04_remote_memory))?
-//! 4. Does each loop that waits end when the peer is gone?
-//! 5. Does the program get all its memory back: does [`Region::close`] succeed at the end?
+//! 4. Does every waiting loop end when the peer is gone?
+//! 5. Does [`Region::close`] succeed for every region at the end?
 
-// For the links in this text.
+// Imported for the links in this text.
 use crate::*;

@@ -4,8 +4,8 @@
 //!   them.
 //! * [`buffer`] is the memory that safe operations own while they are in progress.
 //! * [`sealed`] allocates memory that local peers can map.
-//! * [`region`] is memory that peers may access until it is revoked. [`window`] is a revocable, narrower right to a
-//!   part of it.
+//! * [`region`] is memory that peers may access until it is revoked. [`window`] gives revocable, limited rights to a
+//!   part of a region.
 //! * [`atomic`] executes atomic operations. A [`Lease`] is memory lent to a transfer.
 //! * [`mapping`] contains all functions that map and unmap shared pages.
 
@@ -39,14 +39,15 @@ pub mod sealed {
     pub use crate::local_memory::sealed::{AllocateError, Allocation, Located, allocate, locate};
 }
 
-/// Memory that other threads or processes may read or write at the same time: ranges of it, and received bytes in it.
+/// Ranges of memory that other threads or processes may read or write at the same time, and received bytes in such
+/// memory.
 pub mod volatile {
     #[doc(inline)]
     pub use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 }
 
-/// Returns whether memory of this process is mapped and readable, and also writable if `writable`. If so, its pages are
-/// present. Special mappings, which cannot be checked, count as mapped.
+/// Returns whether memory of this process is mapped and readable, and also writable if `writable`. If it returns true,
+/// the pages are present. Special mappings, which cannot be checked, count as mapped.
 #[must_use]
 pub fn is_mapped(memory: volatile::Segment, writable: bool) -> bool {
     crate::local_memory::kernel::check(memory, writable).is_ok()

@@ -1,4 +1,4 @@
-//! Queues and cancels deferred work.
+//! The calls that queue and cancel deferred work.
 
 #![expect(
     unsafe_code,
@@ -18,17 +18,17 @@ use crate::domain::Domain;
 use crate::endpoint::work::PostError;
 
 impl Domain {
-    /// Queues deferred work (FI_QUEUE_WORK), which begins automatically. Its endpoint, and the endpoints for which the
-    /// counter counts, make progress without calls by the application from now on. Reading and waiting for the counter
+    /// Queues deferred work (FI_QUEUE_WORK), which begins automatically. From now on, its endpoint and the endpoints
+    /// that increment the counter make progress without calls by the application. Reading and waiting for the counter
     /// that counts the end of the work also drives its endpoint. The success of the work is reported only to that
     /// counter, unless the operation's flags request a completion. Its failure is also reported to the endpoint's
     /// completion queue. Work that still waits when the domain ends (with its last handle and endpoint) is canceled.
     ///
     /// # Errors
-    /// See [`WorkError`]. After an error nothing was queued.
+    /// See [`WorkError`]. If an error is returned, nothing was queued.
     ///
     /// # Safety
-    /// The requirements for posting the operation hold from this call until the work has ended or was canceled.
+    /// The requirements for posting the operation must hold from this call until the work has ended or was canceled.
     pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
         let mut id = None;
         // SAFETY: guaranteed by the caller.
@@ -39,7 +39,7 @@ impl Domain {
     /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin, because a thread
     /// that observes the end of the work may free the memory in which the id is stored (DWQ-019). `named` must not use
     /// the triggering counter, and must not call a function that accesses all counters
-    /// ([`flush_work`](Self::flush_work) without a counter): the counter's line is locked meanwhile.
+    /// ([`flush_work`](Self::flush_work) without a counter): the counter's line is locked during the call.
     ///
     /// # Errors
     /// Those of [`queue_work`](Self::queue_work).
@@ -50,8 +50,8 @@ impl Domain {
         self.check_process()?;
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // Work is refused before any endpoint is automated. Afterwards only the system can still refuse a thread. An
-        // endpoint that already got its thread keeps it, which changes no result.
+        // Work is rejected before any endpoint is automated. Afterwards only starting a thread can fail. An endpoint
+        // whose thread was already started keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
@@ -76,7 +76,7 @@ impl Domain {
             id = Some(name);
             named(name);
         })?;
-        // An endpoint that was closed meanwhile may have searched for its work before this work was in line.
+        // An endpoint that was closed in the meantime may have searched for its work before this work was in the line.
         if let (Some(endpoint), Some(id)) = (user, id)
             && endpoint.is_closed()
         {
@@ -105,12 +105,12 @@ impl Domain {
         Variables::take_mapped(&self.inner.variables, device.driver())
     }
 
-    /// Adds `count` to a counter when another counter has counted this many successes and errors. The endpoints of the
-    /// other counter make progress without calls by the application from now on.
+    /// Adds `count` to a counter when another counter has counted this many successes and errors. From now on, the
+    /// endpoints that increment the other counter make progress without calls by the application.
     ///
     /// # Errors
-    /// [`WorkError::System`] if the system cannot start a thread, or if the process has opened so many domains that
-    /// this one has no number. [`WorkError::Post`] in a forked child.
+    /// [`WorkError::System`] if the system cannot start a thread, or if this domain has no number because the process
+    /// has opened too many domains. [`WorkError::Post`] in a forked child.
     pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.defer_change(Due::Add(to.clone(), count), when)
     }

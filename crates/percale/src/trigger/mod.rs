@@ -4,7 +4,7 @@
 //!   for a number of *successes*. They complete like any other operation.
 //! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for a
 //!   number of successes *and errors*. When it has ended, its own completion counter counts it. So work can wait for
-//!   other work, and a chain of it runs without further calls: the shared endpoints that it needs make progress
+//!   other work, and a chain of work runs without further calls: the shared endpoints that it needs make progress
 //!   automatically from then on.
 //!
 //! ```
@@ -23,14 +23,14 @@
 //!
 //! * **Operations that a device begins** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written),
 //!   `when_written` of the safe requests) wait until a [`Variable`] is written, by a store of a device or of any
-//!   thread. No call is needed.
+//!   thread. The store calls no function.
 //!
 //! Work that waits for a counter begins in the order of thresholds, and in the order of submission for equal
 //! thresholds, even if the counter skips values. If its condition is already met, it begins immediately. The thread
-//! that counts begins the work before its call returns, unless another thread is in the endpoint at that moment. In
-//! that case that thread, or the next progress, begins it.
+//! that increments the counter begins the work before its call returns. If another thread is in the endpoint at that
+//! moment, that thread or the next progress begins it.
 //!
-//! * `work`: the kinds of deferred work; `deferred`: queueing and canceling it
+//! * `work`: the kinds of deferred work; `deferred`: the calls that queue and cancel it
 //! * [`Variable`]: the memory that a device writes
 
 mod deferred;

@@ -1,4 +1,4 @@
-//! Counters that change counters. Operations of endpoints are tested by the conformance suite.
+//! Tests of counters that change counters. The conformance suite tests operations of endpoints.
 
 #![expect(unsafe_code, reason = "the raw face is tested; it says why its calls are sound")]
 
@@ -30,7 +30,7 @@ fn deferred_add_and_set_change_counters() {
     domain.defer_set(&other, 100, (&trigger, 3)).unwrap();
     trigger.add(1);
     assert_eq!(other.value(), 0);
-    trigger.add_error(1); // Errors count too.
+    trigger.add_error(1); // Errors are counted, too.
     assert_eq!(other.value(), 5);
     trigger.add_error(1);
     assert_eq!(other.value(), 100);
@@ -44,7 +44,7 @@ fn counter_operation_rejects_a_completion_counter() {
     let (domain, counter) = (domain(), Counter::new());
     for work in [Work::Add(Counter::new(), 1), Work::Set(Counter::new(), 1)] {
         let work = DeferredWork { work, counter: counter.clone(), threshold: 1, counting: Some(Counter::new()) };
-        // SAFETY: no memory is named.
+        // SAFETY: the operation uses no memory.
         let error = unsafe { domain.queue_work(work) }.unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL);
     }
@@ -171,7 +171,7 @@ fn work_gets_its_id_before_it_starts() {
     let [trigger, other] = [Counter::new(), Counter::new()];
     let work = DeferredWork { work: Work::Add(other.clone(), 1), counter: trigger, threshold: 0, counting: None };
     let mut name = None;
-    // SAFETY: no memory is named.
+    // SAFETY: the operation uses no memory.
     unsafe { domain.queue_named_work(work, |id| name = Some((id, other.value()))) }.unwrap();
     let (id, value) = name.expect("a name");
     assert_eq!((value, other.value()), (0, 1), "it was due at once, but not before it had a name");
@@ -236,7 +236,7 @@ fn id_callback_may_queue_and_cancel_work() {
         assert_eq!(domain.flush_work(Some(&other)), 1);
         domain.defer_add(&end, 1000, (&other, 1)).unwrap();
     };
-    // SAFETY: no memory is named.
+    // SAFETY: the operation uses no memory.
     unsafe { domain.queue_named_work(work, named) }.unwrap();
     trigger.add(1);
     other.add(1);
@@ -249,7 +249,7 @@ fn id_callback_may_queue_and_cancel_work() {
 #[test]
 fn flush_cancels_work_after_another_domain_closed() {
     let [trigger, count] = [Counter::new(), Counter::new()];
-    // Some work waits all the time.
+    // Some work always waits.
     let keeping = domain();
     keeping.defer_add(&count, 1000, (&trigger, u64::MAX - 1)).unwrap();
     for round in 0..50 {
@@ -282,7 +282,8 @@ impl Wake for Closes {
     fn wake_by_ref(self: &Arc<Self>) {}
 }
 
-/// Closes an endpoint while the last handle of a counter is being dropped, for which the operations posted here wait.
+/// Closes an endpoint while the last handle of a counter is being dropped. The operations that are posted here wait for
+/// this counter.
 fn closed_in_the_drop(
     queue: Option<&CompletionQueue>,
     post: impl FnOnce(&'static SharedEndpoint, &Counter),
@@ -310,7 +311,7 @@ fn closed_in_the_drop(
 fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
     let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::COMPLETION);
     let receive = Operation::Receive(ReceiveWork { from, segments, tag: None, context, flags });
-    // SAFETY: no memory is named.
+    // SAFETY: the operation uses no memory.
     unsafe { endpoint.post_when(&receive, counter, 5) }.unwrap();
 }
 

@@ -20,7 +20,7 @@ pub enum WorkError {
     /// A counter operation was given a completion counter (DWQ-008).
     #[error("work that changes a counter has no completion counter of its own")]
     CountedTwice,
-    /// The system refused a thread that makes progress, or refused to watch a descriptor.
+    /// The system could not start a thread that makes progress, or could not watch a descriptor.
     #[error("nothing would make progress on the work: {0}")]
     System(io::Error),
 }

@@ -1,4 +1,4 @@
-//! When memory changes, no transfer uses the old pages.
+//! Tests that no transfer uses the old pages after memory has changed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -70,7 +70,7 @@ fn memory_denied_by_imported_monitor_is_registered_per_use() {
     let (known, unknown) = (Memory::new(2), Memory::new(2));
     let answered = known.range();
     let (_notifier, imported) = Notifier::new(move |range, _| answered.contains(range)).expect("a descriptor");
-    // SAFETY: the memory for which it is responsible exists as long as the test, and does not change.
+    // SAFETY: the memory for which the monitor is responsible exists as long as the test, and does not change.
     unsafe { domain.import_monitor(imported) }.expect("the first");
     let Some(buffers) = buffers(&domain, 8) else { return };
     let (lane, file) = (buffers.lane(), file());
@@ -81,7 +81,7 @@ fn memory_denied_by_imported_monitor_is_registered_per_use() {
     assert_eq!((buffers.table().made(), buffers.table().registered()), (6, 1));
 }
 
-/// Uses the best monitor that is available here: a monitor in the kernel, or none, which is correct as well.
+/// Uses the best monitor that is available here: a monitor in the kernel, or no monitor, which is also correct.
 ///
 /// Requirements: RCACHE-021.
 #[test]

@@ -74,7 +74,7 @@ fn any_memory_can_be_sent_and_received_into() {
     let exchange = |from: &[u8], into: &mut [u8]| {
         let (lane, near) = (world.buffers.lane(), &near);
         thread::scope(|scope| {
-            // A send ends when the other end has the bytes.
+            // A send ends when the other end has received the bytes.
             scope.spawn(move || {
                 let mut sent = 0;
                 while sent < from.len() {

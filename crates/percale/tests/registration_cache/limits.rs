@@ -130,7 +130,7 @@ fn registration_in_use_is_not_evicted() {
                 assert!(world.pinned() <= 9 && world.registered() <= 2, "it holds up the others' going");
             }
             assert!(!receiver.is_finished());
-            // From memory outside of the test's, so that it does not count toward the limits.
+            // This uses other memory than the tested memory, so that it does not count toward the limits.
             rustix::io::write(&near, &filled(5 * page(), 77)).expect("room");
             assert_eq!(receiver.join().expect("no panic"), 5 * page());
         });

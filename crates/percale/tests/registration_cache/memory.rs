@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-// SAFETY: the pages belong to this value alone.
+// SAFETY: the pages belong only to this value.
 unsafe impl Send for Memory {}
 
 fn map(at: *mut u8, len: usize, protection: ProtFlags, flags: MapFlags) -> NonNull<u8> {
@@ -52,8 +52,8 @@ impl Memory {
         fill(self.bytes_mut(), seed);
     }
 
-    /// Maps other pages at the same addresses. `gone` is called when the old pages were removed and the new ones are
-    /// not accessible yet.
+    /// Maps other pages at the same addresses. `gone` is called after the old pages were removed and before the new
+    /// ones are accessible.
     pub(crate) fn replace(&mut self, gone: impl FnOnce(Range)) {
         map(self.start.as_ptr(), self.len, ProtFlags::empty(), MapFlags::FIXED);
         gone(self.range_of_nothing());

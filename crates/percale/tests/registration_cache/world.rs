@@ -37,10 +37,10 @@ pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
     }
 }
 
-/// Gives this domain a monitor of the program, which is responsible for all memory.
+/// Imports a monitor of the program, which is responsible for all memory, into this domain.
 pub(crate) fn import(domain: &Domain) -> Notifier {
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
-    // SAFETY: the tests report every change of memory from and to which they transfer, or unpin it before.
+    // SAFETY: the tests report every change of the memory that they use for transfers, or unpin it before.
     unsafe { domain.import_monitor(imported) }.expect("the first");
     notifier
 }
@@ -74,7 +74,7 @@ impl World {
         assert!(seen == bytes, "another {} bytes are in the file", bytes.len());
     }
 
-    /// Reads the bytes of this seed from the file.
+    /// Reads the bytes that this seed generates from the file.
     pub(crate) fn fetch(&self, into: &mut [u8], seed: u8) {
         let wanted = filled(into.len(), seed);
         assert_eq!(rustix::io::pwrite(&self.file, &wanted, 0).expect("written"), wanted.len());

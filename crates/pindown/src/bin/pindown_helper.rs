@@ -1,4 +1,5 @@
-//! pindown-helper: loads the kernel's programs once, and passes their reports to processes that may not load them.
+//! pindown-helper: loads the kernel programs once, and passes their reports to processes that have no permission to
+//! load them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,13 +1,13 @@
-//! The two halves of an asymmetric fence. The light half is for threads that use the cache and costs nothing. The heavy
-//! half is for threads that take registrations out; it makes the kernel fence every running thread of the process
-//! (membarrier(2)).
+//! The two halves of an asymmetric fence. The light half is for threads that use the cache, and executes no
+//! instruction. The heavy half is for threads that remove registrations; it makes the kernel fence every running thread
+//! of the process (membarrier(2)).
 
 #![cfg_attr(not(loom), expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason"))]
 
 use std::sync::atomic::Ordering;
 
-/// Orders earlier against later operations, as seen by threads that call [`heavy`]: they see the earlier ones before
-/// the later ones are performed.
+/// Orders earlier operations before later ones, for threads that call [`heavy`]: for these threads, the earlier
+/// operations become visible before the later ones are performed.
 #[inline]
 pub(super) fn light() {
     #[cfg(not(loom))]
@@ -17,7 +17,7 @@ pub(super) fn light() {
 }
 
 /// Fences every thread of the process. When this function returns true, every thread has passed a full fence. Returns
-/// false if the kernel refuses the call, for example because a seccomp filter that was installed meanwhile denies it.
+/// false if the kernel rejects the call, for example because of a seccomp filter that was installed in the meantime.
 #[must_use]
 pub(super) fn heavy() -> bool {
     #[cfg(not(loom))]
@@ -53,6 +53,6 @@ const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 #[cfg(not(loom))]
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes integers and touches no memory of ours.
+    // SAFETY: membarrier takes integers and accesses no memory of this program.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

@@ -25,7 +25,7 @@ pub const MOST_REGISTRATIONS: u32 = Entries::MOST;
 pub struct Builder<R: Registrar> {
     registrar: R,
     choice: Choice,
-    /// Whether the cache opens and keeps nothing if the chosen monitor is not available.
+    /// Whether the cache is opened without keeping registrations if the chosen monitor is not available.
     or_none: bool,
     limits: Limits,
     merging: bool,
@@ -35,10 +35,11 @@ pub struct Builder<R: Registrar> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel refused memory, or membarrier(2), which the cache needs to detect that registrations are unused.
+    /// The kernel rejected an allocation, or membarrier(2), which the cache needs to detect that registrations are
+    /// unused.
     #[error("a registration cache needs {what}: {source}")]
     Kernel {
-        /// The refused resource or call.
+        /// The rejected resource or call.
         what: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -76,16 +77,16 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Like [`Self::monitor`], but if that monitor is not available, the cache opens, keeps nothing, and
-    /// [`Cache::explanation`] returns the reason.
+    /// Like [`Self::monitor`], but if that monitor is not available, the cache is opened and keeps no registrations,
+    /// and [`Cache::explanation`] returns the reason.
     #[must_use]
     pub fn monitor_or_none(mut self, choice: Choice) -> Self {
         self.or_none = true;
         self.monitor(choice)
     }
 
-    /// Sets the maximum number of registrations that are kept: 1,024 by default, 0 to keep none. Each kept registration
-    /// takes some 1,500 bytes of memory once that many are kept; less if the maximum is more than 8,192.
+    /// Sets the maximum number of registrations that are kept: 1,024 by default, 0 to keep none. When the cache is
+    /// full, each kept registration takes about 1,500 bytes of memory, or less if the maximum is more than 8,192.
     #[must_use]
     pub fn max_count(mut self, count: u32) -> Self {
         self.limits.count = count;
@@ -106,8 +107,8 @@ impl<R: Registrar> Builder<R> {
     /// and unpinned when their uses have ended. If the larger one cannot be registered or watched, only the requested
     /// pages are registered.
     ///
-    /// Fewer registrations then serve more look-ups. The price is that pages are registered again, at worst some log2
-    /// of their number of times, and that one change drops more of them. Off by default.
+    /// Fewer registrations then serve more look-ups. On the other hand, pages are registered again, at most about
+    /// log2(number of pages) times each, and one change drops more of them. Off by default.
     #[must_use]
     pub fn merging(mut self, merging: bool) -> Self {
         self.merging = merging;

@@ -2,12 +2,12 @@
 //! table's lock uses, and copies of that entry, which hits find.
 //!
 //! The place of a copy is given by the hash of the page by which its registration was looked up, so a hit reads one
-//! cache line and waits for one load. A copy is made when a look-up has found the registration behind the lock, so a
-//! registration that is looked up by many pages has many copies. Copies are published after their entry and killed with
-//! it, under the table's lock, and become free when the entry does. There are many more places than registrations, so
-//! few copies find their place taken; such a copy is put in a neighbouring place. If no neighbouring place is free for
-//! a page, or if the registration already has the maximum number of copies, the page is looked up through the
-//! [front](super::front).
+//! cache line and waits for one load. A copy is made when a look-up has found the registration under the lock, so a
+//! registration that is looked up by many pages has many copies. Copies are published after their entry and invalidated
+//! with it, under the table's lock, and become free when the entry does. There are many more places than registrations,
+//! so the place of a copy is rarely in use already. If it is, the copy is put in a neighbouring place. If no
+//! neighbouring place is free for a page, or if the registration already has the maximum number of copies, the page is
+//! looked up through the [front](super::front).
 
 use std::io;
 
@@ -18,19 +18,20 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Places of copies for each registration. Of a hundred looked-up pages, two find their place taken by another. A
-/// look-up of such a page costs as much as ten others, since the branch prediction fails.
+/// The number of places of copies for each registration. For two of a hundred looked-up pages, the place is already in
+/// use. A look-up of such a page takes as long as ten others, because the branch prediction fails.
 const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// The number of places, of 32 bytes each, above which they exceed what the processor's TLB covers. Caches of more than
 /// 8,192 registrations have fewer places for each registration, down to two.
 const MANY: usize = 1 << 18;
 
-/// Neighbouring places in which a copy may lie: four cache lines. A processor often fetches two lines together.
+/// The number of neighbouring places in which a copy may be: four cache lines. A processor often fetches two lines
+/// together.
 const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
 
-/// The maximum number of copies of one entry. A thread that takes the entry out, or reads when it was last used, visits
-/// all copies under the table's lock.
+/// The maximum number of copies of one entry. A thread that removes the entry, or reads the time of its last use,
+/// visits all copies under the table's lock.
 const MOST_COPIES: u32 = 1024;
 
 /// The place of an entry, which is either a copy or the registration's own entry.
@@ -52,15 +53,15 @@ impl Place {
         self.0 as usize
     }
 
-    /// Returns the places in which a copy may lie for a page whose first place is this one.
+    /// Returns the places in which a copy may be for a page whose first place is this one.
     pub(crate) fn near(self) -> impl Iterator<Item = Self> {
         (0..NEAR).map(move |step| Self(self.0 ^ step))
     }
 }
 
-/// Hashes the page of an address by multiplication with 2^52 divided by the golden ratio, which is 2^64 divided by it
-/// for pages. The upper bits of the products differ for addresses at any stride. A program gains nothing by choosing
-/// addresses that collide.
+/// Hashes the page of an address by multiplication with 2^52 divided by the golden ratio (for page numbers, this is
+/// 2^64 divided by it). The upper bits of the products differ for addresses at any stride. A program has no advantage
+/// from addresses that collide.
 #[inline]
 pub(super) const fn hash(address: u64) -> u64 {
     // The look-up combines the address with these bits in any case.
@@ -126,7 +127,7 @@ pub(crate) struct Entries {
     known: Box<[Known]>,
     /// The current number of copies. Written under the table's lock.
     copies: AtomicU32,
-    /// Whether an entry that was taken out has lost its last hold since [`Self::take_released`] was last called.
+    /// Whether the last hold of a removed entry has ended since [`Self::take_released`] was last called.
     released: AtomicBool,
 }
 
@@ -189,8 +190,8 @@ impl Entries {
         self.entries.get(place.index())
     }
 
-    /// Returns whether a further copy of an entry may be put there: half of the places are left to entries that have no
-    /// copy yet.
+    /// Returns whether a further copy of an entry may be put there: half of the places are reserved for entries that
+    /// have no copy yet.
     #[inline]
     pub(crate) fn has_room(&self, place: Place) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
@@ -251,8 +252,8 @@ impl Entries {
         entry.fill(range, access, pinned, watched.is_some());
     }
 
-    /// Makes entry `number`, which is live, findable by this page, and returns the place of the copy. Returns `None` if
-    /// there is no room for a copy, or if the entry has too many. Called under the table's lock.
+    /// Makes a copy of entry `number`, which is live, so that hits find it by this page. Returns the place of the copy.
+    /// Returns `None` if there is no room for a copy, or if the entry has too many. Called under the table's lock.
     #[inline]
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
@@ -299,8 +300,8 @@ impl Entries {
         home.near().find(|place| self.is_free(*place, is_first)).map(Beside::Free)
     }
 
-    /// Returns the copies of other entries that lie where entry `number` may be found by this page, and that serve no
-    /// look-up that this entry does not serve. Called under the table's lock.
+    /// Returns the copies of other entries that are in places where entry `number` may be found by this page, and that
+    /// serve only look-ups that this entry also serves. Called under the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
         let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
         let serves_less = move |place: &Place| match (self.get(number), self.at(*place)) {
@@ -333,8 +334,8 @@ impl Entries {
         self.at(place).map(Entry::kill);
     }
 
-    /// Frees a copy that was retired and has no user left, so that its place may be filled again. Called under the
-    /// table's lock.
+    /// Frees a retired copy that has no more users, so that its place may be filled again. Called under the table's
+    /// lock.
     pub(crate) fn vacate_copy(&self, place: Place) {
         if let Some(entry) = self.at(place) {
             entry.vacate();
@@ -360,7 +361,7 @@ impl Entries {
         self.get(number).is_some_and(Entry::kill)
     }
 
-    /// Frees the copies of entry `number`, once its registration has no user left. Called under the table's lock.
+    /// Frees the copies of entry `number` when its registration has no more users. Called under the table's lock.
     pub(crate) fn vacate(&self, number: u32) {
         self.copies_of(number).for_each(|place| self.vacate_copy(place));
         if let Some(known) = self.known.get(number as usize) {
@@ -369,7 +370,7 @@ impl Entries {
         }
     }
 
-    /// Returns when entry `number` was last used, as of `now`. Called under the table's lock.
+    /// Returns the time of the last use of entry `number`, as of `now`. Called under the table's lock.
     pub(crate) fn touched(&self, number: u32, now: u64) -> u64 {
         let all = self.copies_of(number).chain([self.place(number)]);
         all.filter_map(|place| self.at(place)).map(|entry| entry.touched().before(now)).max().unwrap_or(0)
@@ -383,12 +384,12 @@ impl Entries {
         Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
     }
 
-    /// Returns the size in bytes of the current, or else the last, registration of entry `number`.
+    /// Returns the size in bytes of the current registration of entry `number`, or of its last one.
     pub(crate) fn len_of(&self, number: u32) -> u64 {
         self.get(number).map_or(0, |entry| entry.range().len())
     }
 
-    /// Returns the range of the current, or else the last, registration of entry `number`.
+    /// Returns the range of the current registration of entry `number`, or of its last one.
     pub(crate) fn range_of(&self, number: u32) -> Option<Range> {
         self.get(number).map(|entry| entry.range())
     }
@@ -404,8 +405,8 @@ impl Entries {
     pub(crate) fn release(&self, number: u32) {
         let Some(known) = self.known.get(number as usize) else { return };
         if known.holds.fetch_sub(1, Ordering::Release) == 1 {
-            // The thread that takes the entry out kills it, fences, and then loads its holds. Either that thread reads
-            // no hold, or this one reads that the entry is dead.
+            // The thread that removes the entry invalidates it, executes a fence, and then loads its holds. Either that
+            // thread reads no hold, or this one reads that the entry is dead.
             fence(Ordering::SeqCst);
             if !self.get(number).is_some_and(Entry::is_live) {
                 self.released.store(true, Ordering::Release);
@@ -413,19 +414,19 @@ impl Entries {
         }
     }
 
-    /// Returns whether entry `number` is held. `false` is final once the entry was taken out and every use announced
+    /// Returns whether entry `number` is held. `false` is final when the entry was removed and every use announced
     /// before that has ended.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }
 
-    /// Returns whether an entry that was taken out may have lost its last hold since [`Self::take_released`].
+    /// Returns whether the last hold of a removed entry may have ended since [`Self::take_released`].
     #[inline]
     pub(crate) fn were_released(&self) -> bool {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Like [`Self::were_released`], but also resets the answer.
+    /// Like [`Self::were_released`], but also resets the result.
     pub(crate) fn take_released(&self) -> bool {
         self.were_released() && self.released.swap(false, Ordering::AcqRel)
     }

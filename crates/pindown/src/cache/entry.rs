@@ -6,19 +6,19 @@
 //! 1. A reader announces itself ([`super::grace`]) before it loads a word.
 //! 2. The first word that it loads is `start`, which shows whether the entry is live. It loads the other words only if the
 //!    entry is live.
-//! 3. `start` becomes live only after the other words were written, and stays live until the registration is taken out.
-//! 4. An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A
-//!    reader that announced itself later finds the entry dead, since the thread that takes it out fences all threads in
-//!    between.
+//! 3. `start` becomes live only after the other words were written, and stays live until the registration is removed.
+//! 4. A removed entry is filled again only when every reader that announced itself before the removal has ended its
+//!    use. A reader that announced itself later finds the entry dead, because the thread that removes it executes a
+//!    fence on all threads in between.
 //!
 //! So a reader that finds the entry live prevents it from being filled again, and all words that it loads later belong
 //! to the same registration. The order in 2 is essential: a reader that loaded `end` first could load the end of a dead
-//! registration, and then the start of the one that has been filled in meanwhile. (Checked by a loom model,
+//! registration, and then the start of a registration that was filled in later. (Checked by a loom model,
 //! `model::loom_a_reader_against_an_entry_that_is_filled_again`, and by tests with threads, `tests::racing`.)
 //!
-//! Registrations are whole pages below 2^62. So the bits below a page of the first address and of the address after the
-//! last are free for flags that a hit reads or writes, and so are the upper two bits. The watched file of a
-//! registration is stored elsewhere, since few hits need it.
+//! Registrations are whole pages below 2^62. So the bits below the page size in the first address and in the address
+//! after the last are available for flags that a hit reads or writes, and so are the upper two bits. The watched file
+//! of a registration is stored elsewhere, because few hits need it.
 //!
 //! An entry that was never filled is all zero, which means dead.
 
@@ -33,13 +33,13 @@ pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 /// log2 of the size in bytes of the smallest page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// A bit above the first address: the registration is valid as long as the monitor has reported no change of it.
-/// Without this bit the entry is not in use, being filled, or no longer valid. As a signed number a live start is less
-/// than every start that is not live, so one comparison checks both this bit and the address.
+/// A bit above the first address. If it is set, the registration is valid as long as the monitor has reported no change
+/// of it. Without this bit the entry is not in use, being filled, or no longer valid. As a signed number a live start
+/// is less than every start that is not live, so one comparison checks both this bit and the address.
 const LIVE: u64 = 1 << 63;
 
-/// A bit above the first address: the registration is valid only while the count of its watched file is unchanged. Such
-/// a start is greater than every live start that is not watched.
+/// A bit above the first address. If it is set, the registration is valid only while the count of its watched file is
+/// unchanged. Such a start is greater than every live start that is not watched.
 const WATCHED: u64 = 1 << 62;
 
 /// Registrations that end above this address are not kept: the kernel maps nothing there.
@@ -53,22 +53,21 @@ pub(super) const HIGHEST_START: u64 = LIVE | BELOW;
 
 const _: () = assert!((Access::all().bits() as u64) < BELOW);
 
-/// One registration. An entry that is all zero holds none.
+/// One registration. An entry that is all zero contains none.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(32))]
 pub(crate) struct Entry {
     /// The first address. Above it are [`LIVE`] and [`WATCHED`]; below it are the rights that the registration lacks.
-    /// So one load reads all of them, and a look-up checks whether a right that it needs is among those that are
-    /// lacking.
+    /// So one load reads all of them, and a look-up checks whether one of the rights that it needs is missing.
     start: AtomicU64,
-    /// The address after the last. Below it is the [time](Age) of the last use. 0: the entry may be filled.
+    /// The address after the last. Below it is the [time](Age) of the last use. 0 if the entry may be filled.
     end: AtomicU64,
     local_key: AtomicU64,
     remote_key: AtomicU64,
 }
 
-/// A time as entries store it: the bits of the table's time that fit below a page.
+/// A time as stored in entries: the bits of the table's time that fit below the page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age(u64);
 
@@ -161,7 +160,7 @@ impl Entry {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// Marks the entry as free to be filled: it was taken out and has no user left.
+    /// Marks the entry as free to be filled: it was removed and has no more users.
     pub(super) fn vacate(&self) {
         self.end.store(0, Ordering::Relaxed);
     }
@@ -183,7 +182,7 @@ impl Entry {
         // The first load checks whether the entry is live; see the module documentation.
         let start = self.start.load(Ordering::Acquire);
         let highest = range.start() | HIGHEST_START;
-        // Most entries are not watched: the same comparison checks that too.
+        // Most entries are not watched, and the same comparison also checks this.
         if start.cast_signed() <= highest.cast_signed() {
             self.reaches(start, range, access).map(|end| Serves { watched: false, end })
         } else if (start & !WATCHED).cast_signed() <= highest.cast_signed() {
@@ -193,12 +192,13 @@ impl Entry {
         }
     }
 
-    /// Returns the end with the bits below it, if the end and the rights suffice. For an entry that was found live.
+    /// Returns the end with the bits below it, if the end and the rights are sufficient. The entry must have been found
+    /// live.
     #[inline(always)]
     fn reaches(&self, start: u64, range: Range, access: Access) -> Option<u64> {
         let end = self.end.load(Ordering::Relaxed);
         // Both ends of a registration are page boundaries, so comparing the last byte of the range's last page gives
-        // the same result as comparing the range, whatever the bits below are.
+        // the same result as comparing the range, independent of the bits below.
         let serves = (range.end() - 1) | BELOW < end && start & u64::from(access.bits()) == 0;
         serves.then_some(end)
     }
@@ -213,9 +213,9 @@ impl Entry {
         self.start.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Marks the entry as used at this time. Writes only when the time has changed, since threads that hit the same
-    /// entry share its cache line. The caller must prevent the entry from being filled again: it has announced itself,
-    /// or holds the table's lock.
+    /// Marks the entry as used at this time. Writes only when the time has changed, because threads that hit the same
+    /// entry share its cache line. The caller must prevent the entry from being filled again, by announcing itself or
+    /// by holding the table's lock.
     #[inline(always)]
     pub(crate) fn touch(&self, read: Serves, now: Age) {
         if (read.end ^ now.0) & BELOW != 0 {

@@ -2,10 +2,10 @@
 //!
 //! The table is only a hint. A look-up that follows it checks the entry in full ([`super::entry::Entry::serves`]). So
 //! any thread may overwrite a slot, and a slot may point to an entry that is no longer valid or that has been filled
-//! with another registration; removing a registration clears nothing here. A line is sixteen slots, of which the hash
-//! selects one. Nearly every entry is in its slot, since the table is sparse; the other slots of the line are searched
-//! only if it is not. Slots are small, and hold no part of the address, so that large tables do not exceed what the
-//! processor's TLB covers.
+//! with another registration; removing a registration does not clear its slot. A line is sixteen slots, and the hash
+//! selects one of them. Nearly every entry is in its selected slot, because the table is sparse; the other slots of the
+//! line are searched only if it is not. Slots are small, and contain no part of the address, so that large tables do
+//! not exceed what the processor's TLB covers.
 
 use std::io;
 
@@ -24,12 +24,12 @@ pub(crate) struct Front {
     slots: Box<[AtomicU32]>,
     /// The number of bits by which a hash is shifted right to give the number of a slot.
     shift: u32,
-    /// Whether the table has ever been written. Usually it has not, and a miss need not search it.
+    /// Whether the table has ever been written. Usually it has not, and then a miss does not search it.
     is_used: AtomicBool,
 }
 
 impl Front {
-    /// Allocates a table for so many entries: sixteen slots each, a cache line.
+    /// Allocates a table for this number of entries, with sixteen slots (a cache line) for each.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -69,7 +69,7 @@ impl Front {
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
     }
 
-    /// Makes this entry findable by this address. `useless` returns whether an entry no longer needs a slot.
+    /// Inserts this entry for this address. `useless` returns whether an entry no longer needs a slot.
     pub(crate) fn put(&self, address: u64, entry: Place, useless: impl Fn(Place) -> bool) {
         let slot = self.slot(address);
         let (line, way) = (self.line(slot), slot % WAYS);
@@ -88,8 +88,8 @@ impl Front {
     }
 }
 
-/// Returns the ways of a line, this one first. An entry that was moved is searched for in this order, so that few
-/// others are tried.
+/// Returns the ways of a line, this one first. Moved entries are searched for in this order, so that few others are
+/// tried.
 fn nearest(way: usize) -> impl Iterator<Item = usize> {
     (0..WAYS).map(move |step| way ^ step)
 }

@@ -1,24 +1,24 @@
-//! The grace period: a registration that was taken out may be unpinned when every use that began before has ended.
+//! The grace period: a removed registration may be unpinned when every use that began before the removal has ended.
 //!
-//! The scheme is that of sleepable RCU. A *lane* counts the uses that it began and ended, by parity. A use takes the
-//! parity of the current epoch, counts itself as begun, and only then looks its entry up. A thread that takes entries
-//! out makes them unfindable, then fences every thread of the process (membarrier, so that a hit needs no fence of its
-//! own; under loom, which has no such call, hits use a real fence). It then waits until the uses of the other parity
-//! have ended, advances the epoch, and waits until those of the first parity have ended. A use that began with an old
-//! parity, however late, either counted itself before the fence and is waited for, or looks up after the fence and
-//! finds nothing. Lanes share no store, and no other order is needed.
+//! The scheme is that of sleepable RCU. A *lane* counts the uses that it began and ended, by parity. A use reads the
+//! parity of the current epoch, counts itself as begun, and only then looks up its entry. A thread that removes entries
+//! first makes them impossible to find, and then executes a fence on every thread of the process (membarrier, so that a
+//! hit needs no fence; under loom, which has no such call, hits use a real fence). It then waits until the uses of the
+//! other parity have ended, advances the epoch, and waits until those of the first parity have ended. A use that began
+//! with an old parity, at any later time, either counted itself before the fence and is waited for, or looks up its
+//! entry after the fence and does not find it. Different lanes write to different words, and no other order is needed.
 //!
-//! A use that lasts long would therefore delay the unpinning of all registrations that were taken out since it began.
-//! Such a use is *held* instead: its entry counts it ([`super::entry::Entries::hold`]) while its lane still counts it,
-//! and then the lane no longer counts it. When the wait for a batch is over, the hold counts of its entries can only go
-//! down, since no look-up finds the entries.
+//! A long use would therefore delay the unpinning of all registrations that were removed since it began. Such a use is
+//! *held* instead: its entry counts it ([`super::entry::Entries::hold`]) while its lane still counts it, and then the
+//! lane no longer counts it. When the wait for a batch is over, the hold counts of its entries can only decrease,
+//! because look-ups do not find the entries.
 //!
-//! Waiting is a state that [`Grace::pass`] checks; no thread ever blocks for it.
+//! Waiting is a state that [`Grace::pass`] checks. Threads never block for it.
 //!
-//! The kernel may refuse the fence because of a seccomp filter that the program installed after the cache was opened.
-//! Then the cache waits until each lane has held the table's lock once, which fences it as well, and meanwhile keeps no
-//! new registration ([`Grace::lacks_fence`]). If a lane is no longer used, registrations that were taken out stay
-//! pinned until that lane is dropped.
+//! The kernel may reject the fence because of a seccomp filter that the program installed after the cache was opened.
+//! Then the cache waits until each lane has held the table's lock once, which also acts as a fence for that lane, and
+//! keeps no new registrations until then ([`Grace::lacks_fence`]). If a lane is no longer used, removed registrations
+//! stay pinned until that lane is dropped.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Counts {
         ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Makes a use held. The caller has made the entry count it.
+    /// Marks a use as held. The entry must already count it.
     pub(crate) fn hold(&self, parity: Parity) {
         self.held.store(self.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.end(parity);
@@ -114,8 +114,8 @@ enum Waiting {
     ForFirst,
 }
 
-/// The lanes and the batches that wait for them: all state of the grace period except the epoch. Behind the table's
-/// lock.
+/// The lanes and the batches that wait for them: all state of the grace period except the epoch. Protected by the
+/// table's lock.
 #[derive(Debug)]
 pub(crate) struct Grace {
     lanes: Vec<Arc<Counts>>,
@@ -124,9 +124,9 @@ pub(crate) struct Grace {
     batches: u64,
     /// Fences every thread, and returns whether it succeeded.
     fence: fn() -> bool,
-    /// Entries taken out before the fence.
+    /// Entries removed before the fence.
     batch: Vec<u32>,
-    /// Entries taken out since.
+    /// Entries removed since the fence.
     next: Vec<u32>,
 }
 
@@ -135,7 +135,7 @@ impl Grace {
         Self::with(barrier::heavy)
     }
 
-    /// Creates a grace period with another fence than the kernel's.
+    /// Creates a grace period with a fence other than the kernel's.
     pub(super) fn with(fence: fn() -> bool) -> Self {
         Self { lanes: Vec::new(), waiting: Waiting::No, batches: 0, fence, batch: Vec::new(), next: Vec::new() }
     }
@@ -148,21 +148,21 @@ impl Grace {
         counts
     }
 
-    /// Records that the lane holds the table's lock: it no longer finds entries that were taken out before, and all
-    /// uses that it has begun are counted.
+    /// Records that the lane holds the table's lock: it no longer finds entries that were removed before, and all uses
+    /// that it has begun are counted.
     #[inline]
     pub(crate) fn fenced(&self, lane: &Counts) {
         lane.fenced.store(self.batches, Ordering::Relaxed);
     }
 
-    /// Returns whether entries wait for lanes because the kernel refuses the fence.
+    /// Returns whether entries wait for lanes because the kernel rejects the fence.
     pub(crate) fn lacks_fence(&self) -> bool {
         self.waiting == Waiting::ForFence
     }
 
-    /// Removes a lane, if it has no use under way, and adds the number of uses that it began to `begun`. Otherwise the
-    /// lane stays. It then prevents all entries that are taken out from ever being freed; if its uses are held, only
-    /// their own registrations.
+    /// Removes a lane that has no use under way, and adds the number of uses that it began to `begun`. A lane with uses
+    /// under way stays. It then prevents all entries that are removed later from being freed or, if all its uses are
+    /// held, only the entries of those uses.
     pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();
@@ -179,8 +179,8 @@ impl Grace {
         self.next.push(entry);
     }
 
-    /// Checks whether uses have ended, and calls `ended` with each entry that has no user left. Entries that were taken
-    /// out while others waited are processed at once if possible, since the next check may come much later.
+    /// Checks whether uses have ended, and calls `ended` with each entry that has no more users. Entries that were
+    /// removed while others waited are processed at once if possible, because the next check may be much later.
     pub(crate) fn pass(&mut self, epoch: &AtomicU64, mut ended: impl FnMut(u32)) {
         while self.waiting != Waiting::No || !self.next.is_empty() {
             if !self.step(epoch) {
@@ -190,7 +190,7 @@ impl Grace {
         }
     }
 
-    /// Returns whether the batch has no user left.
+    /// Returns whether the batch has no more users.
     fn step(&mut self, epoch: &AtomicU64) -> bool {
         if self.waiting == Waiting::No {
             std::mem::swap(&mut self.batch, &mut self.next);

@@ -1,4 +1,4 @@
-//! The table of the registrations that the application makes and undoes itself.
+//! The table of the registrations that the application makes and removes itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 
-/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is never used again for
+/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is never reused for
 /// another registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
@@ -23,7 +23,7 @@ impl Handle {
         self.0
     }
 
-    /// Returns the handle with this number. A number that was never returned identifies no registration.
+    /// Returns the handle with this number. A number that no call has returned does not identify a registration.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -37,15 +37,15 @@ pub struct Registration {
     /// The handle, which [`Cache::check`](super::Cache::check) returns and
     /// [`Cache::deregister`](super::Cache::deregister) takes.
     pub handle: Handle,
-    /// The key by which work requests of this process name the memory.
+    /// The local key, for work requests of this process.
     pub local_key: u64,
-    /// The key by which peers name the memory.
+    /// The remote key, for peers.
     pub remote_key: u64,
     /// The reason why changes of the memory will not be reported; `None` if they will.
     pub unwatched: Option<Refusal>,
 }
 
-/// The error for a handle that identifies no registration, or no longer does.
+/// The error for a handle that does not identify a registration, or no longer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
 pub struct UnknownHandle(pub Handle);
@@ -75,7 +75,7 @@ impl<P> Own<P> {
     }
 }
 
-/// The application's own registrations in a cache, behind its lock.
+/// The application's own registrations in a cache, protected by the cache's lock.
 #[derive(Debug)]
 pub(super) struct Handles<P> {
     all: Slab<Own<P>>,
@@ -90,7 +90,7 @@ impl<P> Handles<P> {
         Self { all: Slab::new(), tree: Tree::new(), changed: VecDeque::new(), next_serial: 0 }
     }
 
-    /// Queues the registrations that overlap the range. Allocates nothing.
+    /// Queues the registrations that overlap the range. Allocates no memory.
     pub(super) fn invalidate(&mut self, range: Range) {
         let Self { all, tree, changed, .. } = self;
         tree.overlapping(range, &mut |number| {
@@ -103,7 +103,7 @@ impl<P> Handles<P> {
         });
     }
 
-    /// Queues the registrations of files from which pages were taken since they were registered.
+    /// Queues the registrations of files from which pages were removed since they were registered.
     pub(super) fn compare_files(&mut self, journal: &Journal) {
         for (number, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);

@@ -9,7 +9,7 @@
 #[inline]
 pub(super) fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a prefetch only affects caches and never faults, whatever the address.
+    // SAFETY: a prefetch affects only caches, and does not fault at any address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(value).cast());
     }

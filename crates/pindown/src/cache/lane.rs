@@ -16,14 +16,14 @@ use crate::registrar::{Pinned, Registrar};
 
 /// One user of a cache: a thread, or an endpoint that one thread at a time drives. A lane may move to another thread.
 ///
-/// If a lane is dropped while uses are under way, registrations that leave the cache stay pinned for ever: end every
-/// [`Use`]. [Hold](Self::hold) uses that last.
+/// End every [`Use`] before the lane is dropped: if uses are under way at that time, registrations that are removed
+/// from the cache later are never unpinned. [Hold](Self::hold) long uses.
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
     counts: Arc<Counts>,
     /// The lane's name, which is a multiple of `BY + 1`.
     name: u64,
-    /// The counts are updated by plain stores, so two threads must not use the lane at once.
+    /// Prevents `Sync`: the counts are updated by plain stores, so two threads must not use the lane at once.
     alone: PhantomData<Cell<()>>,
 }
 
@@ -32,7 +32,7 @@ pub struct Lane<R: Registrar> {
 pub(crate) struct Begun {
     /// The parity under which the look-up was announced.
     parity: Parity,
-    /// The cache's position in the journal at that time, which need not be read again.
+    /// The cache's position in the journal at that time, so that it need not be read again.
     seen: u64,
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Begun {
 #[cfg(not(loom))]
 pub(crate) const TICKET_BITS: u32 = 35;
 
-/// The number of lanes made so far. Each lane has a name that no other lane of the process has or had.
+/// The number of lanes made so far. The name of a lane is never reused in the process.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// The lowest bits of a use's owner, which show what keeps its pages pinned. With neither [`ALONE`] nor [`HELD`], its
-/// lane counts the use under this parity.
+/// The lowest bits of a use's owner. They indicate what keeps its pages pinned. With neither [`ALONE`] nor [`HELD`],
+/// its lane counts the use under this parity.
 const PARITY: u64 = 1;
-/// The registration was made for this use alone.
+/// The registration was made only for this use.
 const ALONE: u64 = 2;
 /// The entry counts the use.
 const HELD: u64 = 4;
@@ -59,30 +59,30 @@ const BY: u64 = PARITY | ALONE | HELD;
 #[derive(Debug)]
 pub struct Use {
     /// The place of the entry; the number of the entry, if the use is held; or the number of the registration, if it
-    /// was made for this use alone.
+    /// was made only for this use.
     entry: u32,
-    /// The name of the lane, and the bits that show what keeps the pages pinned.
+    /// The name of the lane, and the bits that indicate what keeps the pages pinned.
     owner: u64,
     local_key: u64,
     remote_key: u64,
 }
 
 impl Use {
-    /// Returns the key by which work requests of this process name the memory.
+    /// Returns the local key, for work requests of this process.
     #[inline]
     #[must_use]
     pub fn local_key(&self) -> u64 {
         self.local_key
     }
 
-    /// Returns the key by which peers name the memory.
+    /// Returns the remote key, for peers.
     #[inline]
     #[must_use]
     pub fn remote_key(&self) -> u64 {
         self.remote_key
     }
 
-    /// Returns whether the registration was made for this use alone.
+    /// Returns whether the registration was made only for this use.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.owner & ALONE != 0
@@ -109,7 +109,7 @@ impl Use {
     }
 }
 
-/// The error for a use that was passed to another lane than its own.
+/// The error for a use that was passed to a lane that did not return it.
 #[derive(Debug, thiserror::Error)]
 #[error("another lane gave the use: end it there")]
 #[non_exhaustive]
@@ -120,8 +120,8 @@ pub struct WrongLane {
 
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
-        // In a forked child a thread that does not exist there may hold the lock. A lane returns no registration there,
-        // so no grace period needs its counts.
+        // In a forked child, the lock may be held by a thread that does not exist there. Lanes return no registrations
+        // there, so no grace period needs their counts.
         let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
         let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
         Self { shared, counts, name, alone: PhantomData }
@@ -136,7 +136,8 @@ impl<R: Registrar> Lane<R> {
     /// Returns a registration of these bytes with at least these rights: a kept one, or a new one of their pages.
     ///
     /// The caller ends it with [`Self::end`] when the operation that uses it has completed, and [holds](Self::hold) it
-    /// if that may take long. Until it ends or is held, no registration that left the cache since it began is unpinned.
+    /// if that may take long. Until it ends or is held, registrations that were removed from the cache since it began
+    /// are not unpinned.
     ///
     /// # Errors
     /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then.
@@ -187,9 +188,9 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// Holds a use, for an operation that may last because it waits for a peer or a device. A registration that has
-    /// left the cache is unpinned only when all uses that began earlier have ended, whichever registrations they use. A
-    /// held use delays only its own registration. Costs a write to memory that all holders of the same registration
+    /// Holds a use, for an operation that may take long because it waits for a peer or a device. A registration that
+    /// was removed from the cache is unpinned only when all uses of any registration that began earlier have ended. A
+    /// held use delays only its own registration. The call writes to memory that all holders of the same registration
     /// share.
     ///
     /// # Panics
@@ -199,7 +200,7 @@ impl<R: Registrar> Lane<R> {
         self.try_hold(used).unwrap_or_else(|_| not_ours())
     }
 
-    /// Like [`hold`](Self::hold), for a caller that cannot rule out that the use belongs to another lane.
+    /// Like [`hold`](Self::hold), but returns an error if the use belongs to another lane.
     ///
     /// # Errors
     /// [`WrongLane`], which contains the use, if it belongs to another lane.
@@ -237,7 +238,7 @@ impl<R: Registrar> Lane<R> {
         self.end_of(used.entry, used.owner ^ self.name);
     }
 
-    /// Like [`end`](Self::end), for a caller that cannot rule out that the use belongs to another lane.
+    /// Like [`end`](Self::end), but returns an error if the use belongs to another lane.
     ///
     /// # Errors
     /// [`WrongLane`], which contains the use, if it belongs to another lane. That lane can still end it.
@@ -289,7 +290,7 @@ impl<R: Registrar> Lane<R> {
     }
 }
 
-/// Panics because a use was passed to another lane than its own.
+/// Panics because a use was passed to a lane that did not return it.
 #[cold]
 #[inline(never)]
 fn not_ours() -> ! {

@@ -1,13 +1,14 @@
 //! Merging: a miss may register more than the requested pages, so that one registration replaces several.
 //!
-//! The registration begins as the requested pages. It takes in each kept registration that has the same rights and
-//! overlaps or adjoins it, if the rest of the merged registration is at least as large as the one taken in; then those
-//! that the larger registration reaches in the same way, and so on. So each page that a merge registers again is then
-//! in a registration of at least twice the size. If n pages are requested one by one, the total size of all
-//! registrations made is at most n · (1 + log2 n) pages, and not n²/2. If they are requested in order, at most 1 + log2
-//! n registrations remain.
+//! The new registration starts with the requested pages. It is extended by each kept registration that has the same
+//! rights and overlaps or adjoins it, if the rest of the merged registration is at least as large as the added one.
+//! This is repeated with the larger registration until nothing more can be added. So each page that a merge registers
+//! again is then in a registration of at least twice the size. If n pages are requested one by one, the total size of
+//! all registrations made is at most n · (1 + log2 n) pages, and not n²/2. If they are requested in order, at most 1 +
+//! log2 n registrations remain.
 //!
-//! No byte is registered that no look-up has requested. Shared files are not merged: they are watched one at a time.
+//! Only bytes that look-ups have requested are registered. Registrations of shared files are not merged, because they
+//! are watched one at a time.
 
 use super::entries::Entries;
 use super::entry::Entry;
@@ -15,10 +16,10 @@ use super::table::Table;
 use crate::access::Access;
 use crate::range::Range;
 
-/// The maximum size in bytes of a merged registration: some devices refuse more.
+/// The maximum size in bytes of a merged registration, because some devices reject larger ones.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The maximum number of passes in which a merge grows.
+/// The maximum number of passes that extend a merged registration.
 const PASSES: usize = 32;
 
 impl<P> Table<P> {
@@ -44,7 +45,7 @@ impl<P> Table<P> {
         wide
     }
 
-    /// Takes out the entries that `winner` replaces. Uses of them that are under way keep them pinned, as always.
+    /// Removes the entries that `winner` replaces. As always, uses that are under way keep them pinned.
     pub(super) fn absorb(&mut self, winner: u32, entries: &Entries) {
         let Some(range) = entries.get(winner).map(Entry::range) else { return };
         let Some(access) = entries.get(winner).map(Entry::rights) else { return };

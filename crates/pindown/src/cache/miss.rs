@@ -1,4 +1,4 @@
-//! Misses: a registration that a hit did not find is found behind the lock, or made.
+//! Misses: a registration that a hit did not find is found under the lock, or made.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::registrar::{Pinned, Registrar};
 impl<R: Registrar> Shared<R> {
     /// Finds or makes a registration that a hit did not find. The caller's announcement must have ended: otherwise this
     /// function could wait for registrations that wait for the caller's own use to end. If a kept registration is
-    /// returned, the caller is announced again, under the lock that is needed to take entries out.
+    /// returned, the caller is announced again, under the lock that is needed to remove entries.
     #[cold]
     pub(super) fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
         if self.journal.forked() {
@@ -46,8 +46,8 @@ impl<R: Registrar> Shared<R> {
             };
             let tight = table.is_tight(wide.len());
             table.sweep(&self.epoch, &self.entries, tight, &mut out);
-            // A change that is reported from here on prevents the registration from being kept. A change that began
-            // before and is not reported yet marks the page as busy.
+            // A change that is reported from now on prevents the registration from being kept. A change that began
+            // before and is not reported yet marks the report page as busy.
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
@@ -140,8 +140,8 @@ impl<R: Registrar> Shared<R> {
         Found::Single(table.single(pinned.pin, reason), keys)
     }
 
-    /// Begins a use of a kept entry, and makes the entry findable by this page. Called under the table's lock.
-    /// Registrations that are released meanwhile are added to `out`.
+    /// Begins a use of a kept entry, and makes a copy of the entry for this page. Called under the table's lock.
+    /// Registrations that this call releases are added to `out`.
     fn found(
         &self,
         table: &mut Table<R::Pin>,
@@ -179,7 +179,7 @@ impl<R: Registrar> Shared<R> {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// Processes all reported changes, if the monitor finishes its report within some microseconds. Returns whether it
+    /// Processes all reported changes, if the monitor finishes its report within a few microseconds. Returns whether it
     /// did.
     #[inline]
     pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
@@ -215,7 +215,7 @@ impl<R: Registrar> Shared<R> {
             let mut out = Vec::new();
             let waiting = {
                 let mut table = self.table();
-                // First unpin the registrations that have left the cache already.
+                // First unpin the registrations that were already removed from the cache.
                 table.sweep(&self.epoch, &self.entries, true, &mut out);
                 if out.is_empty() {
                     // Drop an eighth at a time: one registration may not be enough, and dropping all would empty the
@@ -240,12 +240,12 @@ impl<R: Registrar> Shared<R> {
     }
 }
 
-/// A registration that has begun. Dropping it ends the registration without a result, in case the registrar or an
-/// application's monitor callback panics.
+/// A registration in progress. Dropping it ends the registration without a result, if the registrar or an application's
+/// monitor callback panics.
 pub(super) struct Unfinished<'a, R: Registrar> {
     pub(super) shared: &'a Shared<R>,
     pub(super) ticket: u64,
-    /// Whether a registration that ends in this way counts as a failed look-up.
+    /// Whether dropping this value counts as a failed look-up.
     pub(super) is_look_up: bool,
     pub(super) watched: Option<Watched>,
 }
@@ -270,13 +270,14 @@ impl<R: Registrar> Drop for Unfinished<'_, R> {
     }
 }
 
-/// How often the journal of a monitor in the middle of a report is read, before a registration is made for one use.
+/// The number of times that the journal is read during a monitor's report, before a registration is made for one use.
 const SETTLING: u32 = 400;
 
-/// How often the cache checks at a limit whether uses have ended, before it returns the limit's error to the caller.
+/// The number of times that the cache checks at a limit whether uses have ended, before it returns the limit's error to
+/// the caller.
 const PATIENCE: u32 = 100;
 
-/// Returns whether the error reports a limit that dropping idle registrations may help against.
+/// Returns whether the error reports a limit at which dropping idle registrations may help.
 fn is_a_limit(error: &io::Error) -> bool {
     let limits = [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::EDQUOT];
     error.raw_os_error().is_some_and(|code| limits.contains(&code)) || error.kind() == io::ErrorKind::OutOfMemory

@@ -5,10 +5,10 @@
 //! no lock, uses no shared counter, and stores nothing to memory that other threads read or write. All other operations
 //! take the table's lock for bookkeeping, and no lock for pinning and unpinning.
 //!
-//! A *miss* makes the monitor watch the pages, then pins them, then keeps the registration. If a change was reported
-//! meanwhile, the registration serves only this use. Memory that cannot be watched, or that does not fit into the
-//! cache, is also registered for one use. So a registration that is found always covers the memory which is at its
-//! addresses now.
+//! A *miss* makes the monitor watch the pages, then pins them, then keeps the registration. If a change was reported in
+//! the meantime, the registration serves only this use. Memory that cannot be watched, or that exceeds the limits of
+//! the cache, is also registered for one use. So a registration that is found always covers the memory that is mapped
+//! at its addresses now.
 
 mod barrier;
 mod builder;
@@ -71,7 +71,7 @@ pub enum LookupError {
     #[error(transparent)]
     Range(#[from] RangeError),
     /// This process is a fork of the one that opened the cache. The registrations belong to the parent, and a lock may
-    /// be held by a thread that does not exist here.
+    /// be held by a thread that does not exist in this process.
     #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
     Forked,
     /// The registrar could not pin the range, even after idle registrations were dropped.
@@ -102,7 +102,7 @@ struct Shared<R: Registrar> {
     front: Front,
     journal: Journal,
     epoch: AtomicU64,
-    /// The clock by which entries age.
+    /// The clock for the ages of entries.
     clock: Clock,
     table: Aligned<Mutex<Table<R::Pin>>>,
     monitor: Box<dyn Monitor>,
@@ -138,7 +138,7 @@ impl<R: Registrar> Cache<R> {
         Lane::new(Arc::clone(&self.0))
     }
 
-    /// Returns counts of what the cache has done.
+    /// Returns the statistics of the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.0.journal.forked() {
@@ -146,7 +146,7 @@ impl<R: Registrar> Cache<R> {
         }
         let table = self.0.table();
         let mut stats = table.stats;
-        // A look-up announces itself once, and once more if it uses a registration found behind the lock.
+        // A look-up announces itself once, and once more if it uses a registration found under the lock.
         let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
@@ -160,7 +160,7 @@ impl<R: Registrar> Cache<R> {
         self.0.monitor.name()
     }
 
-    /// Returns the name of the monitor and the reasons why no better one is used, a line each.
+    /// Returns the name of the monitor and the reasons why no better one is used, one line each.
     #[must_use]
     pub fn explanation(&self) -> String {
         let worse = self.0.unavailable.iter().map(|why| format!("\n{why}"));
@@ -182,8 +182,8 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Processes the changes that the monitor has reported, and unpins registrations that are no longer used. Misses do
-    /// this too. A program that has stopped using the cache calls this function to release the memory.
+    /// Processes the changes that the monitor has reported, and unpins registrations that are no longer used. Misses
+    /// also do this. A program that has stopped using the cache calls this function to release the memory.
     pub fn sweep(&self) {
         self.0.sweep();
     }
@@ -207,7 +207,7 @@ impl<R: Registrar> Shared<R> {
         self.table.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether no pages were taken from the file that the entry's pages belong to.
+    /// Returns whether no pages were removed from the file that the entry's pages belong to.
     #[inline(always)]
     fn same_inode(&self, number: u32) -> bool {
         self.entries.inode(number).is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
@@ -234,7 +234,7 @@ impl<R: Registrar> Shared<R> {
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let home = self.entries.home(range.start());
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        // If the first place is free, the look-up continues behind the lock, where a copy is put there. So a miss reads
+        // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss reads
         // only one place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
@@ -246,7 +246,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Returns whether the process still has the rights that the entry was made with. Used with monitors that do not
-    /// report the loss of a right.
+    /// report the removal of a right.
     fn allowed(&self, entry: &Entry) -> bool {
         !self.monitor.checks_rights() || self.monitor.allowed(entry.range(), entry.rights())
     }
@@ -268,7 +268,7 @@ impl<R: Registrar> Shared<R> {
         Parity::of(self.epoch.load(Ordering::Relaxed))
     }
 
-    /// Ends a use that had a registration of its own.
+    /// Ends a use that had its own registration.
     #[cold]
     fn end_single(&self, number: u32) {
         if self.journal.forked() {

@@ -1,9 +1,9 @@
 //! Loom models of hits, invalidation and repeated registration, in all interleavings.
 //!
 //! The registrar pins a number that stands for the pages at the address. A thread that changes the pages reports the
-//! change to the journal after it has removed the old pages and before it puts new ones there, as a monitor does. The
-//! models check that a look-up that begins after a change was reported never returns the old pages, that the keys it
-//! returns belong to one registration, and that pages are unpinned only when they have no user.
+//! change to the journal after it has removed the old pages and before it maps new ones, as a monitor does. The models
+//! check that a look-up that begins after a change was reported never returns the old pages, that the keys it returns
+//! belong to one registration, and that pages are unpinned only when they have no users.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct World {
     pins: AtomicU64,
     /// The version that each pin pinned.
     pinned: [AtomicU64; PINS],
-    /// Which pins have been undone.
+    /// Whether each pin has been unpinned.
     unpinned: [AtomicBool; PINS],
 }
 
@@ -70,7 +70,7 @@ fn page() -> Range {
 }
 
 impl World {
-    /// Puts new pages at the address and reports the change, in the order that a monitor promises.
+    /// Maps new pages at the address and reports the change, in the order that a monitor guarantees.
     fn change(&self, notifier: &Notifier) {
         let next = self.version.load(Ordering::SeqCst) + 1;
         self.version.store(next, Ordering::SeqCst);
@@ -92,7 +92,8 @@ impl World {
     }
 }
 
-/// A use is held while its registration leaves the cache. The registration is unpinned after the use ends, not before.
+/// A use is held while its registration is removed from the cache. The registration is unpinned after the use ends, not
+/// before.
 #[test]
 fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
     let mut model = loom::model::Builder::new();
@@ -121,7 +122,8 @@ fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
     });
 }
 
-/// Like the test above, but two threads hold the registration, and one of them ends its use while it is taken out.
+/// Like the test above, but two threads hold the registration, and one of them ends its use while the registration is
+/// removed.
 #[test]
 fn loom_two_holders_and_a_sweep() {
     let mut model = loom::model::Builder::new();
@@ -266,7 +268,7 @@ fn loom_a_late_reader_against_two_graces() {
     });
 }
 
-/// An entry is taken out and filled with another registration while a reader, which may announce itself at any moment,
+/// An entry is removed and filled with another registration while a reader, which may announce itself at any moment,
 /// reads it and marks it as used.
 fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, Access), allowed: &'static [u64]) {
     let mut model = loom::model::Builder::new();
@@ -425,7 +427,7 @@ fn loom_two_ranges_and_a_change() {
     });
 }
 
-/// A registration is merged with its neighbour while other threads look both up.
+/// A registration is merged with its neighbour while other threads look up both.
 #[test]
 fn loom_look_ups_against_a_merge() {
     let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! Registrations that leave the cache under its lock and are unpinned after the lock is released.
+//! Registrations that are removed from the cache under its lock, and unpinned after the lock is released.
 
 use crate::range::Range;
 

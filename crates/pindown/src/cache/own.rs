@@ -1,6 +1,6 @@
-//! Registrations that the application makes and undoes itself. The cache reports to the application when their memory
-//! changes; this is the interface of the dynamic registration paper (its section VI.A). Look-ups do not return them,
-//! and no change closes them.
+//! Registrations that the application makes and removes itself. The cache reports to the application when their memory
+//! changes; this is the interface of the dynamic registration paper (its section VI.A). Look-ups do not return these
+//! registrations, and changes do not remove them.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::monitor::Watched;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// The memory of this registration changed: it must not be used again.
@@ -27,7 +27,7 @@ pub enum Waited {
     TimedOut,
 }
 
-/// The longest sleep of a wait: a waiting thread that no ring wakes checks for changes after this time.
+/// The longest sleep of a wait: a waiting thread that is not woken checks for changes after this time.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The longest sleep of a wait while the monitor is in the middle of a report.
@@ -35,7 +35,7 @@ const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
 
 /// The result of one check for changes.
 enum Checked {
-    /// All reports are processed. Holds a registration that has changed, if there is one.
+    /// All reports are processed. Contains a registration that has changed, if there is one.
     Told(Option<Handle>),
     /// The monitor is in the middle of a report.
     Unsettled,
@@ -115,13 +115,14 @@ impl<R: Registrar> Cache<R> {
         let shared = &*self.0;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let bell = shared.monitor.bell();
-        // From here on changes ring; the first check finds what was reported before.
+        // From now on changes ring. The first check finds changes that were reported before.
         let waiting = bell.map(Waiting::on);
         loop {
             let slice = match shared.check() {
                 Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
                 Checked::Told(None) => SLICE,
-                // The monitor may be in the middle of a report, or may have exited: then no check ever settles.
+                // The monitor may be in the middle of a report. Or it may have exited, and then every check returns
+                // this.
                 Checked::Unsettled => UNSETTLED_SLICE,
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -154,7 +155,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends one wait: one that is under way, or else the next one.
+    /// Ends one wait: one that is under way, or otherwise the next one.
     pub fn interrupt(&self) {
         // The counter cannot overflow: a wait resets it to 0.
         rustix::io::write(&self.0.interrupt, &1_u64.to_ne_bytes()).ok();

@@ -1,17 +1,17 @@
-//! Counts of what a cache has done.
+//! The statistics of a cache.
 
 use crate::monitor::Refusal;
 
-/// Counts since the cache was opened, and sizes of what it holds now.
+/// Counts since the cache was opened, and the number and size of its current registrations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Look-ups that found a registration without a lock.
     pub hits: u64,
-    /// Look-ups that found a registration in the table, behind its lock: after a change, or at a new place of a
+    /// Look-ups that found a registration in the table, under its lock: after a change, or at a new address in a
     /// registered range.
     pub slow_hits: u64,
-    /// Look-ups that made a registration and kept it.
+    /// Look-ups that made a registration that was kept.
     pub misses: u64,
     /// Registrations that are kept now.
     pub entries: u64,
@@ -30,11 +30,11 @@ pub struct Stats {
     pub evictions: u64,
     /// Registrations dropped because their memory changed.
     pub invalidations: u64,
-    /// Registrations dropped because a larger one took their place ([`Builder::merging`](crate::Builder::merging)).
+    /// Registrations dropped because a larger one replaced them ([`Builder::merging`](crate::Builder::merging)).
     pub merged: u64,
-    /// How often all registrations were dropped because the changed addresses were unknown.
+    /// The number of times that all registrations were dropped because the changed addresses were unknown.
     pub flushes: u64,
-    /// Registrations made by [`Cache::register`](crate::Cache::register) that the application has not undone.
+    /// Registrations made by [`Cache::register`](crate::Cache::register) that the application has not deregistered.
     pub own: u64,
 }
 

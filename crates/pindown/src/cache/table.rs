@@ -1,7 +1,7 @@
-//! The state behind a cache's lock: the ordered table of registrations, the order of eviction, and the registrations
-//! that wait to be unpinned.
+//! The state that a cache's lock protects: the ordered table of registrations, the order of eviction, and the
+//! registrations that wait to be unpinned.
 //!
-//! Pins are passed in and out by value; pinning and unpinning happen outside, where no lock is held.
+//! Pins are passed in and out by value. Pinning and unpinning are done by the callers, without the lock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,9 +26,9 @@ use crate::sync::AtomicU64;
 #[derive(Debug)]
 enum Slot<P> {
     Free,
-    /// In the tree; hits find it while its entry is live.
+    /// The registration is in the tree, and hits find it while its entry is live.
     Kept(P),
-    /// Taken out; unpinned when its last use has ended.
+    /// The registration was removed, and is unpinned when its last use has ended.
     Retired(P),
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Limits {
     pub(super) bytes: u64,
 }
 
-/// The table. The fields that every miss reads come first, in few cache lines: a device driver that has just registered
-/// memory has evicted the processor's nearest cache.
+/// The table. The fields that every miss reads come first, in few cache lines, because a device driver that has just
+/// registered memory has evicted the processor's first-level cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table<P> {
@@ -57,12 +57,12 @@ pub(super) struct Table<P> {
     aging: u32,
     next_ticket: u64,
     held_bytes: u64,
-    /// Invalid entries that are still in the tree: the next sweep takes them out.
+    /// Invalid entries that are still in the tree. The next sweep removes them.
     dead: Vec<u32>,
     tree: Tree,
     pending: Vec<Pending>,
-    /// The entries by the time of their last use, as known when each was last checked, the oldest first. Entries that
-    /// were taken out are skipped when they are reached.
+    /// The entries by the time of their last use, as known when each was last checked, the oldest first. Removed
+    /// entries are skipped when they are reached.
     ages: BinaryHeap<Reverse<(u64, u32)>>,
     slots: Vec<Slot<P>>,
     free: Vec<u32>,
@@ -103,7 +103,7 @@ impl<P> Table<P> {
         journal.drain(|change| self.invalidate(change, entries))
     }
 
-    /// Makes every registration that overlaps the change unusable. Allocates nothing: room for dead entries was
+    /// Invalidates every registration that overlaps the change. Allocates no memory: space for dead entries was
     /// reserved when they were kept.
     fn invalidate(&mut self, change: Change, entries: &Entries) {
         let range = match change {
@@ -118,7 +118,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Kills the entries that overlap the range.
+    /// Invalidates the entries that overlap the range.
     fn kill(&mut self, range: Range, entries: &Entries) {
         let Self { tree, dead, stats, .. } = self;
         tree.overlapping(range, &mut |number| {
@@ -143,7 +143,7 @@ impl<P> Table<P> {
         });
     }
 
-    /// Kills an entry that is replaced by another.
+    /// Invalidates an entry that is replaced by another.
     pub(super) fn replace(&mut self, number: u32, entries: &Entries) {
         if entries.kill(number) {
             self.dead.push(number);
@@ -151,7 +151,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Kills an entry that must not be used again.
+    /// Invalidates an entry that must not be used again.
     pub(super) fn invalidate_one(&mut self, number: u32, entries: &Entries) {
         if entries.kill(number) {
             self.dead.push(number);
@@ -180,7 +180,7 @@ impl<P> Table<P> {
         ticket
     }
 
-    /// Ends a registration that has begun. Returns whether no reported change overlapped it meanwhile.
+    /// Ends a registration that has begun. Returns whether no reported change overlapped it in the meantime.
     pub(super) fn end(&mut self, ticket: u64) -> bool {
         let place = self.pending.iter().position(|pending| pending.ticket == ticket);
         place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
@@ -197,7 +197,7 @@ impl<P> Table<P> {
         if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
         } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
-            // An entry has no bits for such an end; the kernel maps nothing there.
+            // An entry cannot represent such an end, and the kernel maps nothing there.
             Err(Refusal::TooLarge)
         } else {
             Ok(())
@@ -231,8 +231,8 @@ impl<P> Table<P> {
         Ok(number)
     }
 
-    /// The time by which entries age: the number of registrations kept so far. In large caches it advances only once in
-    /// several registrations, so that filling the cache takes about a thousand ticks.
+    /// The time for the ages of entries: the number of registrations kept so far. In large caches it advances only once
+    /// in several registrations, so that the time advances by about a thousand while the cache is filled.
     pub(super) fn time(&self) -> u64 {
         self.stats.misses >> self.aging
     }
@@ -243,7 +243,7 @@ impl<P> Table<P> {
         self.singles.insert(pin) as u32
     }
 
-    /// Ends a registration for one use. Returns the pin to be undone.
+    /// Ends a registration for one use. Returns the pin to be unpinned.
     pub(super) fn single_ended(&mut self, number: u32) -> Option<P> {
         self.singles.try_remove(number as usize)
     }
@@ -259,7 +259,7 @@ impl<P> Table<P> {
         })
     }
 
-    /// Takes dead entries out of the tree. If the waiting registrations have reached the limits of a batch, or if
+    /// Removes dead entries from the tree. If the waiting registrations have reached the limits of a batch, or if
     /// `urgent`, also checks whether their uses have ended. Registrations to be unpinned are added to `out`.
     #[inline]
     pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
@@ -300,9 +300,9 @@ impl<P> Table<P> {
         self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
-    /// Makes entry `number` findable by this page, and returns the place of its copy, if there is room. Copies of other
-    /// entries that serve less are dropped, and freed at once if no use of them is under way. A program that registers
-    /// longer and longer ranges from one address mostly looks up the last one.
+    /// Makes a copy of entry `number` for this page, and returns the place of the copy, if there is room. Copies of
+    /// other entries that serve only a part of its look-ups are dropped, and freed at once if no use of them is under
+    /// way: a program that registers longer and longer ranges from one address mostly looks up the last one.
     pub(super) fn copy(
         &mut self,
         number: u32,
@@ -349,7 +349,7 @@ impl<P> Table<P> {
         (self.stats.retired - self.held.len() as u64, self.stats.retired_bytes - self.held_bytes)
     }
 
-    /// Takes a killed entry out of the tree. It then waits until its uses have ended.
+    /// Removes an invalidated entry from the tree. The entry then waits until its uses have ended.
     fn take_out(&mut self, number: u32, entries: &Entries) {
         self.tree.remove(number);
         let slot = std::mem::replace(&mut self.slots[number as usize], Slot::Free);
@@ -364,17 +364,17 @@ impl<P> Table<P> {
         self.grace.retire(number);
     }
 
-    /// Returns whether one more registration of so many bytes would exceed the limits. Registrations that wait to be
-    /// unpinned count too, since the limits apply to pinned memory.
+    /// Returns whether one more registration of `bytes` bytes would exceed the limits. Registrations that wait to be
+    /// unpinned also count, because the limits apply to pinned memory.
     pub(super) fn is_tight(&self, bytes: u64) -> bool {
         let held = self.stats.bytes + self.stats.retired_bytes;
         self.stats.entries + self.stats.retired >= u64::from(self.limits.count)
             || held.saturating_add(bytes) > self.limits.bytes
     }
 
-    /// Drops the least recently used entries until one more registration of so many bytes fits beside the kept and the
-    /// held ones. Drops some more than needed, so that the next misses find room. Returns whether the registration fits
-    /// then.
+    /// Drops the least recently used entries until one more registration of `bytes` bytes fits in addition to the kept
+    /// and the held ones. Drops a few more than needed, so that the next misses find room. Returns whether the
+    /// registration then fits.
     pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) -> bool {
         if self.is_tight(bytes) {
             let (spare, spare_bytes) = (u64::from(self.limits.count) / 16, self.limits.bytes / 16);
@@ -383,7 +383,7 @@ impl<P> Table<P> {
         self.fits(bytes)
     }
 
-    /// Returns whether one more registration of so many bytes fits beside the kept and the held ones.
+    /// Returns whether one more registration of `bytes` bytes fits in addition to the kept and the held ones.
     pub(super) fn fits(&self, bytes: u64) -> bool {
         self.has_room(1, bytes)
     }
@@ -413,7 +413,7 @@ impl<P> Table<P> {
                 held.push(Reverse((self.time(), number)));
                 continue;
             }
-            // The entry was used since: it is younger than recorded.
+            // The entry was used since it was recorded, so it is younger.
             let touched = entries.touched(number, self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
@@ -435,12 +435,12 @@ impl<P> Table<P> {
         self.ages = ages.into();
     }
 
-    /// Takes all entries out.
+    /// Removes all entries.
     pub(super) fn clear(&mut self, entries: &Entries) {
         self.kill(Range::ALL, entries);
     }
 
-    /// Returns all registrations that are still pinned. Called when there is no user left.
+    /// Returns all registrations that are still pinned. Called when there are no more users.
     pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
         let out = |number: u32, pin| Out {
             pin,

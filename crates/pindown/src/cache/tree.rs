@@ -60,8 +60,8 @@ impl Tree {
         (self.node(node).range.start(), node)
     }
 
-    /// Adds node `number`, which is not in the tree. Descends once and reads no node off its path, since a miss waits
-    /// for each load.
+    /// Adds node `number`, which is not in the tree. Descends once and reads only nodes on its path, because a miss
+    /// waits for each load.
     pub(super) fn insert(&mut self, number: u32, range: Range) {
         self.reserve(number as usize + 1);
         let key = (range.start(), number);

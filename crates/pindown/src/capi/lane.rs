@@ -26,7 +26,7 @@ pub struct UseOfLane {
 #[derive(Debug)]
 pub struct OpenLane {
     lane: Lane<Callbacks>,
-    /// The upper bits of the lane's tickets, never 0: a use of another lane is not ended here.
+    /// The upper bits of the lane's tickets, never 0, by which a use of another lane is detected.
     name: u64,
     _open: Arc<()>,
 }
@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     0
 }
 
-/// Holds a use for an operation that may last: the use then delays only the unpinning of its own registration.
+/// Holds a use for an operation that may take long: the use then delays only the unpinning of its own registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller meets the same requirements.

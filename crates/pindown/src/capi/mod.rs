@@ -1,5 +1,5 @@
-//! libpindown.so: the cache for C programs. `include/pindown.h` documents what every call does and requires; this
-//! module only converts arguments and results.
+//! libpindown.so: the cache for C programs. `include/pindown.h` documents every call and its requirements; this module
+//! only converts arguments and results.
 //!
 //! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the fast path
 //! * `handles`: registrations that the application makes itself · `sealed`: memory that cannot change · `stats` ·
@@ -47,7 +47,7 @@ use crate::monitor::imported::Notifier;
 #[derive(Debug)]
 pub struct OpenCache {
     cache: Cache<Callbacks>,
-    /// A reference that every open lane holds too.
+    /// A reference that every open lane also holds.
     lanes: Arc<()>,
     notifier: Option<Notifier>,
     /// A value that is kept as long as the cache.

@@ -44,7 +44,7 @@ pub(super) const MERGE: u32 = 1 << 3;
 /// All known flags.
 const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS | MERGE;
 
-/// Longer than any version of the structure. Larger sizes are rejected.
+/// A size greater than that of any version of the structure. Larger sizes are rejected.
 const LONGEST: usize = 4096;
 
 impl Attr {
@@ -79,8 +79,9 @@ impl Attr {
         }
         let known = size.min(size_of::<Self>());
         let mut read = Self::UNSET;
-        // SAFETY: the caller has so many bytes and so does `read`. Any bytes are valid values of the fields, which are
-        // copied whole: each version ends at a multiple of 8, and so does each pair of fields.
+        // SAFETY: the caller's structure and `read` have at least this number of bytes. Any bytes are valid values of
+        // the fields, which are copied completely: each version ends at a multiple of 8, and so does each pair of
+        // fields.
         unsafe { std::ptr::copy_nonoverlapping(attr.cast::<u8>(), (&raw mut read).cast::<u8>(), known) };
         for at in known..size {
             // SAFETY: within the caller's bytes.
@@ -221,7 +222,7 @@ pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut
     unsafe { open_by(attr, cache, choose) }
 }
 
-/// Closes a cache; nothing remains pinned.
+/// Closes a cache and unpins its registrations.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
     // SAFETY: the caller meets the same requirements.
@@ -249,7 +250,7 @@ pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *con
     }
 }
 
-/// Returns the reason why that monitor was chosen; null if there is no cache.
+/// Returns the reason why that monitor was selected; null if there is no cache.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> *const c_char {
     // SAFETY: the caller meets the same requirements.

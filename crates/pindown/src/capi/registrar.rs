@@ -80,7 +80,7 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// Uses this callback with this first argument. Without a callback the application answers for all memory.
+    /// Uses this callback with this first argument. Without a callback the application reports changes of all memory.
     #[must_use]
     pub fn new(answers: Option<Answers>, context: Opaque) -> Self {
         Self { answers, context }

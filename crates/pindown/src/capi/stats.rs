@@ -1,4 +1,4 @@
-//! Counts of what a cache has done, for C.
+//! The statistics of a cache, for C.
 
 use std::ffi::c_int;
 
@@ -61,7 +61,7 @@ impl Counts {
     }
 }
 
-/// Longer than any version of the structure. Larger sizes are rejected.
+/// A size greater than that of any version of the structure. Larger sizes are rejected.
 const LONGEST: usize = 4096;
 
 /// Fills in the counts for which the caller's structure has fields.
@@ -77,7 +77,8 @@ pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stat
         }
         let counts = Counts::of(own.cache.stats(), size);
         let known = size.min(size_of::<Counts>());
-        // SAFETY: the caller has so many bytes, and so do the counts; both are words without padding.
+        // SAFETY: the caller's structure and the counts have at least this number of bytes; both are words without
+        // padding.
         unsafe { std::ptr::copy_nonoverlapping((&raw const counts).cast::<u8>(), stats.cast::<u8>(), known) };
         let rest = stats.cast::<u8>().wrapping_add(known);
         // SAFETY: these bytes belong to the caller; counts that this version does not have are 0.

@@ -22,7 +22,7 @@ type Structure = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! structure {
     ($c:literal, $rust:ident: $($field:ident),+ $(,)?) => {{
-        /// Names all fields, or this does not compile.
+        /// Does not compile unless all fields are named.
         fn _complete(value: $rust) {
             let $rust { $($field: _),+ } = value;
         }

@@ -41,7 +41,7 @@ pub(crate) enum Asked {
 
 /// Queries whether a change is under way that has not been read. The kernel counts a change before the mapping is
 /// removed, and until the change is read it fails every write-protection request with EAGAIN. Otherwise it fails a
-/// request for an empty range with EINVAL. Allocates nothing.
+/// request for an empty range with EINVAL. Allocates no memory.
 #[inline]
 pub(crate) fn ask(uffd: BorrowedFd<'_>) -> Asked {
     let argument = UffdioWriteprotect::default();

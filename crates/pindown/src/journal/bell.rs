@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::EventfdFlags;
 
-/// The bell of a monitor, as seen by waiting threads. [`Waiting`] calls these functions in order.
+/// The interface of a monitor's bell for waiting threads. [`Waiting`] calls these functions in order.
 pub(crate) trait Bell: fmt::Debug + Send + Sync {
     /// Registers a waiting thread. Either the thread then finds an earlier change in the journal, or the thread that
     /// reports the change finds a waiting thread and rings.
@@ -70,7 +70,7 @@ impl EventBell {
         Ok(Self { waiting: AtomicU32::new(0), event })
     }
 
-    /// Wakes the waiting threads after a change was reported. Allocates nothing, and makes a system call only if a
+    /// Wakes the waiting threads after a change was reported. Allocates no memory, and makes a system call only if a
     /// thread waits.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);

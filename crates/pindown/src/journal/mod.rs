@@ -2,12 +2,12 @@
 //!
 //! *A cached registration may be used if no change was reported since the cache last processed the journal.* The
 //! cache's position in the journal, `seen`, is one word. It is stored (Release) only after everything that was reported
-//! before it has been removed from the cache. A hit loads `seen` first (Acquire), then looks its entry up, then
-//! compares the journal's head with it. If both are equal, the hit has seen every removal that the journal requested up
-//! to that moment.
+//! before it has been removed from the cache. A hit loads `seen` first (Acquire), then looks up its entry, and then
+//! compares the journal's head with `seen`. If both are equal, the hit has read the effects of every removal that the
+//! journal requested up to that moment.
 //!
-//! `seen` lies in memory that the kernel wipes in a forked child. There the comparison always fails, so the child uses
-//! no registration of its parent.
+//! `seen` is in memory that the kernel wipes in a forked child. There the comparison always fails, so the child does
+//! not use its parent's registrations.
 
 #[cfg(not(loom))]
 pub(crate) mod asked;
@@ -40,11 +40,11 @@ pub(crate) struct Journal {
     /// Whether the monitor marks the page before it has read which addresses changed: while the page is marked, the
     /// reports are not complete.
     waits: bool,
-    /// A userfaultfd that hits query first.
+    /// The userfaultfd that hits must query first, if there is one.
     asked: Option<BorrowedFd<'static>>,
-    /// The number of records processed, plus one; 0 in a forked child.
+    /// The number of processed records, plus one; 0 in a forked child.
     seen: Wiped,
-    /// The word of `seen`; or, if a hit has to make a system call first, a word that is always 0.
+    /// The word of `seen`. If hits must make a system call first, a word that is always 0.
     glance: &'static AtomicU64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Journal {
 pub(crate) enum Drained {
     /// All reported changes are processed.
     Settled,
-    /// The monitor is in the middle of a report: process the journal again later.
+    /// The monitor is in the middle of a report. The caller must process the journal again later.
     Unsettled,
 }
 
@@ -61,7 +61,7 @@ impl Journal {
     /// Creates a cache's view of a page.
     ///
     /// # Errors
-    /// The kernel has no memory left for the word.
+    /// The kernel cannot allocate memory for the word.
     pub(crate) fn new(
         page: Option<&'static Page>,
         waits: bool,
@@ -79,8 +79,8 @@ impl Journal {
     }
 
     /// Returns the cache's position, to be read before a look-up. Returns 0, which is not a position, if
-    /// [`Self::seen_aside`] must be called. Under monitors that need a system call, the cost of a function call is
-    /// small beside it; under all others, hits need no branch.
+    /// [`Self::seen_aside`] must be called. With monitors that need a system call, the cost of a function call is small
+    /// in comparison. With all others, hits need no branch.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
         self.glance.load(Ordering::Acquire)
@@ -125,15 +125,15 @@ impl Journal {
         self.page.head.load(Ordering::Acquire).wrapping_add(1) == seen
     }
 
-    /// Returns how often pages were taken from the file watched at `slot`.
+    /// Returns the number of times that pages were removed from the file watched at `slot`.
     #[inline]
     pub(crate) fn inode(&self, slot: u32) -> u64 {
         self.page.inodes.get(slot as usize).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
     /// Returns whether a change is under way that was reported when it began and may not be reported again, or whether
-    /// the reports have ended. A monitor that marks the page first reports the change afterwards, so its mark does not
-    /// count here.
+    /// the reports have ended. A monitor that marks the page first reports the change afterwards, so its mark is
+    /// ignored here.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         (!self.waits && self.marked()) || self.page.has_ended()
@@ -151,8 +151,8 @@ impl Journal {
         if !self.told {
             return Drained::Settled;
         }
-        // While a change has not been read, the thread that makes it waits; but the change may already be over for
-        // other threads, which may map the addresses anew.
+        // While a change has not been read, the thread that makes it waits. But for other threads the change may
+        // already be over, and they may map the addresses again.
         let changing = self.changing();
         // A monitor that has ended reports "everything" last.
         let ended = self.page.has_ended();
@@ -161,7 +161,7 @@ impl Journal {
         }
         let seen = self.seen.load(Ordering::Relaxed) - 1;
         let head = self.page.head.load(Ordering::Acquire);
-        // Loaded after the head, so a mark that was set before a counted record is seen until the monitor clears it.
+        // Loaded after the head, so a mark that was set before a counted record is visible until the monitor clears it.
         if self.waits && self.marked() && !ended {
             return Drained::Unsettled;
         }
@@ -171,7 +171,7 @@ impl Journal {
         Drained::Settled
     }
 
-    /// Separate from [`Self::drain`], since most often no change was reported.
+    /// Separate from [`Self::drain`], because usually no change was reported.
     #[cold]
     #[inline(never)]
     fn take_in(&self, seen: u64, head: u64, mut apply: impl FnMut(Change)) {

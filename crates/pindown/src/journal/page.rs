@@ -1,8 +1,8 @@
 //! The page in which a monitor reports changes: a ring of ranges, and counters of watched files.
 //!
-//! One monitor writes the page (the kernel's programs, or a thread), and every cache of the process reads it. A record
-//! is valid when its number and its check agree. Readers never wait for a writer: they treat a record that they cannot
-//! read as a change of everything. The layout is shared with the kernel's programs (bpf/page.h).
+//! One monitor writes the page (the kernel programs, or a thread), and every cache of the process reads it. A record is
+//! valid if its number and its check agree. Readers never wait for a writer: they treat a record that they cannot read
+//! as a change of everything. The layout is shared with the kernel programs (bpf/page.h).
 
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -19,7 +19,7 @@ pub(crate) const INODES: usize = 64;
 #[cfg(loom)]
 pub(crate) const INODES: usize = 1;
 
-/// How often a reader loads a record that is being written.
+/// The number of times that a reader loads a record that is being written.
 #[cfg(not(loom))]
 const LOOKS: u32 = 1000;
 #[cfg(loom)]
@@ -29,7 +29,7 @@ const LOOKS: u32 = 0;
 /// record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
-/// The bit of [`Page::busy`] that stays set once nothing is reported any more.
+/// The bit of [`Page::busy`] that is set permanently when reports have ended.
 pub(crate) const ENDED: u64 = 1 << 62;
 
 /// The addresses whose pages changed.
@@ -45,7 +45,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 #[repr(C)]
 struct Record {
-    /// The record's number plus one; 0 while it is written.
+    /// The record's number plus one; 0 while the record is being written.
     number: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
@@ -60,7 +60,7 @@ pub(crate) struct Page {
     /// The number of records that were written or are being written.
     pub(crate) head: AtomicU64,
     unused: [u64; 7],
-    /// Not 0 while a change is under way that may not have been reported yet: no registration may be inserted.
+    /// Not 0 while a change is under way that may not have been reported yet. Then no registration may be inserted.
     pub(crate) busy: AtomicU64,
     /// Used by the kernel programs only.
     own: [u64; 2],
@@ -69,7 +69,7 @@ pub(crate) struct Page {
     /// Used by the kernel programs only.
     bell: u64,
     unused_too: [u64; 3],
-    /// For each watched file, how often pages were taken from it.
+    /// For each watched file, the number of times that pages were removed from it.
     pub(crate) inodes: [AtomicU64; INODES],
     fill: [u64; FILL],
     records: [Record; RECORDS],
@@ -109,7 +109,7 @@ impl Page {
         self.layout.load(Ordering::Relaxed) == SALT
     }
 
-    /// Returns whether the reports have ended: no registration may be kept.
+    /// Returns whether the reports have ended, so that no registration may be kept.
     pub(crate) fn has_ended(&self) -> bool {
         self.busy.load(Ordering::Acquire) & ENDED != 0
     }
@@ -139,7 +139,7 @@ impl Page {
     }
 
     /// Reads record `number`. Returns [`Change::Everything`] if the record has been overwritten, or is still being
-    /// written after several loads: a writer needs a fraction of a microsecond, but may be preempted meanwhile.
+    /// written after several loads: a writer needs only a fraction of a microsecond, but may be preempted.
     pub(crate) fn read(&self, number: u64) -> Change {
         let record = &self.records[number as usize % RECORDS];
         let mut looks = 0;

@@ -1,5 +1,5 @@
-//! Values that exist once in each process. A forked child creates its own value, since its copy of the parent's may be
-//! locked by a thread that does not exist in the child.
+//! Values that exist once in each process. A forked child creates its own value, because its copy of the parent's value
+//! may be locked by a thread that does not exist in the child.
 
 #![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
 
@@ -8,14 +8,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value of this process behind a lock. A child that was forked while a thread held the lock creates its own value
-/// and never waits for that thread. The inherited value is never freed.
+/// A value of this process, protected by a lock. A child that was forked while a thread held the lock creates its own
+/// value and never waits for that thread. The inherited value is never freed.
 pub(crate) struct OfProcess<T: 'static>(AtomicPtr<Owned<T>>);
 
 struct Owned<T> {
     process: u64,
     value: Mutex<T>,
-    /// The inherited value; keeps it reachable for leak checkers.
+    /// The inherited value, which is kept reachable for leak checkers.
     _inherited: *mut Self,
 }
 
@@ -47,18 +47,18 @@ impl<T> OfProcess<T> {
                 other
             }
         };
-        // SAFETY: made by `Box::into_raw` here or in another thread, and never freed once it was stored.
+        // SAFETY: made by `Box::into_raw` here or in another thread, and never freed after it was stored.
         unsafe { &*now }
     }
 }
 
-/// Returns a number that differs from those of the processes that this one is a fork of, and of the forks of this one.
+/// Returns a number that differs from those of this process's ancestors and of its forked children.
 #[cfg(not(loom))]
 fn process() -> u64 {
-    /// The last number given by this process or by those that it is a fork of.
+    /// The last number returned in this process or its ancestors.
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let Some(word) = word() else {
-        // The kernel does not wipe memory in a child (before 4.14), or has no memory left.
+        // The kernel does not wipe memory in a child (before 4.14), or cannot allocate memory.
         return u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs()) | 1 << 63;
     };
     match word.load(Ordering::Acquire) {
@@ -77,7 +77,7 @@ fn word() -> Option<&'static AtomicU64> {
     let mut found = WORD.load(Ordering::Acquire);
     if found.is_null() {
         let fresh = std::ptr::from_ref(super::words::page().ok()?.next()?.word()).cast_mut();
-        // If two threads come here at once, one leaves its page unused.
+        // If two threads reach this point at once, the page of one of them stays unused.
         found = WORD
             .compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire)
             .map_or_else(|other| other, |_| fresh);

@@ -1,5 +1,5 @@
-//! Words that read 0 in a forked child (MADV_WIPEONFORK). With them a child detects, at no cost, that a cache belongs
-//! to its parent.
+//! Words that read 0 in a forked child (MADV_WIPEONFORK). With them, a child detects without additional cost that a
+//! cache belongs to its parent.
 
 use std::io;
 use std::ops::Deref;
@@ -8,12 +8,12 @@ use super::OfProcess;
 use super::words::{Line, page};
 use crate::sync::{AtomicU64, Ordering};
 
-/// One word, which becomes free for use again when this value is dropped.
+/// One word, which can be reused after this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Wiped(&'static Line);
 
-/// Identifies the address space that made the value. A forked child inherits the value but is another address space,
-/// even if it has the same process id. An executed program does not inherit it.
+/// Identifies the address space that made the value. A forked child inherits the value but has another address space,
+/// even if it has the same process ID. An executed program does not inherit it.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Home(Wiped);
@@ -55,7 +55,7 @@ impl Wiped {
 }
 
 impl Wiped {
-    /// Returns the word. It stays mapped, and may be given to another owner when this value is dropped.
+    /// Returns the word. It stays mapped, and may get another owner after this value is dropped.
     pub(crate) fn word(&self) -> &'static AtomicU64 {
         self.0.word()
     }

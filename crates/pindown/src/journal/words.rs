@@ -9,7 +9,7 @@ use std::io;
 
 use crate::sync::AtomicU64;
 
-/// A word with cache lines of its own.
+/// A word with its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Line(AtomicU64);
@@ -26,7 +26,7 @@ impl Line {
 pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     let len = rustix::param::page_size();
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses does not affect existing mappings.
     let page = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }?;

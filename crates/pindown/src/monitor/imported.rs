@@ -20,7 +20,8 @@ pub struct Notifier(Arc<Lent>);
 /// A callback that returns whether the application reports changes of a range.
 type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
 
-/// The caches' end of a [`Notifier`]. Each clone is for another cache; changes are reported to all of them.
+/// The monitor that belongs to a [`Notifier`]. Each clone is for one cache; changes are reported to all of these
+/// caches.
 #[derive(Clone)]
 pub struct Imported {
     page: Arc<Lent>,
@@ -38,7 +39,7 @@ impl Notifier {
     /// will be reported; a range for which it returns `false` is registered for one use.
     ///
     /// # Errors
-    /// No descriptor could be made for waiting threads.
+    /// The descriptor for waiting threads could not be made.
     pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
         let page = Arc::new(Lent::new()?);
         Ok((Self(Arc::clone(&page)), Imported { page, answers: Arc::new(answers) }))
@@ -51,7 +52,7 @@ impl Notifier {
     }
 
     /// Like [`Self::changed`], for `length` bytes from `address`, which are not validated yet. If they are not a valid
-    /// range, all memory is reported as changed, since the changed addresses are unknown.
+    /// range, all memory is reported as changed, because the changed addresses are unknown.
     ///
     /// # Errors
     /// The reason why they are not a valid range.
@@ -91,8 +92,8 @@ impl Monitor for Imported {
     }
 }
 
-/// A page that is reused when its last user is gone. Pages are never freed, so that hits can read them through a plain
-/// reference.
+/// A page that is reused after its last user is dropped. Pages are never freed, so that hits can read them through a
+/// plain reference.
 #[derive(Debug)]
 struct Lent {
     page: &'static Page,

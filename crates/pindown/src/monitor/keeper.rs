@@ -1,9 +1,9 @@
 //! Descriptors that the rest of the process cannot close.
 //!
-//! A monitor depends on descriptors: the kernel's programs stay attached while one is open, and a thread that changes
+//! A monitor depends on descriptors: the kernel programs stay attached while one is open, and a thread that changes
 //! memory waits for the thread that reads a userfaultfd. A program may close descriptors that it did not open itself
 //! (`close_range` in a daemon, or a sandbox), and the library is not notified. So the descriptors that must stay open
-//! are held by a thread with a descriptor table of its own, which contains nothing else.
+//! are held by a thread that has its own descriptor table, which contains only these.
 //!
 //! A forked child has neither this thread nor the descriptors.
 
@@ -19,10 +19,10 @@ use std::thread::JoinHandle;
 use super::thread;
 use crate::journal::Home;
 
-/// Gives the calling thread a descriptor table of its own that contains only these descriptors. Allocates nothing.
+/// Gives the calling thread its own descriptor table, which contains only these descriptors. Allocates no memory.
 ///
 /// # Errors
-/// Errors of close_range(2): it needs Linux 5.9, and a sandbox may forbid it.
+/// Errors of close_range(2): it requires Linux 5.9, and a sandbox may forbid it.
 pub(super) fn keep_only(kept: &mut [RawFd]) -> io::Result<()> {
     const UNSHARE: libc::c_uint = 2;
     kept.sort_unstable();
@@ -40,8 +40,8 @@ pub(super) fn keep_only(kept: &mut [RawFd]) -> io::Result<()> {
 }
 
 fn close(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the first call of `keep_only` gives the thread a table of its own, so owners of descriptors in the rest
-    // of the process do not lose them. The other calls follow only if it succeeded.
+    // SAFETY: the first call of `keep_only` gives the thread its own table, so descriptors in the rest of the process
+    // stay open. The other calls are made only if it succeeded.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if done == 0 { Ok(()) } else { Err(crate::calls::last("close_range")) }
 }
@@ -58,7 +58,7 @@ impl Keeper {
     /// Moves the descriptors out of this process's table. The kernel's objects stay open.
     ///
     /// # Errors
-    /// The thread cannot be started, there is no memory, or close_range(2) fails.
+    /// The thread cannot be started, there is not enough memory, or close_range(2) fails.
     pub(super) fn hold(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let home = Home::here()?;
         let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();

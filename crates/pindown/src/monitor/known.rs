@@ -1,4 +1,4 @@
-//! The mapping that a monitor has looked up last.
+//! The mapping that a monitor queried last.
 
 use crate::journal::Page;
 use crate::range::Range;
@@ -7,14 +7,14 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// A mapping that can be watched, cached until any change is reported: a mapping is replaced by another only after its
 /// removal was reported. So many registrations in one mapping need only one query of the kernel.
 ///
-/// Every miss reads the cached mapping, and only results of queries are written, so there is no lock: a version shows
-/// whether the words that were read belong together.
+/// Every miss reads the cached mapping, and only results of queries are written. So there is no lock: a version
+/// indicates whether the words that were read belong together.
 #[derive(Debug)]
 pub(crate) struct Known {
     /// Odd while a thread writes the other words.
     version: AtomicU64,
     start: AtomicU64,
-    /// 0: no mapping is cached.
+    /// 0 if no mapping is cached.
     end: AtomicU64,
     /// The page's head when the mapping was queried.
     head: AtomicU64,
@@ -41,8 +41,8 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Returns whether the range lies in the cached mapping, and this is still valid. Returns `false` while another
-    /// thread writes: that thread has just made a query, and the caller may make one too.
+    /// Returns whether the range is in the cached mapping, and this mapping is still valid. Returns `false` while
+    /// another thread writes: that thread has just made a query, and the caller may also make one.
     pub(crate) fn has(&self, range: Range, now: Since) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let [start, end, head] = [&self.start, &self.end, &self.head].map(|word| word.load(Ordering::Relaxed));
@@ -51,8 +51,8 @@ impl Known {
         is_whole && now.0 == Some(head) && start <= range.start() && range.end() <= end
     }
 
-    /// Caches the result of a query that was made after `since`: this is a mapping that can be watched. If two threads
-    /// store a result at the same time, one of the two is kept.
+    /// Caches `mapping`, a mapping that can be watched, as the result of a query that was made after `since`. If two
+    /// threads store a result at the same time, one of the two is kept.
     pub(crate) fn learn(&self, mapping: Range, since: Since) {
         let version = self.version.load(Ordering::Relaxed);
         let is_free = version.is_multiple_of(2);
@@ -60,7 +60,7 @@ impl Known {
         if !is_free || !mine() {
             return;
         }
-        // A thread that reads one of these words also sees that they are being written.
+        // A thread that reads one of these words also reads a version that indicates the write.
         fence(Ordering::Release);
         let (start, end, head) = since.0.map_or((0, 0, 0), |head| (mapping.start(), mapping.end(), head));
         for (word, value) in [(&self.start, start), (&self.end, end), (&self.head, head)] {
@@ -155,8 +155,8 @@ mod model {
             self.told.fetch_add(1, Ordering::SeqCst);
         }
 
-        /// A change under a monitor that reports it when it begins, and marks the page until it is over (the kernel's
-        /// monitor, where the kernel frees page tables early).
+        /// A change under a monitor that reports it when it begins, and marks the page until it is over (the kernel
+        /// monitor, on kernels that free page tables early).
         fn tell_and_change(&self) {
             self.page.busy.store(1, Ordering::Release);
             self.page.emit(Change::Of(mapping(1)));
@@ -164,7 +164,7 @@ mod model {
             self.page.busy.store(0, Ordering::Release);
         }
 
-        /// Looks the mapping up as a miss does. Returns the cached mapping, if there is one.
+        /// Looks up the mapping as a miss does. Returns the cached mapping, if there is one.
         fn look(&self) -> Option<u64> {
             let now = (self.unread.load(Ordering::SeqCst) == 0).then(|| Since::now(self.page));
             let known = now.and_then(|now| (1..=3).rev().find(|number| self.known.has(mapping(*number), now)));
@@ -227,7 +227,7 @@ mod model {
                 let world = Arc::clone(&world);
                 move || world.change_and_mark_first()
             });
-            // Stands for another thread that has seen the new mapping, which it may have mapped there itself.
+            // This stands for another thread that has detected the new mapping, which it may have mapped there itself.
             let there = world.mapping.load(Ordering::SeqCst);
             assert!(world.look().is_none_or(|known| known >= there), "it was another already");
             assert!(world.look().is_none_or(|known| known >= there), "and what was learnt meanwhile is of it");

@@ -1,10 +1,10 @@
 //! Monitors, which report that memory changed under a registration.
 //!
-//! | monitor | what it can watch | a hit costs |
+//! | monitor | what it can watch | cost of a hit |
 //! |---|---|---|
-//! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; root, or its helper | a comparison |
+//! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; requires root, or its helper | a comparison |
 //! | [`userfaultfd`] | sealed memory, and private anonymous memory if the program makes a promise | a system call |
-//! | [`imported`] | the memory that the application answers for | a comparison |
+//! | [`imported`] | the memory whose changes the application reports | a comparison |
 //! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
 
@@ -35,8 +35,9 @@ use crate::range::Range;
 #[non_exhaustive]
 pub enum Choice {
     /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (if a promise lets it keep more than sealed memory) and
-    /// [`Choice::Sealed`] that is available, else [`Choice::None`]. [`Cache::explanation`](crate::Cache::explanation)
-    /// returns which one was chosen, and why no better one.
+    /// [`Choice::Sealed`] that is available, otherwise [`Choice::None`].
+    /// [`Cache::explanation`](crate::Cache::explanation) returns the selected one, and the reasons why better ones are
+    /// not available.
     #[cfg(not(loom))]
     Best(userfaultfd::Settings),
     /// Programs in the kernel: see [`bpf`].
@@ -45,10 +46,10 @@ pub enum Choice {
     /// userfaultfd(2), which needs no privileges.
     #[cfg(not(loom))]
     Userfaultfd(userfaultfd::Settings),
-    /// Only sealed memory is kept, which needs no watching.
+    /// Only sealed memory is kept, which need not be watched.
     #[cfg(not(loom))]
     Sealed,
-    /// Registrations are not kept: each is made for one use and undone after it.
+    /// Registrations are not kept: each is made for one use and removed after it.
     None,
     /// The application's own monitor, made by [`imported::Notifier::new`].
     Imported(imported::Imported),
@@ -138,19 +139,18 @@ fn boxed(monitor: impl Monitor + 'static) -> Box<dyn Monitor> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The cache keeps nothing: it has no monitor, or its limits allow no registration. Or the kernel has refused
-    /// membarrier(2) since the cache was opened, and an unused lane prevents entries that were taken out from being
-    /// freed.
+    /// The cache keeps no registration: it has no monitor, or its limits allow none. Or the kernel has rejected
+    /// membarrier(2) since the cache was opened, and an unused lane prevents removed entries from being freed.
     NotCaching,
-    /// The range alone is larger than the limit of the cache's limit of bytes.
+    /// The range alone is larger than the cache's limit of bytes.
     TooLarge,
     /// The monitor cannot report all changes of this kind of memory.
     NotWatchable,
-    /// Too many registrations that were taken out are still in use, so the limit of the count leaves no room.
+    /// Too many removed registrations are still in use, so the limit of the count leaves no room.
     InUse,
     /// The memory changed, or may have changed, while it was being registered.
     Changed,
-    /// The monitor may have missed changes: the cache no longer keeps registrations.
+    /// The monitor may have missed changes, so the cache no longer keeps registrations.
     MonitorEnded,
 }
 
@@ -210,7 +210,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the userfaultfd that hits query for a change that is under way and that the page does not show yet.
+    /// Returns the userfaultfd that hits query for a change that is under way and not yet reported in the page.
     fn asked(&self) -> Option<BorrowedFd<'static>> {
         None
     }
@@ -220,8 +220,8 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns whether the process has, now and over the whole range, the rights that a registration with `_access`
-    /// needs.
+    /// Returns whether the process now has, over the whole range, the rights that a registration with `_access`
+    /// requires.
     fn allowed(&self, _range: Range, _access: Access) -> bool {
         true
     }
@@ -236,10 +236,10 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// The reason why the registration must not be kept.
     fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal>;
 
-    /// Undoes one [`Self::watch`] that returned a file with this slot.
+    /// Reverts one [`Self::watch`] that returned a file with this slot.
     fn unwatch(&self, _inode: u32) {}
 
-    /// Undoes the lock of one [`Self::watch`] of this range, if there was one. The registration made then has been
+    /// Reverts the lock of one [`Self::watch`] of this range, if there was one. The corresponding registration has been
     /// unpinned.
     fn unlock(&self, _range: Range) {}
 }

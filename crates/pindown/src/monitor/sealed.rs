@@ -1,13 +1,13 @@
 //! Memory that cannot change: it is allocated here and sealed against changes by any code in the process.
 //!
 //! The memory is a memfd that can neither shrink nor grow. It can be written only through its single mapping, which
-//! cannot be unmapped, moved, replaced or given other protection (mseal(2), kernel 6.10). The descriptor is closed. So
-//! the pages are the same for as long as the process lives, and registrations of them need no watching. The price is
-//! that the memory is never returned to the kernel: a [`Sealed`] that is dropped is reused for later ones.
+//! cannot be unmapped, moved, replaced or protected differently (mseal(2), kernel 6.10). The descriptor is closed. So
+//! the pages are the same for as long as the process lives, and registrations of them need not be watched. But the
+//! memory is never returned to the kernel: a [`Sealed`] that is dropped is reused for later ones.
 //!
-//! A forked child shares the memory with its parent. The child has a pool of its own, so neither process allocates
-//! memory of the other. But memory that the child inherits belongs to both processes, and their code has to prevent
-//! conflicting use ([`Sealed`]).
+//! A forked child shares the memory with its parent. The child has its own pool, so neither process allocates memory of
+//! the other. But memory that the child inherits belongs to both processes, and their code must prevent conflicting use
+//! ([`Sealed`]).
 
 #![expect(unsafe_code, reason = "one mapping and its seals; each block states its own reason")]
 
@@ -30,26 +30,26 @@ use crate::range::{Range, page_size};
 
 /// Sealed memory: zeroed, page-aligned, in whole pages, with one owner.
 ///
-/// The memory is shared with forked children, not copied: each process sees the writes of the other. A program that
-/// forks (which is `unsafe` in Rust; this is one of its obligations) must ensure that the child does not use the memory
-/// that it inherits. The child may drop it, which has no effect there.
+/// The memory is shared with forked children, not copied: the writes of each process are visible to the other. A
+/// program that forks (which is `unsafe` in Rust; this is one of its obligations) must ensure that the child does not
+/// use the memory that it inherits. The child may drop it, which has no effect in the child.
 pub struct Sealed {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: in this process the memory belongs to the value's owner alone, on whichever thread.
+// SAFETY: in this process the memory belongs only to the value's owner, on any thread.
 unsafe impl Send for Sealed {}
 
 // SAFETY: shared references only read it.
 unsafe impl Sync for Sealed {}
 
 impl Sealed {
-    /// Allocates at least so many bytes, rounded up to whole pages.
+    /// Allocates at least `bytes` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel cannot seal mappings (before 6.10), or an error of the system calls if memory is
-    /// short.
+    /// `Unsupported` if the kernel cannot seal mappings (before 6.10), or an error of the system calls if there is not
+    /// enough memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let len = bytes.max(1).checked_next_multiple_of(page_size() as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let start = pool().take(len)?;
@@ -73,7 +73,7 @@ impl Deref for Sealed {
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` bytes are mapped permanently and initialised. In this process only this value's owner uses
         // them. Another process has them only if one of the two is a fork of the other, and the code that forks ensures
-        // that not both use them, as the type's documentation requires.
+        // that only one of them uses them, as the type's documentation requires.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -102,7 +102,7 @@ impl fmt::Debug for Sealed {
 struct Pool {
     /// All arenas.
     arenas: Vec<Range>,
-    /// Free ranges by their start: adjoining ranges of one arena are merged.
+    /// Free ranges by their start. Adjoining ranges of one arena are merged.
     free: BTreeMap<usize, (Ptr, usize)>,
 }
 
@@ -117,7 +117,7 @@ static POOL: OfProcess<Pool> = OfProcess::new();
 
 /// Locks the pool of this process.
 fn pool() -> MutexGuard<'static, Pool> {
-    // Locking makes no system call, since each miss comes here.
+    // Locking makes no system call, because each miss locks the pool.
     POOL.lock(|| Pool { arenas: Vec::new(), free: BTreeMap::new() })
 }
 
@@ -142,7 +142,7 @@ impl Pool {
         };
         self.free.remove(&start);
         if free > len {
-            // SAFETY: the address lies in the same mapping.
+            // SAFETY: the address is in the same mapping.
             let rest = unsafe { at.0.add(len) };
             self.free.insert(start + len, (Ptr(rest), free - len));
         }
@@ -151,7 +151,7 @@ impl Pool {
 
     fn give(&mut self, at: NonNull<u8>, len: usize) {
         let start = at.addr().get();
-        // In a fork that drops inherited memory, the range is not in the pool: the parent still has it.
+        // In a forked child that drops inherited memory, the range is not in the pool, because the parent still has it.
         if !self.holds(Range::between(start as u64, (start + len) as u64).unwrap_or(Range::ALL)) {
             return;
         }
@@ -170,7 +170,7 @@ impl Pool {
         self.free.insert(start, (Ptr(at), len));
     }
 
-    /// Returns whether both addresses lie in one arena. Two arenas may adjoin, but are two mappings.
+    /// Returns whether both addresses are in one arena. Two arenas may adjoin, but are two mappings.
     fn one_arena(&self, one: usize, other: usize) -> bool {
         let inside = |arena: &&Range| arena.start() <= one as u64 && (one as u64) < arena.end();
         self.arenas.iter().find(inside).is_some_and(|arena| (other as u64) < arena.end())
@@ -193,7 +193,7 @@ fn arena(len: usize) -> io::Result<NonNull<u8>> {
     // Allocate the pages now, so that a lack of memory is not reported by SIGBUS at the first access.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64).map_err(named("fallocate"))?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address that the kernel chooses does not affect existing mappings.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }
         .map_err(named("mmap"))?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
@@ -224,7 +224,7 @@ fn mseal(start: usize, len: usize) -> io::Result<()> {
     Err(error)
 }
 
-/// The monitor that watches nothing, since the memory for which it answers cannot change.
+/// The monitor that watches nothing, because the memory that it accepts cannot change.
 #[derive(Debug)]
 pub(crate) struct SealedMonitor;
 
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(result, -1, "{what}");
             assert!(memory.iter().all(|byte| *byte == 7), "{what}");
         };
-        // SAFETY: the test expects the kernel to refuse these calls. If one succeeded, the test would fail before any
+        // SAFETY: the test expects the kernel to reject these calls. If one succeeded, the test would fail before any
         // use.
         refused("munmap", unsafe { libc::munmap(start.cast(), len) });
         // SAFETY: as above.

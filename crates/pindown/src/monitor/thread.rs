@@ -10,13 +10,14 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::calls::named;
 
-/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
+/// The size in bytes of the address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and
+/// its signal stack.
 const BYTES: usize = (2 << 20) + (64 << 10);
 
-/// Starts a thread that never runs a signal handler of the program, since every signal is blocked in it.
+/// Starts a thread that never runs a signal handler of the program, because every signal is blocked in it.
 ///
 /// # Errors
-/// The call that failed, and what to do about it.
+/// The call that failed, and a possible remedy.
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     room()?;
     let thread = Builder::new().name(name.to_owned());
@@ -26,13 +27,13 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
 
 /// Checks that the address space has room for a thread. A thread that finds room for its stack but not for its signal
 /// stack ends the process, because the standard library panics where unwinding is impossible. Mappings that other
-/// threads make meanwhile may still take the room.
+/// threads make at the same time may still take the room.
 ///
 /// # Errors
 /// The address space has no room.
 pub(in crate::monitor) fn room() -> io::Result<()> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address that the kernel chooses does not affect existing mappings.
     match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, allowed, MapFlags::PRIVATE) } {
         Ok(stack) => {
             // SAFETY: the memory was just mapped, and no other code has its address. If the call fails, the mapping

@@ -111,7 +111,7 @@ void callbacks(void)
 		CHECK(pindown_changed(caller.cache, PLACE(turn % 5), 10) == 0);
 		CHECK(pindown_sweep(caller.cache) == 0);
 	}
-	/* The registrations of the callbacks have been unpinned meanwhile. */
+	/* The registrations of the callbacks have been unpinned. */
 	CHECK(pindown_flush(caller.cache) == 0);
 	CHECK(pindown_sweep(caller.cache) == 0);
 	CHECK(device_pinned(&caller.device) == 0);
@@ -123,7 +123,7 @@ void callbacks(void)
 	CHECK(pthread_barrier_init(&caller.entered, NULL, 2) == 0);
 	CHECK(pthread_barrier_init(&caller.leave, NULL, 2) == 0);
 	caller.blocks = 1;
-	/* From here on the callbacks do not call the library, since several threads would race for the lane. */
+	/* From here on the callbacks do not call the library, because several threads would use the lane at once. */
 	caller.depth = 1;
 	CHECK(pthread_create(&thread, NULL, looks_up, &caller) == 0);
 	pthread_barrier_wait(&caller.entered);

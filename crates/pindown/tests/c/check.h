@@ -24,7 +24,7 @@ void refused_with(int code, int expected, const char *word, const char *what, co
 
 #define REFUSED(call, code, word) refused_with((call), -(code), (word), #call, __FILE__, __LINE__)
 
-/* Prints that a test was skipped, and why. */
+/* Prints that a test was skipped, with the reason. */
 void skip(const char *what, const char *why);
 
 /* A device that counts, and fails on request. */

@@ -1,7 +1,7 @@
 /* The memory that each monitor keeps, and the memory that it does not. */
 #include "check.h"
 
-/* Accepts one address only. */
+/* Accepts only one address. */
 static int answers(void *context, const void *address, size_t length, uint32_t access)
 {
 	(void)context;
@@ -36,7 +36,7 @@ void imported(void)
 	CHECK(pindown_changed_everything(cache) == 0);
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 4);
 	CHECK(stats_of(cache).invalidations == 2 && stats_of(cache).flushes == 1);
-	/* The range is invalid: something has changed, so no kept registration is used again. */
+	/* The range is invalid, so all memory counts as changed, and no kept registration is used again. */
 	REFUSED(pindown_changed(cache, PLACE(1), 0), EINVAL, "0 bytes");
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 5);
 	REFUSED(pindown_changed(cache, PLACE(1), SIZE_MAX), EINVAL, "past the end");

@@ -9,7 +9,7 @@ void own_registrations(void)
 	uint64_t handle = 99;
 	char *place = PLACE(1);
 
-	/* MON-036 to MON-038: three registrations, of which two overlap. */
+	/* MON-036 to MON-038: three registrations, two of which overlap. */
 	CHECK(pindown_register(cache, place, 2 * page(), PINDOWN_LOCAL_WRITE, &one) == 0);
 	CHECK(pindown_register(cache, place + page(), page(), PINDOWN_REMOTE_READ, &two) == 0);
 	CHECK(pindown_register(cache, place + 4 * page(), 1, 0, &three) == 0);

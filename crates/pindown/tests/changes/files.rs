@@ -9,7 +9,7 @@ use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, far_addresses, m
 fn truncation_and_hole_punching_renew_the_registration() {
     let Some(world) = World::open() else { return };
     let name = c"/pindown-changes";
-    // Any name will do for a shared memory object, including that of an object left by a killed test.
+    // Any name is suitable for a shared memory object, including that of an object of a killed test.
     let path = std::path::Path::new("/dev/shm").join(name.to_str().expect("a name").trim_start_matches('/'));
     let object = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
     let object = object.expect("a shared memory object");
@@ -100,7 +100,7 @@ fn changes_of_system_v_segments_are_noticed() {
 fn remapped_pages_of_a_file_are_noticed() {
     let Some(world) = World::open() else { return };
     let (memory, _) = Memory::shared(4);
-    // From then on the first page shows the second page of the file.
+    // From then on the second page of the file is mapped at the first page.
     let first = world.across(memory.start, PAGE, || done(libc::SYS_remap_file_pages, [memory.start, PAGE, 0, 1, 0, 0]));
     assert_eq!(first, Outcome::Renewed);
 }

@@ -1,5 +1,5 @@
-//! Makes every kind of change by system calls of this process under a cache with the kernel monitor, and checks that no
-//! transfer uses the old pages. Skipped with the reason if the programs cannot be loaded.
+//! Makes every kind of change by system calls of this process, to memory in a cache with the kernel monitor, and checks
+//! that no transfer uses the old pages. The tests are skipped, with the reason, if the programs cannot be loaded.
 
 mod files;
 mod mapped;

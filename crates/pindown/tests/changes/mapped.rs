@@ -44,8 +44,8 @@ fn munmap_of_a_part_renews_the_registration() {
 fn changes_of_neighbours_keep_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
-    // Changes a neighbour in the same mapping, then its middle, then lets it grow in place. Done twice, so that a split
-    // mapping is watched as well.
+    // Changes a neighbour in the same mapping, then its middle, then extends it in place. This is done twice, so that a
+    // split mapping is also watched.
     for _ in 0..2 {
         let outcome = world.across(memory.page(2), PAGE, || unmap(memory.page(4), PAGE));
         assert_eq!(outcome, Outcome::Kept);
@@ -61,7 +61,8 @@ fn changes_of_neighbours_keep_the_registration() {
         let grow = [memory.page(2), 2 * PAGE, 4 * PAGE, 0, 0, 0];
         assert_eq!(must(libc::SYS_mremap, grow), memory.page(2));
     });
-    // The report of mremap contains the old range, and not whether it stayed. Renewing needlessly does no harm.
+    // The report of mremap contains the old range, but not whether the memory was moved. An unnecessary new
+    // registration is correct.
     assert_ne!(grown, Outcome::Renewed);
     world.transfers(memory.page(2), 4 * PAGE, 9);
 }
@@ -74,7 +75,7 @@ fn mremap_renews_the_registration() {
     let keeping = fixed | libc::MREMAP_DONTUNMAP as u64;
     let (memory, other) = (Memory::new(4), Memory::new(4));
     let remap = |from: u64, to: u64, flags: u64| done(libc::SYS_mremap, [from, 4 * PAGE, 4 * PAGE, flags, to, 0]);
-    // The old address, which is mapped again.
+    // Uses the old address, which is mapped again.
     let away = world.across(memory.start, memory.len, || {
         remap(memory.start, other.start, fixed);
         world.transfers(other.start, other.len, 7);
@@ -159,7 +160,7 @@ fn protection() {
     assert!(line(&after).is_some_and(|line| line.contains("rw-p")));
     world.lane.end(used);
     assert!(load(memory.start, memory.len).iter().all(|&byte| byte == 0), "nor contents");
-    // The right to write is gone, so the device must not write there on behalf of the process.
+    // The process has lost the right to write, so the device must not write there on behalf of the process.
     protect(1, 1, libc::PROT_READ as u64);
     let whole = range(memory.start, memory.len);
     assert!(world.lane.get(whole, Access::LOCAL_WRITE).is_err(), "io_uring pins nothing that cannot be written");
@@ -167,7 +168,7 @@ fn protection() {
     assert_eq!(world.cache.stats().invalidations, 1, "registration {key} was taken out");
     world.transfers(memory.start, memory.len, 6);
     world.cache.flush();
-    // Neighbours of the changed page stay as they were.
+    // Neighbours of the changed page are unchanged.
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(0, 1, 0)), Outcome::Kept);
     // No right is removed.
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(2, 1, READ_WRITE)), Outcome::Kept);
@@ -236,7 +237,7 @@ fn system_calls_return_the_same_results_as_without_a_cache() {
             (libc::SYS_mmap, [at, PAGE, READ_WRITE, (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64, u64::MAX, 0]),
         ];
         let answers = calls.map(|(number, arguments)| {
-            // The whole range, if it is still there; else the rest of it.
+            // Uses the whole range if it is still mapped, and otherwise the rest of it.
             if registered && let Ok(used) = world.lane.get(range(at, len), Access::LOCAL_WRITE) {
                 world.lane.end(used);
             }

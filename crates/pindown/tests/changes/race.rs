@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::oracle::{Memory, PAGE, World, advise, done, map_anew, map_at};
 
-/// One thread replaces a page again and again, while another transfers through the cache. The transferred bytes are
-/// never older than the page's content before the look-up.
+/// One thread replaces a page repeatedly, while another transfers through the cache. The transferred bytes are never
+/// older than the page's content before the look-up.
 ///
 /// Requirements: MON-046, MON-050, RCACHE-021, RCACHE-026.
 #[test]
@@ -47,7 +47,7 @@ fn transfers_race_with_changes() {
                 let least = published.load(Ordering::SeqCst);
                 let sent = world.send(at, 8);
                 let carried = sent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-                // A new page contains 0, unless it shows the contents of the object.
+                // A new page contains 0, unless it is a page of the object.
                 if carried < least && carried != 0 {
                     stop.store(true, Ordering::Relaxed);
                     panic!(

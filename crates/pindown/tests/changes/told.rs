@@ -11,7 +11,7 @@ use crate::range;
 #[test]
 fn changed_page_invalidates_only_its_registrations() {
     let Some(world) = World::open() else { return };
-    // Pages A, B, C; A+B and B+C overlap B.
+    // There are three pages A, B and C. The registrations A+B and B+C both contain B.
     let memory = Memory::new(3);
     let [ab, bc, c] = [(0, 2), (1, 2), (2, 1)].map(|(page, pages)| range(memory.page(page), pages * PAGE));
     let [first, second, third] = [ab, bc, c].map(|part| world.cache.register(part, Access::LOCAL_WRITE));
@@ -63,7 +63,7 @@ fn change_is_reported_to_both_caches() {
     };
     store(memory.start, &pattern(memory.len, 1));
     assert!(send() == pattern(memory.len, 1) && world.send(memory.start, memory.len) == pattern(memory.len, 1));
-    // A change that one cache has processed is still new to the other.
+    // A change that one cache has processed must still be processed by the other.
     advise(memory.start, PAGE, libc::MADV_DONTNEED);
     world.transfers(memory.start, memory.len, 2);
     world.cache.sweep();
@@ -88,7 +88,7 @@ fn check_detects_all_earlier_changes() {
         assert_eq!(world.cache.check(), Some(*handle));
         assert_eq!(world.cache.check(), None);
     }
-    // More changes than the ring of records holds.
+    // Makes more changes than the ring of records can hold.
     let burst = Memory::new(1);
     for _ in 0..5000 {
         map_anew(burst.start, PAGE);

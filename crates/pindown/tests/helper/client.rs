@@ -62,7 +62,7 @@ fn is_woken(monitor: &Monitor) -> bool {
     let seen = monitor.page().head();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| monitor.wait(seen, Duration::from_secs(20)).expect("it can wait"));
-        // Long enough for the thread to be asleep, most of the time; it would find the change in either case.
+        // This is usually long enough for the thread to be asleep. It would find the change in either case.
         std::thread::sleep(Duration::from_millis(100));
         reports_a_change(monitor) && waiter.join().expect("it ends")
     })
@@ -92,7 +92,7 @@ pub(crate) fn watches_a_file(monitor: &Monitor) -> Result<bool, Unwatchable> {
     // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::ftruncate(fd, PAGE as i64) }, 0);
     let start = map(libc::MAP_SHARED, fd);
-    // SAFETY: mapped above, for this function alone.
+    // SAFETY: mapped above, only for this function.
     unsafe { start.cast::<u8>().write_volatile(1) };
     let watch = monitor.watch(start as u64..start as u64 + PAGE as u64)?;
     let Watch::Inode(slot) = watch else { panic!("a shared mapping has an inode") };
@@ -117,7 +117,7 @@ fn links_of_the_keeper() -> Vec<OwnedFd> {
     let id: i64 = keeper.file_name().and_then(|id| id.to_str()?.parse().ok()).expect("a number");
     let owned = |answer: i64| {
         assert!(answer >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor was made for this call alone.
+        // SAFETY: the descriptor was made only for this call.
         unsafe { OwnedFd::from_raw_fd(answer as i32) }
     };
     // SAFETY: the call takes no pointers. (PIDFD_THREAD, Linux 6.9.)

@@ -1,11 +1,11 @@
-//! A fuzzer of hostile clients, which runs beside an honest client of another user.
+//! A fuzzer of hostile clients, which runs at the same time as an honest client of another user.
 //!
 //! The *arena* is the first process of a PID namespace and runs as user `nobody`. It forks clients that speak the
 //! protocol and break one rule each ([`rules::RULES`]), and kills, stops and continues them at random. The *honest*
-//! client runs as another user. It connects from new processes again and again, and keeps one monitor. It counts what
-//! it should not see: a refusal, a change that was not reported, or a page that is busy, so that nothing may be kept.
-//! Latencies are printed, and no test checks them: alone; beside hostile clients of another helper, which use as much
-//! of the processors; and beside hostile clients of its own helper.
+//! client runs as another user. It connects from new processes repeatedly, and keeps one monitor. It counts results
+//! that must not occur: a rejection, a change that was not reported, or a page that is busy, so that nothing may be
+//! kept. Latencies are printed but not checked: alone; with hostile clients of another helper, which use as much
+//! processor time; and with hostile clients of its own helper.
 
 mod rules;
 
@@ -24,12 +24,12 @@ use crate::hostile::fork;
 use crate::support::{NOBODY, Place, Talker, client, command, helper};
 use rules::{RULES, Random};
 
-/// The user id of the honest client.
+/// The user ID of the honest client.
 const HONEST: u32 = 65533;
 /// The number of hostile clients at a time.
 const CROWD: usize = 24;
 
-/// Plays a role, if it is one of this module's. Returns whether it is.
+/// Runs a role, if this module has it. Returns whether it has.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "arena" => arena(socket),
@@ -62,7 +62,7 @@ fn in_a_namespace(command: &mut Command) -> &mut Command {
                 unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
                 // SAFETY: the call only writes the status.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
-                // SAFETY: the call ends this process, which has nothing to clean up.
+                // SAFETY: the call ends this process, which need not clean up.
                 unsafe { libc::_exit(libc::WEXITSTATUS(status) | i32::from(libc::WIFSIGNALED(status))) };
             }
         }
@@ -127,7 +127,7 @@ fn arena(socket: &Path) {
     );
 }
 
-/// The results of one look of the honest client.
+/// The results of one check by the honest client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     refused: u64,
@@ -164,7 +164,7 @@ fn look(socket: &Path) -> Look {
     let got = rustix::io::read(&from, bytes.as_flattened_mut());
     let ended = crate::hostile::wait(child);
     let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
-    // A look that ends without a result is an effect of the hostile clients, too.
+    // A check that ends without a result is also an effect of the hostile clients.
     let lost = self::wrong("the look's answer and end", (got, ended), (Ok(32), 0));
     Look { refused, wrong: wrong + lost, connect, watch }
 }
@@ -178,7 +178,7 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
     1
 }
 
-/// Looks again and again, in phases that end when the test sends a line. Ends with the test.
+/// Makes checks repeatedly, in phases that end when the test sends a line. Ends with the test.
 fn honest(socket: &Path) {
     let monitor = Monitor::from_helper(socket).expect("served before the others come");
     // The latency without other clients.
@@ -243,8 +243,8 @@ fn hostile_clients_have_no_effect_on_an_honest_one() {
     let mut honest = Talker::start(command(&place, "honest").uid(HONEST).gid(HONEST));
     assert_eq!(honest.line(), "ready");
     eprintln!("{}", honest.line());
-    // A separate helper, to measure how the clients affect the processors and the kernel, apart from their effect on
-    // the helper.
+    // A separate helper, to measure the effect of the clients on the processors and the kernel separately from their
+    // effect on the helper.
     let elsewhere = Place::new();
     let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
     for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {

@@ -9,11 +9,11 @@ use std::process::Command;
 use crate::parked::Parked;
 use crate::protocol::{HELLO, Link, Page, SharedFile, UNWATCH, WATCHED};
 
-/// The number of a descriptor that is kept over exec.
+/// The number of a descriptor that is kept across exec.
 const SOCKET: i32 = 100;
 const PAGE_MAP: i32 = 101;
 
-/// Plays a role, if it is one of this module's. Returns whether it is.
+/// Runs a role, if this module has it. Returns whether it has.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "unwatch-from-child" => unwatch_from_child(socket),
@@ -72,7 +72,7 @@ fn unwatch_from_child(socket: &Path) {
     println!("> answer {answer}, told {}", page.inode(slot) - before);
 }
 
-/// Keeps the socket and the page over exec.
+/// Keeps the socket and the page across exec.
 fn keep_over_exec(socket: &Path) {
     let link = Link::open(socket).expect("it listens");
     let page = link.join().expect("a page");
@@ -129,7 +129,7 @@ fn linger(socket: &Path) {
     second.send_bytes(&[], &[]).ok();
     sent |= second.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
     if !sent {
-        // The kernel refused the message, so this process closes the socket itself.
+        // The kernel rejected the message, so this process closes the socket itself.
         set(0);
     }
     drop((first, second, stream));
@@ -153,8 +153,8 @@ fn never_quiet(socket: &Path) {
     parked.release();
 }
 
-/// Keeps threads inside a call while the helper ends the client's page. In total there are more threads than any table
-/// has room for.
+/// Keeps threads inside a call while the helper ends the client's page. In total there are more threads than entries in
+/// any table.
 fn parked_and_gone(socket: &Path) {
     const EACH: usize = 512;
     let mut threads = 0;
@@ -164,7 +164,7 @@ fn parked_and_gone(socket: &Path) {
         assert_eq!(answer[0], 2, "{answer:?}");
         let Some(parked) = Parked::new(EACH) else { return println!("> no userfaultfd") };
         drop(link);
-        // When this request is answered, the helper has noticed the end of the other connection.
+        // When this request is answered, the helper has detected the end of the other connection.
         for _ in 0..2 {
             assert_eq!(Link::open(socket).expect("it listens").ask([1, 77, 0, 0])[..2], [10, 1]);
         }
@@ -203,7 +203,7 @@ fn crowd(socket: &Path) {
     }
 }
 
-/// Watches 64 files in each of many processes, until one is refused.
+/// Watches 64 files in each of many processes, until one is rejected.
 fn many_files(socket: &Path) {
     let (mut watched, mut last) = (0, [0; 2]);
     let mut children = Vec::new();
@@ -238,7 +238,7 @@ fn many_files(socket: &Path) {
     wait_for_a_line();
 }
 
-/// Watches one file in each of many processes, until one is refused.
+/// Watches one file in each of many processes, until one is rejected.
 fn one_file(socket: &Path) {
     let file = SharedFile::new();
     let (mut watching, mut last) = (0, [0; 2]);

@@ -78,8 +78,8 @@ impl Parked {
     }
 }
 
-/// Returns the number of this process's threads in uninterruptible sleep: those that the userfaultfd holds, and those
-/// that wait for the lock before.
+/// Returns the number of this process's threads in uninterruptible sleep: those that wait for the userfaultfd, and
+/// those that wait for the lock before it.
 fn inside() -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("own threads").flatten();
     let sleeps = |stat: String| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('D'));

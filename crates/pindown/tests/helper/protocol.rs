@@ -94,7 +94,7 @@ impl Link {
             // SAFETY: the header describes buffers of this function.
             unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) }
         };
-        // If the helper closed before it read what was sent, its answer comes after the error.
+        // If the helper closed the connection before it read the message, its answer follows the error.
         let got = match receive() {
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::ConnectionReset => receive(),
             got => got,
@@ -123,7 +123,7 @@ impl Link {
 
     /// Sends a message, and returns the words of the answer; zeros if none arrives.
     pub(crate) fn ask(&self, words: [u64; 4]) -> [u64; 4] {
-        // A helper that has refused may have closed the connection before. Its answer can be read all the same.
+        // A helper that has rejected the client may have closed the connection before. Its answer can still be read.
         self.send(words).ok();
         self.receive().map_or([0; 4], |answer| answer.words)
     }
@@ -216,7 +216,7 @@ impl SharedFile {
 
     pub(crate) fn of(fd: RawFd) -> Self {
         let start = crate::client::map(libc::MAP_SHARED, fd);
-        // SAFETY: the memory was mapped for this function alone.
+        // SAFETY: the memory was mapped only for this function.
         unsafe { start.cast::<u8>().write_volatile(1) };
         Self { fd, start: start as u64 }
     }

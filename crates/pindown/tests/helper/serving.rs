@@ -1,4 +1,4 @@
-//! The service that honest clients get.
+//! Tests of honest clients.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +52,7 @@ fn a_client_that_waits_is_woken_and_no_other() {
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
     assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
     assert_eq!(one.ask("wait"), "true");
-    // Nothing that the second client does affects the first.
+    // The second client does not affect the first.
     one.ask("head");
     one.tell("sleep");
     for _ in 0..20 {
@@ -89,7 +89,7 @@ fn reports_go_on_when_the_helper_was_killed() {
     assert_eq!(one.ask("watch"), "Err(Gone)");
     assert_eq!(one.ask("change"), "true");
     assert!(matches!(Monitor::from_helper(&place.socket()), Err(Unavailable::NoHelper { .. })));
-    // The socket of the killed helper is still there: the next helper replaces it.
+    // The socket of the killed helper still exists, and the next helper replaces it.
     let Some(_next) = crate::support::helper(&place, &[]) else { return };
     let mut two = client(&place, "plain");
     assert_eq!(two.line(), "ready");

@@ -21,7 +21,7 @@ fn serves_others(place: &Place) {
 fn child_cannot_unwatch_through_an_inherited_connection() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
-    // The request is denied, since it comes from another address space; and the truncation is reported.
+    // The request is denied, because it comes from another address space, and the truncation is reported.
     assert_eq!(client(&place, "unwatch-from-child").line(), "answer 10, told 1");
     serves_others(&place);
 }
@@ -41,7 +41,7 @@ fn exec_ends_the_page_and_its_connection() {
     let said = one.ask("go");
     signal(libc::SIGCONT);
     assert_eq!(said, "busy 0x4000000000000000");
-    // The answer is OtherAddressSpace, and the connection ends. Nothing about the new address space was reported.
+    // The answer is OtherAddressSpace, and the connection ends. Changes of the new address space were not reported.
     let expected = format!("answers [[10, {}, 0, 0], [0, 0, 0, 0]] moved 0", Denial::OtherAddressSpace as u64);
     assert_eq!(one.ask("go"), expected);
     serves_others(&place);
@@ -138,7 +138,7 @@ fn file_limit_is_enforced_per_user() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "many-files");
-    // Unwatchable, TooManyFiles.
+    // The answer is `Unwatchable` with `TooManyFiles`.
     assert_eq!(many.line(), "1024 watched, then [7, 9]");
     serves_others(&place);
 }

@@ -66,7 +66,7 @@ impl Talker {
             if self.says.read_line(&mut line).expect("it talks") == 0 {
                 return "ended".into();
             }
-            // The test harness of the client writes too, and does not end its lines.
+            // The test harness of the client also writes, and does not end its lines.
             if let Some((_, said)) = line.trim().split_once("> ") {
                 return said.into();
             }
@@ -80,7 +80,7 @@ impl Talker {
         line
     }
 
-    /// Sends a request to do something that takes a while.
+    /// Sends a request that takes some time.
     pub(crate) fn tell(&mut self, what: &str) {
         writeln!(self.hears, "{what}").expect("it listens");
     }

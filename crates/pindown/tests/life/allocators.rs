@@ -25,7 +25,7 @@ fn fresh_memory_in_each_of_many_iterations() {
         }
     }
     let stats = world.cache.stats();
-    // A fence of all threads is paid for 64 registrations that were taken out together. All of them would have been
+    // A fence of all threads is executed for each 64 removed registrations. All registrations together would have
     // 340,000 kB.
     assert!(most <= 66 * 64, "up to {most} kB were pinned, of buffers of at most 64: {stats:?}");
     assert!(stats.misses >= 9_900, "each was registered and kept: {stats:?}");
@@ -47,13 +47,13 @@ fn allocate_and_send(world: &World) -> usize {
             let at = block.expose_provenance() as u64;
             again += usize::from(!known.insert(at));
             let seed = (round * 5 + len % 7) as u8;
-            // For the largest blocks the end, which an allocator trims first.
+            // For the largest blocks only the end is sent, which an allocator trims first.
             let (from, part) = if len > 1 << 20 { (at + len - (256 << 10), 256 << 10) } else { (at, len) };
             world.transfers(from, part, seed);
             // SAFETY: allocated with this layout.
             unsafe { dealloc(block, layout) };
             if round % 3 == 0 {
-                // SAFETY: the C library may give any of its memory back.
+                // SAFETY: the C library may return any of its memory.
                 unsafe { libc::malloc_trim(0) };
             }
         }
@@ -73,8 +73,9 @@ fn reused_allocator_memory_is_registered_again() {
 /// Requirements: MON-015, MON-025.
 #[test]
 fn break_lowered_by_the_allocator_renews_the_registration() {
-    // The C library's part of the heap must neither grow nor shrink meanwhile, or its end would be taken away from it: it is large from the
-    // beginning, and in a process of its own no other test's thread uses it.
+    // The C library's part of the heap must neither grow nor shrink during the test, because the test changes its end.
+    // So it is large from the beginning, and the test runs in a separate process, where no thread of another test uses
+    // it.
     let tunables = "glibc.malloc.top_pad=67108864:glibc.malloc.trim_threshold=1073741824";
     println!("{}", in_child("allocators::lowered_break_process", &[("GLIBC_TUNABLES", tunables)]));
 }
@@ -86,7 +87,7 @@ fn lowered_break_process() {
     let now = must(libc::SYS_brk, [0; 6]);
     let start = now.next_multiple_of(PAGE);
     let set = |to: u64| assert_eq!(must(libc::SYS_brk, [to, 0, 0, 0, 0, 0]), to);
-    // Above the C library's part of the heap, and back before it notices.
+    // Moves the break above the C library's part of the heap, and back before the C library can detect it.
     set(start + 8 * PAGE);
     let outcome = world.across(start, 8 * PAGE, || {
         set(start + 2 * PAGE);
@@ -105,8 +106,8 @@ fn lowered_break_process() {
 #[test]
 fn realloc_by_mremap_renews_the_registration() {
     let Some(world) = World::open() else { return };
-    // Otherwise earlier frees determine whether blocks of this size have mappings of their own.
-    // SAFETY: the call only changes from where the allocator takes memory.
+    // Otherwise earlier frees determine whether blocks of this size have separate mappings. SAFETY: the call only
+    // changes the source of the allocator's memory.
     assert_eq!(unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) }, 1);
     let layout = |pages: u64| Layout::from_size_align((pages * PAGE) as usize, 16).expect("a layout");
     // SAFETY: the layout has a size.
@@ -166,7 +167,7 @@ fn other_allocators_work_with_the_cache() {
             continue;
         };
         let library = library.to_str().expect("a path").to_owned();
-        // Allocators give memory back at once, as far as they can be configured to.
+        // Allocators return memory at once, if they can be configured to do so.
         let at_once = [("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"), ("MIMALLOC_RESET_DELAY", "0")];
         println!("{}", in_child("allocators::allocator_process", &[("LD_PRELOAD", &library), at_once[0], at_once[1]]));
         tried += 1;

@@ -1,5 +1,5 @@
-//! What programs also do: threads, forks, libraries, allocators, other processes. No transfer uses old pages, and the
-//! parent's cache continues to work. Skipped with the reason if the programs cannot be loaded.
+//! Tests with threads, forks, libraries, allocators and other processes. No transfer uses old pages, and the parent's
+//! cache continues to work. The tests are skipped, with the reason, if the programs cannot be loaded.
 #![expect(unsafe_code, reason = "forks; each block states its own reason")]
 
 mod allocators;

@@ -77,7 +77,7 @@ fn io_uring_process() {
     let outcome = world.across(shared.start, shared.len, || submit(hole()));
     assert_eq!(outcome, Outcome::Renewed);
     assert_eq!(world.across(shared.start, shared.len, || submit(hole())), Outcome::Renewed);
-    // The kernel does not report when a worker has finished: no registration is kept any more, and every transfer is
+    // The kernel does not report when a worker has finished, so no more registrations are kept, and every transfer is
     // correct.
     let memory = Memory::new(4);
     let advice = || opcode::Madvise::new(address(memory.page(1)), PAGE as i64, libc::MADV_DONTNEED).build();

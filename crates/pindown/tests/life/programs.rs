@@ -1,4 +1,4 @@
-//! Libraries that are loaded and unloaded, and programs that use none.
+//! Libraries that are loaded and unloaded, and programs without libraries.
 #![expect(unsafe_code, reason = "dlopen; each block states its own reason")]
 
 use std::ffi::{CStr, CString};
@@ -24,7 +24,7 @@ impl Drop for Place {
     }
 }
 
-/// A library with memory of its own, which it unmaps by system calls.
+/// A library that has its own memory and unmaps it by system calls.
 const LIBRARY: &str = "
 long drop(void *at, long len) {
     long answer;
@@ -70,7 +70,7 @@ fn loaded_and_unloaded_libraries_are_tracked() {
     });
     assert_eq!(outcome, Outcome::Renewed);
     let outcome = world.across(at, 16 * PAGE, || {
-        // SAFETY: nothing of the library is used any more.
+        // SAFETY: the library is no longer used.
         assert_eq!(unsafe { libc::dlclose(handle) }, 0);
         map_anew(at, 16 * PAGE);
     });
@@ -78,7 +78,7 @@ fn loaded_and_unloaded_libraries_are_tracked() {
     unmap(at, 16 * PAGE);
 }
 
-/// A minimal program that caches. It is linked to nothing that could be interposed.
+/// A minimal program that uses a cache. It has no dynamic symbols that could be interposed.
 const STATIC: &str = include_str!("../oracle/static_program.rs");
 
 /// Requirements: MON-032.

@@ -71,7 +71,7 @@ fn close_all(name: &str) -> usize {
     let numbers = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
     for number in &numbers {
-        // SAFETY: the child ends soon. The test only checks whether the owners of the descriptors notice.
+        // SAFETY: the child ends soon. The test only checks whether the owners of the descriptors detect this.
         unsafe { libc::close(*number) };
     }
     numbers.len()
@@ -85,7 +85,7 @@ fn close_all(name: &str) -> usize {
 fn wait_times_out_if_its_descriptors_were_closed() {
     for name in ["userfaultfd", "eventfd"] {
         let ended = forked(|| {
-            // SAFETY: the call takes a number. It ends a child that would wait for ever.
+            // SAFETY: the call takes a number. It ends a child that would wait forever.
             unsafe { libc::alarm(60) };
             let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
             let userfaultfd = Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
@@ -106,7 +106,7 @@ fn wait_times_out_if_its_descriptors_were_closed() {
     }
 }
 
-/// A child that is forked while another thread opens the first cache of a monitor opens one itself. It does not wait
+/// A child that is forked while another thread opens the first cache of a monitor opens its own cache. It does not wait
 /// for a lock that the thread holds.
 ///
 /// Requirements: MON-019, MON-034.
@@ -122,7 +122,7 @@ fn child_forked_during_another_open_can_open_a_cache() {
             let children: Vec<bool> = (0..8)
                 .map(|_| {
                     forked(|| {
-                        // SAFETY: the call takes a number. It ends a child that would wait for ever.
+                        // SAFETY: the call takes a number. It ends a child that would wait forever.
                         unsafe { libc::alarm(60) };
                         u8::from(open(userfaultfd()) && open(Choice::Sealed) && open(Choice::None))
                     }) == 1
@@ -231,7 +231,7 @@ fn reused_stack_memory_is_registered_again() {
     }
     let first = deeper(&world, 1);
     let used = world.cache.stats().misses;
-    // The memory below the stack pointer is given back, except the part that the call itself uses.
+    // The memory below the stack pointer is returned, except the part that the call itself uses.
     advise(first, 12 * PAGE, libc::MADV_DONTNEED);
     assert_eq!(deeper(&world, 2), first);
     assert!(world.cache.stats().misses > used, "registered anew");

@@ -1,7 +1,7 @@
-//! A registrar that shows which pages a registration reaches, made of the fixed buffers of io_uring. The kernel pins
-//! their pages as it does for an RDMA adapter, and a transfer through a buffer reaches these pages, whatever is mapped
-//! at the address now. So a stale registration is detected by comparing the transferred bytes with those that the
-//! processor reads at the address.
+//! A registrar that uses the fixed buffers of io_uring to test which pages a registration accesses. The kernel pins
+//! their pages as it does for an RDMA adapter, and a transfer through a buffer accesses these pages, independent of the
+//! current mapping at the address. So a stale registration is detected by comparing the transferred bytes with those
+//! that the processor reads at the address.
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(unsafe_code, reason = "io_uring, mappings and raw system calls; each block states its own reason")]
 
@@ -66,14 +66,14 @@ pub(crate) fn memfd(len: u64) -> u64 {
     fd
 }
 
-/// Returns addresses that were never used before, far below those that the kernel chooses. So a mapping that another
-/// thread of the harness makes meanwhile never lands in a hole that a test makes there and closes again.
+/// Returns addresses that were never used before, far below those that the kernel chooses. So mappings that other
+/// threads of the harness make at the same time are never placed in a hole that a test makes there and closes again.
 pub(crate) fn far_addresses(len: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(64 << 30);
     NEXT.fetch_add(len.next_multiple_of(1 << 20), Ordering::Relaxed)
 }
 
-/// Mapped memory between two inaccessible pages. Whatever is at these addresses is unmapped when the value is dropped.
+/// Mapped memory between two inaccessible pages. All memory at these addresses is unmapped when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) start: u64,
@@ -232,7 +232,7 @@ impl Registrar for Oracle {
     }
 }
 
-/// Runs one test at a time, since all share the address space.
+/// Runs one test at a time, because all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -251,7 +251,7 @@ pub(crate) struct World {
 pub(crate) enum Outcome {
     /// The earlier registration is still used, correctly.
     Kept,
-    /// A new registration is used, and is needed.
+    /// A new registration is used, and is necessary.
     Renewed,
     /// A new registration is used, although the earlier one was still valid.
     Needlessly,
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// Makes look-ups until one returns a registration that is kept: other threads of the harness may prevent this by
-    /// changes of their own.
+    /// their own changes.
     pub(crate) fn kept(&self, at: u64, len: u64) -> Use {
         for _ in 0..1000 {
             let found = self.get(at, len);
@@ -291,7 +291,7 @@ impl World {
         panic!("{len} bytes at {at:#x} are not kept: {:?}", self.cache.stats());
     }
 
-    /// Returns the bytes that a transfer from there carries.
+    /// Returns the bytes that a transfer from this address sends.
     pub(crate) fn send(&self, at: u64, len: u64) -> Vec<u8> {
         let used = self.get(at, len);
         let sent = self.oracle.carry(used.local_key(), at, len);
@@ -299,14 +299,14 @@ impl World {
         sent
     }
 
-    /// Makes a transfer to there.
+    /// Makes a transfer to this address.
     pub(crate) fn receive(&self, at: u64, bytes: &[u8]) {
         let used = self.get(at, bytes.len() as u64);
         self.oracle.deliver(used.local_key(), at, bytes);
         self.lane.end(used);
     }
 
-    /// Stores new bytes and checks that a transfer carries them, in both directions.
+    /// Stores new bytes and checks that they are transferred, in both directions.
     pub(crate) fn transfers(&self, at: u64, len: u64, seed: u8) {
         store(at, &pattern(len, seed));
         assert!(self.send(at, len) == pattern(len, seed), "sent something else than what lies at {at:#x}");
@@ -315,7 +315,7 @@ impl World {
     }
 
     /// Registers memory, runs `change`, and transfers from it and to it again. An earlier operation that is still under
-    /// way continues on the pages that it began with.
+    /// way continues to use its original pages.
     pub(crate) fn across(&self, at: u64, len: u64, change: impl FnOnce()) -> Outcome {
         store(at, &pattern(len, 1));
         let old = self.kept(at, len);
@@ -335,7 +335,7 @@ impl World {
         };
         self.lane.end(old);
         self.lane.end(new);
-        // The next change of the memory does not matter any more.
+        // Later changes of the memory are not tested.
         self.cache.flush();
         self.cache.sweep();
         assert_eq!(self.oracle.registered(), 0, "what nobody uses is unpinned");

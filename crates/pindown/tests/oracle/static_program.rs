@@ -31,7 +31,7 @@ fn main() {
     assert!(!maps.contains("libc.so") && !maps.contains("ld-linux"), "{maps}");
     let cache = Cache::builder(Counting(AtomicU64::new(0))).monitor(Choice::Bpf).open().expect("the kernel tier");
     let lane = cache.lane();
-    // MAP_PRIVATE | MAP_ANONYMOUS, and at that address.
+    // The flags are MAP_PRIVATE | MAP_ANONYMOUS, and those that fix the address.
     let map = |at: *mut u8, flags: i32| unsafe { mmap(at, 16384, 3, flags, -1, 0) };
     let start = map(std::ptr::null_mut(), 0x22);
     let range = Range::new(start as u64, 16384).expect("a range");

@@ -1,6 +1,6 @@
 /*
- * Two connected processes, of which one is killed by SIGKILL. The other one, with a receive from it and a long send to it in
- * progress, must get errors for both. It prints the time until the errors, and does not wait beyond the limit.
+ * Two connected processes. One of them is killed by SIGKILL. The other one has a receive from it and a long send to it in progress,
+ * and must get errors for both. It prints the time until the errors, and does not wait beyond the limit.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -74,7 +74,7 @@ static void meet(int to, int from)
 	needs(fi_av_insert(av, name, 1, &peer, 0, NULL) == 1 && peer == 0, "fi_av_insert");
 }
 
-/* Returns the result of one operation: 0 or its error. */
+/* Returns the result of one operation: 0 or an error. */
 static int next_end(double until)
 {
 	struct fi_cq_tagged_entry entry;
@@ -130,7 +130,7 @@ int main(void)
 		meet(back[1], there[0]);
 	else
 		meet(there[1], back[0]);
-	/* After a message in each direction they are connected. */
+	/* The processes are connected after a message in each direction. */
 	post(receive, doomed == 0 ? doomed_in : in);
 	post(send_short, out);
 	for (int ends = 0; ends < 2; ends++)

@@ -1,6 +1,6 @@
 /*
- * The last rank is killed by SIGKILL while each of the other ranks waits for it in a receive or, for even ranks on request, in a
- * long send. Each of them must get an error, and prints the time until then. No rank waits beyond the limit.
+ * The last rank is killed by SIGKILL while the other ranks wait for it, each in a receive. On request, even ranks wait in a long
+ * send. Each of them must get an error, and prints the time until the error. No rank waits beyond the limit.
  */
 #include <mpi.h>
 #include <signal.h>

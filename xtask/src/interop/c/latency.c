@@ -1,4 +1,4 @@
-/* Half of the round-trip time between two ranks in microseconds: the median of many short runs for each requested size. */
+/* Prints half of the round-trip time between two ranks in microseconds: the median of many short runs, for each requested size. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

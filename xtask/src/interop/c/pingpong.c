@@ -1,4 +1,4 @@
-/* Pairs of ranks exchange messages of every size, blocking and nonblocking, early and late, and check every byte. */
+/* Pairs of ranks exchange messages of all sizes with blocking and nonblocking calls, expected and unexpected, and check every byte. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void exchange(int rank, int peer, size_t len, unsigned char *out, unsigne
 	}
 }
 
-/* Many messages in both directions at once. The receives are posted last and accept any tag. */
+/* Many messages in both directions at the same time. The receives are posted last and accept any tag. */
 static void flood(int rank, int peer, unsigned char *out, unsigned char *in)
 {
 	enum { EACH = 5000 };

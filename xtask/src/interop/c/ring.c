@@ -1,6 +1,5 @@
 /*
- * A token that grows passes through all ranks, and each rank adds its mark. At the end the token must contain the marks of all
- * ranks.
+ * A growing token is passed through all ranks. Each rank adds its mark. At the end the token must contain the marks of all ranks.
  */
 #include <mpi.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * One-sided operations on windows: put, get, accumulate, fetch-and-op, compare-and-swap, under fences, locks and lock-all.
  *
- *   windows [no-swap]: without compare-and-swap
+ *   windows [no-swap]: omits compare-and-swap
  */
 #include <mpi.h>
 #include <stdint.h>

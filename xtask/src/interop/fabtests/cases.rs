@@ -1,6 +1,6 @@
 //! The list of cases, and the arguments of the programs of each case.
 
-/// The way in which the programs of a case are run.
+/// How the programs of a case are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// One program.
@@ -15,15 +15,15 @@ pub(super) enum Shape {
     Bound,
     /// Like `Connected`, with an additional socket.
     Beside,
-    /// A server that runs until it is ended, and a client that reads its requests from this file.
+    /// A server that runs until it is killed, and a client that reads its requests from this file.
     Served(&'static str),
-    /// A server, and a client with a list of tests. In the list, `PROVIDER` stands for the provider's name.
+    /// A server, and a client with a list of tests. In the list, `PROVIDER` is replaced by the provider's name.
     Listed(&'static str),
     /// This number of processes with the same arguments.
     Ranks(usize),
 }
 
-/// A case. A case with a program or an option that only one generation has belongs to that generation.
+/// A case. Programs and options that exist in only one generation are in cases of that generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     /// The program's name without its prefix, and its arguments. `%` was replaced.
@@ -40,7 +40,7 @@ pub(super) enum Generation {
     Newer,
 }
 
-/// Cases of one shape. `%` stands for each of the variants that follow.
+/// Cases of one shape. `%` is replaced by each of the listed variants.
 type List = (Shape, &'static [(&'static str, &'static [&'static str])]);
 
 const COMMON: [List; 13] = [
@@ -102,7 +102,8 @@ const COMMON: [List; 13] = [
             ("multi_recv -e msg -I 5", &[]),
         ],
     ),
-    // In these programs the two processes exchange their addresses themselves, once they have the server's address.
+    // In these programs the two processes exchange their addresses themselves. The client needs only the server's
+    // address.
     (
         Shape::Bound,
         &[
@@ -154,8 +155,8 @@ const NEWER: [List; 5] = [
             ("rdm_bw -I 5%", &["", " -v -U"]),
             ("rdm_bw_mt -I 20 -n %", &["2", "8", "8 -g"]),
             ("unmap_mem -e rdm", &[]),
-            // A program of EFA, which not all builds contain. It expects EFA's own error numbers from a target that
-            // closes its regions.
+            // This is a program of EFA, which not all builds contain. It expects EFA's own error numbers from a target
+            // that closes its regions.
             ("mr_abort -T abort -o % -S 65536 -W 64 -N 4", &["write", "read", "writedata"]),
             ("mr_abort -T partial -o write -S 65536 -W 64", &[]),
         ],
@@ -167,7 +168,7 @@ const NEWER: [List; 5] = [
 /// Variants of multi_ep: a shared address vector, shared queues, and threading without locks.
 const WAYS: [&str; 5] = ["", " -A", " -Q", " -A -Q", " -A -Q --threading completion"];
 
-/// Variants of inject_test: with the endpoint's flags and with a call's flags.
+/// Variants of inject_test: with the flags of the endpoint, and with the flags of a call.
 const INJECT: [&str; 4] = [" -A inject", " -N -A inject", " -A inj_complete", " -N -A inj_complete"];
 
 const STRESS: &str = include_str!("configs/stress.json");
@@ -179,7 +180,7 @@ const REMOTE: &str = include_str!("configs/remote.test");
 const ATOMICS: &str = include_str!("configs/atomics.test");
 
 impl Generation {
-    /// Returns all cases. Those of one shape are together.
+    /// Returns all cases, grouped by shape.
     pub(super) fn cases(self) -> Vec<Case> {
         let own: &[List] = match self {
             Self::Older => &OLDER,
@@ -190,7 +191,7 @@ impl Generation {
     }
 }
 
-/// Returns a line in each of its variants.
+/// Returns a line for each of its variants.
 fn each_way<'a>(line: &'a str, ways: &'a [&str]) -> impl Iterator<Item = String> {
     let ways = if ways.is_empty() { &[""] } else { ways };
     ways.iter().map(|way| line.replace('%', way))

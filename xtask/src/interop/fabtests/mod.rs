@@ -1,11 +1,11 @@
-//! libfabric's own test programs (fabtests), built by the user. They run over the provider and over libfabric's shm and
-//! tcp providers.
+//! libfabric's own test programs (fabtests), which the user has built. They run over the provider, and over libfabric's
+//! shm and tcp providers.
 //!
 //! * [`cases`]: the list of cases
 //! * `run`: runs one case over one provider and evaluates its result
 //!
-//! The runner of fabtests ends every process on the machine whose name begins like one of theirs. Here each case runs
-//! separately and is ended by its own process IDs.
+//! The runner of fabtests kills all processes on the machine whose names begin like one of its own. Therefore each case
+//! runs separately here, and is killed by its own process IDs.
 
 mod cases;
 mod run;
@@ -28,16 +28,16 @@ struct Row {
     case: String,
     /// The result over each provider.
     endings: BTreeMap<&'static str, Ending>,
-    /// The reason why the case did not pass over percale, or why it failed (and was not excluded) over another
-    /// provider.
+    /// The reason why the case did not pass over percale, or why it failed over another provider. A case that another
+    /// provider excludes has not failed.
     why: String,
     /// The time of all runs.
     seconds: f64,
 }
 
-/// Finds the programs in `directory`, and the libfabric that belongs to them.
+/// Finds the programs in `directory` and their libfabric.
 pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric: Option<&Path>) -> Outcome<Site> {
-    // Clients run in another directory, so the paths must be absolute.
+    // Clients run in a different directory, so the paths must be absolute.
     let absolute = |path: &Path| path.canonicalize().map_err(Failure::during(path.display()));
     let programs = absolute(directory)?;
     let beside = programs.join("../lib");

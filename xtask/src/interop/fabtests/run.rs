@@ -15,11 +15,11 @@ use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than any case takes unless it hangs.
+/// The time limit of a case. All cases take less unless they hang.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The same for a list of tests.
+/// The time limit of a list of tests.
 const LIST_LIMIT: Duration = Duration::from_secs(240);
-/// Longer than the other processes take to notice that one has failed.
+/// How long to wait for the other processes to detect that one has failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(3);
 /// The port of multinode's first rank, which cannot be changed: 8228 in the wrong byte order.
 const RANKS_PORT: u16 = 8228_u16.swap_bytes();
@@ -59,7 +59,7 @@ impl Over {
         }
     }
 
-    /// Returns the names that are requested. The next name is tried if the provider lacks a required feature.
+    /// Returns the provider names to request. If the provider lacks a required feature, the next name is tried.
     fn asked(self) -> &'static [&'static str] {
         match self {
             Self::PercaleShm | Self::PercaleTcp => &["percale"],
@@ -73,7 +73,7 @@ impl Over {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Passed,
-    /// The case failed. Contains the last output.
+    /// The case failed. Contains the end of the output.
     Failed(String),
     /// The program reported that the provider lacks a required feature. Contains percale's message about it.
     Excluded(String),
@@ -105,7 +105,7 @@ impl Serialize for Ending {
     }
 }
 
-/// The directory of the programs, and the files that they run with.
+/// The directory of the programs, and the files that they use.
 pub(crate) struct Site {
     pub(super) programs: PathBuf,
     /// The directory of the libfabric, if it is not the system's.
@@ -138,7 +138,7 @@ impl Site {
     }
 }
 
-/// A run of a case over a provider, under the requested name.
+/// A run of a case over a provider with the requested name.
 struct Run<'a> {
     site: &'a Site,
     case: &'a Case,
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         Client::start(program, &self.said.with_extension(which))
     }
 
-    /// Runs the case to its end.
+    /// Runs the case until it ends.
     fn end(self) -> Outcome<Ending> {
         let [port, other, third] = ports()?;
         let exchange = format!("-E={port}");
@@ -235,14 +235,14 @@ impl<'a> Run<'a> {
         self.judge(vec![server, client], |_| true)
     }
 
-    /// Writes a file with this text for a program to read.
+    /// Writes this text to a file that a program reads.
     fn file(&self, text: &str) -> Outcome<String> {
         let path = self.said.with_extension("asks");
         fs::write(&path, text)?;
         Ok(path.to_string_lossy().into_owned())
     }
 
-    /// Waits long enough for a server to start whose port is not known.
+    /// Waits long enough for a server to start. Used if its port is not known.
     fn pause(&self, server: &mut Client) {
         let enough = Instant::now() + Duration::from_secs(1);
         while server.is_running() && Instant::now() < enough {
@@ -294,9 +294,9 @@ enum Verdict {
     Excluded,
 }
 
-/// Derives the result from the exit codes of all programs. `None` is a program that had to be ended.
+/// Derives the result from the exit codes of all programs. `None` is a program that had to be killed.
 ///
-/// A program that lacks a feature exits. Its partner, which may have got further, then loses the connection.
+/// A program that lacks a feature exits. Its peer, which may have made more progress, then loses the connection.
 fn verdict(statuses: &[Option<ExitStatus>]) -> Verdict {
     let ended = || statuses.iter().flatten();
     if statuses.iter().all(|status| status.is_some_and(|status| status.success())) {
@@ -308,7 +308,7 @@ fn verdict(statuses: &[Option<ExitStatus>]) -> Verdict {
     }
 }
 
-/// Returns whether a signal ended the program.
+/// Returns whether the program was killed by a signal.
 fn has_crashed(status: ExitStatus) -> bool {
     status.code().is_none()
 }
@@ -323,7 +323,7 @@ fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
     Ending::Failed(each.collect::<Vec<_>>().join("; "))
 }
 
-/// Returns percale's reason for a rejection from libfabric's log.
+/// Returns percale's reason for a rejection, from the log of libfabric.
 fn refusal(said: &str) -> Option<String> {
     let reason = said.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
     reason.map(|(_, reason)| reason.to_owned())

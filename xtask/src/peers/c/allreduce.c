@@ -1,6 +1,6 @@
 /*
- * The sum of two ranks' doubles, returned to both: the time of one operation at the slower rank in nanoseconds, as the median
- * of many rounds.
+ * Measures the sum of two ranks' doubles (MPI_Allreduce). Prints the time of one operation at the slower rank in nanoseconds, as the
+ * median of many rounds.
  */
 #include <mpi.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! The measurement with one number of addresses, in rounds.
+//! The measurement with one number of addresses.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,21 +14,21 @@ use crate::perf::generator::next;
 
 /// The number of rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
-/// The number of rounds of libfabric, which take some seconds each for a million addresses.
+/// The number of rounds of libfabric. For a million addresses, each takes some seconds.
 pub(super) const PEER_ROUNDS: usize = 3;
 /// The number of services of each node of a symmetric insertion.
 pub(super) const SERVICES: usize = 100;
 /// The number of lookups that are timed.
 const LOOKUPS: u64 = 2_000_000;
-/// The number of ranges that are timed together, each in its own vector. Timing a single range would mostly measure the
-/// cost of timing.
+/// The number of ranges that are timed together, each in a separate vector. For a single range, mostly the cost of
+/// timing would be measured.
 const RANGES: usize = 1000;
 /// The first address: 10.0.0.0.
 const FIRST: u32 = 0x0a00_0000;
 /// The port of the addresses that are inserted one by one.
 const PORT: u16 = 7471;
 
-/// The results of rounds.
+/// The results of the rounds.
 #[derive(Debug, Default)]
 struct Rounds {
     ns: Vec<f64>,
@@ -36,9 +36,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Times `f` on the result of `make`. The memory of both is counted while their results exist.
+    /// Times `f` on the result of `make`. Records the memory that both have added.
     fn add<T>(&mut self, make: impl FnOnce() -> Result<T>, f: impl FnOnce(&T) -> Result<()>) -> Result<T> {
-        // Free memory that the allocator keeps would be reused, and hide the growth.
+        // Free memory that the allocator keeps would be reused, which would hide the growth.
         give_back();
         let before = resident()?;
         let made = make()?;
@@ -56,7 +56,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Times the second of two passes. The first pass loads the caches with data that other rows have displaced.
+    /// Times the second of two passes. The first pass loads the data into the caches.
     fn time_again<T>(&mut self, mut f: impl FnMut() -> Result<T>) -> Result<()> {
         f()?;
         self.time(f)
@@ -109,7 +109,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     for round in 0..ROUNDS {
         let flat = insert.add(|| vector(count), |vector| put(vector, &v4))?;
         let _six = insert_v6.add(|| vector(count), |vector| put(vector, &v6))?;
-        // Empty vectors use memory too; only the memory that a range adds is counted.
+        // Empty vectors also use memory. Only the memory that a range adds is counted.
         let empty = (0..RANGES).map(|_| vector(count)).collect::<Result<Vec<_>>>()?;
         let symmetric = range.add(|| Ok(empty), |all| all.iter().try_for_each(put_range))?;
         lookup.time_again(|| Ok(look_up(&flat, count as u64)))?;
@@ -149,7 +149,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     ])
 }
 
-/// Looks up random addresses, out of `count`, [`LOOKUPS`] times.
+/// Looks up [`LOOKUPS`] random addresses out of `count`.
 fn look_up(vector: &AddressVector, count: u64) -> u64 {
     let mut state = 1u64;
     let mut ports = 0u64;
@@ -160,7 +160,7 @@ fn look_up(vector: &AddressVector, count: u64) -> u64 {
     black_box(ports)
 }
 
-/// The limit of lookups: reads random words of an array that is as large as a table of IPv4 addresses.
+/// The limit of lookups: reads random words of an array with the size of a table of IPv4 addresses.
 fn read(words: &[u64]) -> u64 {
     let words = black_box(words);
     let mut state = 1u64;
@@ -171,8 +171,8 @@ fn read(words: &[u64]) -> u64 {
     black_box(sum)
 }
 
-/// Returns the resident memory of this process in bytes, without that of files (such as its code). /proc/self/statm is
-/// not used, because its value may lag by some hundred KiB.
+/// Returns the resident memory of this process in bytes, not including files (such as its code). /proc/self/statm is
+/// not used, because its value may lag behind by some hundred KiB.
 fn resident() -> Result<usize> {
     let file = "/proc/self/smaps_rollup";
     let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;

@@ -1,9 +1,9 @@
-//! `percale perf --addresses N`: the costs of addresses in an address vector, next to libfabric's tcp provider.
+//! `percale perf --addresses N`: the costs of addresses in an address vector, compared with libfabric's tcp provider.
 //!
-//! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it. The results are the medians of
-//! the rounds. Bytes are the growth of the process's resident memory in the first round, from before the vector was
-//! opened (for ranges: from after), when the allocator had returned all free memory. Both receive the expected number
-//! of addresses. [`peer`] is libfabric's side.
+//! Both insert the same addresses, in turns, for N addresses and for a hundredth and a tenth of N. The results are the
+//! medians of the rounds. Bytes are the growth of the process's resident memory in the first round, after the allocator
+//! has returned all free memory. The growth includes the opening of the vector, except for ranges. Both are given the
+//! expected number of addresses. [`peer`] is libfabric's side.
 
 mod measure;
 mod peer;
@@ -26,11 +26,11 @@ pub(crate) struct Line {
     pub(crate) what: What,
     /// The number of addresses.
     pub(crate) addresses: usize,
-    /// Nanoseconds per address or lookup, or for the whole range.
+    /// Nanoseconds per address or lookup. For a range, nanoseconds for the whole range.
     pub(crate) ns: f64,
-    /// Nanoseconds of reading a word of a plain array instead.
+    /// Nanoseconds for reading a word of a plain array.
     pub(crate) limit_ns: Option<f64>,
-    /// The growth of memory per address, or for the whole range.
+    /// The growth of memory per address. For a range, the growth for the whole range.
     pub(crate) bytes: Option<f64>,
     /// Nanoseconds of libfabric's tcp provider.
     pub(crate) peer_ns: Option<f64>,
@@ -75,7 +75,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let mut lines = Vec::new();
     let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
-    // The largest number comes first, because the later ones would reuse memory that was freed.
+    // The largest number comes first. Later numbers reuse freed memory.
     for &count in &counts {
         lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
     }
@@ -134,12 +134,12 @@ fn text(lines: &[Line]) -> String {
     )
 }
 
-/// Formats a number of bytes: with one decimal if it is small, otherwise in megabytes: `8.4 B`, `166 MB`.
+/// Formats a number of bytes, with one decimal if it is small, otherwise in megabytes: `8.4 B`, `166 MB`.
 fn memory(bytes: f64) -> String {
     if bytes < 1000.0 { format!("{bytes:.1} B") } else { format!("{:.0} MB", bytes / 1e6) }
 }
 
-/// Formats a ratio with the significant digits.
+/// Formats a ratio with its significant digits.
 fn scale(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.1}") } else { units::count(ratio.round() as u64) }
 }

@@ -1,7 +1,7 @@
 //! libfabric's tcp provider, from the installed libfabric. The library is opened at run time, not linked.
 //!
-//! Only the necessary functions and fields are declared. The declared beginnings of structures are the same in every
-//! version (rdma/fabric.h).
+//! Only the required functions and fields are declared. The declared beginnings of structures are the same in all
+//! versions (rdma/fabric.h).
 
 #![expect(unsafe_code, reason = "a C library's functions and structures; each block states its own reason")]
 
@@ -137,7 +137,7 @@ impl Peer {
         let get: Get = unsafe { std::mem::transmute(symbol(library, c"fi_getinfo")?) };
         // SAFETY: as above (fi_fabric(3)).
         let open: Open = unsafe { std::mem::transmute(symbol(library, c"fi_fabric")?) };
-        // SAFETY: with a null pointer, the function makes an empty info with all its parts.
+        // SAFETY: with a null pointer, the function makes an empty info with all of its parts.
         let hints = unsafe { dup(std::ptr::null()) };
         // SAFETY: if the info exists, this function has exclusive access.
         let hints = unsafe { hints.as_mut() }.ok_or("out of memory")?;
@@ -146,7 +146,7 @@ impl Peer {
         unsafe { hints.ep_attr.write(FI_EP_RDM) };
         // SAFETY: the text ends with a zero byte. The library frees the copy.
         let name = unsafe { libc::strdup(c"tcp".as_ptr()) };
-        // SAFETY: the info has all its parts.
+        // SAFETY: the info has all of its parts.
         let fabric_attr = unsafe { &mut *hints.fabric_attr };
         fabric_attr.prov_name = name;
         let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
@@ -177,7 +177,7 @@ impl Peer {
         Ok(Self { domain, version: unsafe { version() } })
     }
 
-    /// Returns the version of its API, such as 1.20.
+    /// Returns the API version of the library, such as 1.20.
     pub(super) fn version(&self) -> String {
         format!("{}.{}", self.version >> 16, self.version & 0xffff)
     }
@@ -245,7 +245,7 @@ impl Vector {
         if inserted == (nodes * services) as c_int { Ok(()) } else { Err(failed("fi_av_insertsym", inserted)) }
     }
 
-    /// Looks up random addresses, out of `count` addresses, `times` times.
+    /// Looks up `times` random addresses out of `count`.
     pub(super) fn look_up(&self, count: u64, times: u64) -> Result<()> {
         let mut state = 1;
         let mut address = [0u8; 32];
@@ -270,7 +270,7 @@ impl Drop for Vector {
         let common = unsafe { (*self.av).common };
         // SAFETY: an open vector has a function table.
         let close = unsafe { (*common).close };
-        // SAFETY: the vector is not used any more.
+        // SAFETY: the vector is not used afterwards.
         let code = unsafe { close(self.av.cast()) };
         debug_assert_eq!(code, 0, "closing an address vector");
     }

@@ -2,7 +2,7 @@
 //! sizes.
 //!
 //! The peers are endpoints of this process, over shared memory. Each vector has its own sender, and the senders take
-//! turns. Only posting one message of eight bytes to each peer is timed, not receiving.
+//! turns. The timed operation is posting one message of eight bytes to each peer. Receiving is not timed.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result, percale};
 const PEERS: usize = 64;
 /// The number of messages to each peer from each sender.
 const TURNS: usize = 3000;
-/// The number of first messages that are not counted.
+/// The number of initial messages that are not counted.
 const WARM: usize = 200;
 
 /// A vector, and the endpoint that sends through it.
@@ -28,7 +28,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Inserts the peers among `count` other addresses, far from each other.
+    /// Inserts the peers among `count` other addresses, far apart from each other.
     fn new(domain: &Domain, peers: &[Endpoint], count: usize) -> Result<Self> {
         let mut all = addresses(count);
         let places: Vec<_> = (0..PEERS).map(|peer| peer * (count / PEERS)).collect();
@@ -65,7 +65,7 @@ impl Sender {
     }
 }
 
-/// Returns the nanoseconds of posting a message to one of the same 64 peers, for each size of the vector.
+/// Returns the time in nanoseconds to post a message to one of the same 64 peers, for each size of the vector.
 pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
     let info = Info::discover().map_err(percale("looking at this machine"))?;
     let domain = info.domain().transport(TransportKind::Shm).open().map_err(percale("opening a domain"))?;
@@ -82,7 +82,7 @@ pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
         for sender in &mut senders {
             sender.turn(turn as u64, turn >= WARM)?;
             for peer in &peers {
-                // The sender's progress in this thread makes the connection.
+                // The sender's progress in this thread establishes the connection.
                 let receive = peer.recv(vec![0; 8]).start().map_err(percale("receiving"))?;
                 while !receive.is_ready() {
                     sender.endpoint.progress();

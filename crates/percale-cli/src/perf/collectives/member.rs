@@ -1,4 +1,4 @@
-//! The side of a member: posts collectives one after the other, as MPI programs do, and checks their results.
+//! The work of a member: posts collectives one after another, as MPI programs do, and checks their results.
 
 #![expect(unsafe_code, reason = "posts raw collectives on memory that outlives them; each block says why")]
 
@@ -35,14 +35,14 @@ impl What {
 /// The number of collectives that are timed together.
 pub(super) const TOGETHER: u64 = 8;
 
-/// A round. The answer is the median time of a collective in nanoseconds, measured by this member.
+/// A round. The answer is the median time of a collective in nanoseconds, as measured by this member.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) what: What,
     pub(super) bytes: usize,
     /// The number of collectives, a multiple of [`TOGETHER`].
     pub(super) count: u64,
-    /// The number of the round. It makes the data different from that of any other round.
+    /// The number of the round, which makes its data different from that of all other rounds.
     pub(super) number: u64,
 }
 
@@ -54,7 +54,8 @@ const CONTEXT: u64 = 7;
 /// Runs a member until its input ends.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
-    // Declared before the endpoint, and so dropped after it: operations of the endpoint may use the memory.
+    // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
+    // may use the memory.
     let mut memory = None;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain
@@ -77,7 +78,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         memory.fill(&job, place);
         let (endpoint, group, crowded) = (&endpoint, group.id(), desk.is_crowded());
         let mut member = Member { endpoint, group, memory, size, crowded, posted: 0 };
-        // The warm-up also makes members that received the job early wait for the others.
+        // The warm-up also synchronizes members that received the job at different times.
         let warm = job.count / 10 + 1;
         (0..warm).try_for_each(|_| member.one(job.what))?;
         let mut samples = Samples::default();
@@ -106,7 +107,8 @@ impl Memory {
         Ok(Self { source: memory()?, result: memory()?, bytes })
     }
 
-    /// Fills the memory before a round: for a sum, the elements of every member; for a broadcast, those of the first.
+    /// Fills the memory before a round. For a sum these are the elements of every member, for a broadcast those of the
+    /// root.
     fn fill(&mut self, job: &Job, (rank, _): (usize, usize)) {
         for at in 0..self.bytes / size_of::<f64>() {
             let own = (job.number + rank as u64) as f64 + at as f64;
@@ -150,7 +152,7 @@ impl Member<'_> {
         let bytes = self.memory.bytes;
         let what = match what {
             What::Barrier => Collective::Barrier,
-            // The root changes with each operation, so that no member can run ahead.
+            // The root changes with each operation, so that no member can get ahead of the others.
             What::Broadcast => Collective::Broadcast { root: self.posted % self.size },
             What::Allreduce => Collective::Allreduce,
         };
@@ -161,7 +163,7 @@ impl Member<'_> {
             op: AtomicOp::Sum,
             datatype: Datatype::F64,
             count: bytes / size_of::<f64>(),
-            // SAFETY: the memory stays until the endpoint is closed, and is accessed only while no operation is
+            // SAFETY: the memory exists until the endpoint is closed, and is accessed only while no operation is
             // outstanding.
             source: unsafe { Segment::new(self.memory.source.as_ptr(), bytes) },
             // SAFETY: as above.

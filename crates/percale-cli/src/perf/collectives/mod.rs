@@ -1,8 +1,7 @@
-//! `percale perf --collectives`: measures collectives between processes of this machine, next to the minimum time that
-//! they could take.
+//! `percale perf --collectives`: measures collectives between processes of this machine, and compares them with their
+//! minimum time.
 //!
-//! [`member`]: collectives that are posted one after the other; [`row`]: a chain of sums that starts when a
-//! counter is set.
+//! [`member`] posts collectives one after another. [`row`] is a chain of sums that starts when a counter is set.
 
 pub(super) mod member;
 pub(super) mod row;
@@ -64,7 +63,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let plan = sizes.iter().flat_map(|&bytes| [(What::Broadcast, bytes), (What::Allreduce, bytes)]);
     for (what, bytes) in std::iter::once((What::Barrier, 0)).chain(plan) {
         report.begin(format!("{} {}", what.name(), units::size(bytes)));
-        // Measured again next to the measurement that it is compared with, because the load of the machine varies.
+        // Measure the limit again for each result that is compared with it, because the load of the machine varies.
         let way = if bytes == 0 { small } else { line::way(bytes, time / 2)? };
         report.add([measure(&mut team, what, bytes, time, way)?])?;
     }
@@ -88,7 +87,7 @@ fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) 
         let took: Vec<f64> = team.ask(|_| Job { what, bytes, count, number })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     };
-    // The first call connects the members. The second shows how many collectives fill a round.
+    // The first call connects the members. The second determines how many collectives fill a round.
     let each = round(TOGETHER).and_then(|_| round(2 * TOGETHER))?;
     let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(1, MOST).next_multiple_of(TOGETHER);
     let (mut samples, since) = (Vec::new(), Instant::now());

@@ -1,6 +1,6 @@
-//! A chain of sums as deferred work. Each sum waits for the counter that counts the previous one, and the first waits
-//! for a counter that a thread of the first process sets. After that, no thread calls the library: the sums proceed by
-//! themselves in all processes.
+//! A chain of sums as deferred work. Each sum waits for the counter that counts the previous sum, and the first waits
+//! for a counter that a thread of the first process sets. After that, no thread calls the library, and the sums proceed
+//! automatically in all processes.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ pub(super) const SUMS: u64 = 1000;
 enum Job {
     /// Queue a chain. The answer is `()`.
     Queue,
-    /// Wait for the end of the chain. The first process starts it. The answer is nanoseconds.
+    /// Wait until the chain has ended. The first process starts it. The answer is its time in nanoseconds.
     Go,
 }
 
-/// Returns the nanoseconds per sum of each chain, measured by the first process.
+/// Returns the nanoseconds per sum for each chain, measured by the first process.
 pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
     let mut team = Team::start(Part::Row, processes)?;
     let (mut each, since) = (Vec::new(), Instant::now());
@@ -69,7 +69,8 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         done.map_err(percale("a row of sums"))?;
         for (round, sum) in (0..SUMS).zip(sums) {
             let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
-            // The sum of the numbers of all members, and for each member the number of the round.
+            // The expected result is the sum of the numbers of all members, plus the number of the round for each
+            // member.
             let wanted = (round * size + size * (size - 1) / 2) as f64;
             if found != wanted.to_ne_bytes() {
                 return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));

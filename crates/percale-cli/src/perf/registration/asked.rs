@@ -1,4 +1,4 @@
-//! The ioctl that a cache hit makes if userfaultfd(2) reports changes, measured alone.
+//! The ioctl that a cache hit makes with the userfaultfd(2) monitor, measured alone.
 
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls; each block states why it is sound")]
 
@@ -21,7 +21,7 @@ pub(super) struct Asked(OwnedFd);
 impl Asked {
     pub(super) fn new() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: the call takes flags and makes a descriptor.
+        // SAFETY: the call takes flags and returns a new descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if made < 0 {
             return Err(io::Error::last_os_error());
@@ -29,7 +29,7 @@ impl Asked {
         // SAFETY: the descriptor was just made and has no other owner.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
         let mut api = [0xAA_u64, 0, 0];
-        // SAFETY: the ioctl's argument is a structure of these three words.
+        // SAFETY: the argument of the ioctl is a structure of these three words.
         if unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -40,8 +40,8 @@ impl Asked {
     #[inline]
     pub(super) fn ask(&self) {
         let nothing = [0_u64; 3];
-        // SAFETY: the argument of the ioctl is a structure of these three words, which it only reads. An empty range is
-        // rejected.
+        // SAFETY: the argument of the ioctl is a structure of these three words, which the ioctl only reads. An empty
+        // range is rejected.
         black_box(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_WRITEPROTECT, nothing.as_ptr()) });
     }
 }

@@ -16,8 +16,8 @@ use crate::lot::{self, Lot};
 use crate::perf::monitors::IMPORTED;
 use crate::torture;
 
-/// The part of the monitor `bpf` that kernels with late freeing of page tables need. Only its cost for other processes
-/// is measured.
+/// The part of the monitor `bpf` that is needed on kernels that free page tables late. Only its cost for other
+/// processes is measured.
 pub(super) const RECORDS_ALONE: &str = "bpf-records-alone";
 
 /// A registrar that pins nothing.
@@ -43,8 +43,8 @@ pub(super) struct Bench {
     pub(super) lane: Lane<FixedBuffers>,
 }
 
-/// Opens a cache that pins with `registrar`. Also returns the notifier with which this program must report changes, if
-/// the monitor is [`IMPORTED`].
+/// Opens a cache that pins with `registrar`. If the monitor is [`IMPORTED`], also returns the notifier with which this
+/// program must report changes.
 fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Cache<R>, Option<Notifier>)> {
     let (choice, notifier) = if monitor == IMPORTED {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
@@ -60,7 +60,7 @@ impl Bench {
     /// Opens the device, and a cache with this monitor.
     ///
     /// # Errors
-    /// Returns the reason why one of them is not available.
+    /// Returns the reason why the device or the cache is not available.
     pub(super) fn open(monitor: &str) -> io::Result<Self> {
         let device = FixedBuffers::new().map_err(|error| io::Error::other(format!("io_uring: {error}")))?;
         let (cache, _) = open(device.clone(), monitor, 1024)?;
@@ -79,12 +79,12 @@ impl Bench {
             return Sealed::new(bytes).map(Memory::Sealed);
         }
         let lot = Lot::memory(bytes as u64, libc::MAP_NORESERVE)?;
-        // A kernel without huge pages does not need the advice, so an error is ignored.
+        // Errors are ignored, because a kernel without huge pages does not need the advice.
         lot.advise(lot.range(), libc::MADV_NOHUGEPAGE).ok();
         Ok(Memory::Anonymous(lot))
     }
 
-    /// Runs `work`. Returns the nanoseconds that it took, and its result.
+    /// Runs `work`. Returns the elapsed time in nanoseconds and the result.
     #[inline]
     pub(super) fn time<T>(&self, work: impl FnOnce() -> T) -> (f64, T) {
         let start = self.clock.now();
@@ -113,13 +113,13 @@ impl Memory {
         lot::range(self.range().start() + (number * bytes) as u64, bytes as u64)
     }
 
-    /// Writes to the memory with the processor, at byte `at`.
+    /// Writes to the memory with the CPU, at byte `at`.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.write(at, bytes)
     }
 
-    /// Reads the memory with the processor.
+    /// Reads the memory with the CPU.
     pub(super) fn read(&self, at: usize, bytes: &mut [u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.read(at, bytes)
@@ -142,13 +142,13 @@ impl Drop for Memory {
     }
 }
 
-/// Opens the source of the device's data. It is a source of zeros, because the kernel reads files in another thread,
-/// which costs more than most transfers.
+/// Opens the source of the device's data. It is /dev/zero, because the kernel reads files in another thread, which
+/// costs more than most transfers.
 pub(super) fn source() -> io::Result<File> {
     File::open("/dev/zero")
 }
 
-/// Runs rounds until the time is up, and at least `least` rounds. Each round receives its number.
+/// Runs rounds until the time has elapsed, and at least `least` rounds. Each round gets its number.
 pub(super) fn rounds(time: Duration, least: u32, mut round: impl FnMut(u32) -> io::Result<()>) -> io::Result<u32> {
     let start = Instant::now();
     let mut number = 0;

@@ -1,5 +1,5 @@
-//! A program that repeatedly maps fresh memory, registers it, receives into it and unmaps it: the cost if the monitor's
-//! reports undo the registration, next to undoing it explicitly (the paper's section VII).
+//! A program that repeatedly maps new memory, registers it, receives into it and unmaps it. Compares deregistration
+//! because of the monitor's reports with explicit deregistration (section VII of the paper).
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use crate::perf::monitors::IMPORTED;
 use crate::perf::processors;
 use crate::statistics::Samples;
 
-/// The number of iterations of one way in its turn.
+/// The number of iterations of one method in a turn.
 const TURN: u32 = 32;
 
-/// Measures all ways in turn. Returns nothing if the memory cannot change.
+/// Measures all methods in turns. Returns no lines if the memory cannot change.
 pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
     if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == IMPORTED {
         return Ok(Vec::new());
@@ -69,7 +69,7 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
         iterations.and(waited)
     });
     processors::allow(&before).map_err(other)?;
-    // Takes the changes that the interruption and the thread have left.
+    // Process the changes that the thread has not processed when it was interrupted.
     cache.wait(Some(Duration::ZERO))?;
     while let Some(handle) = cache.check() {
         deregister(cache, handle)?;

@@ -1,5 +1,5 @@
-//! The cost of a hit: random lookups, and the ends of their use, among a number of registrations, by one thread and by
-//! two.
+//! The cost of a hit: random lookups among a number of registrations, each followed by the end of its use, by one
+//! thread and by two.
 
 use std::hint::black_box;
 use std::io;
@@ -19,12 +19,12 @@ const ENTRIES: [u32; 4] = [1, 64, 4096, 65_536];
 /// One of this many pages is registered.
 const APART: u64 = 16;
 
-/// The length of the list of lookups. It is too long for branch predictors to learn. With 2 MiB, it is short enough
-/// that the time of reading the list is negligible (with 16 MiB, reading takes a third of a nanosecond per lookup).
+/// The length of the list of lookups. It is too long for branch predictors to learn. At 2 MiB, reading the list takes a
+/// negligible time (at 16 MiB, it takes a third of a nanosecond per lookup).
 const LOOK_UPS: usize = 1 << 17;
 
-/// The number of passes through the list in a round if a lookup makes no system call, so that two threads run at the
-/// same time. The median of the rounds is used.
+/// The number of passes through the list in a round if a lookup makes no system call. There are several passes, so that
+/// two threads run at the same time. The median of the rounds is reported.
 const PASSES: usize = 8;
 
 pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
         let memory = bench.memory(page * APART as usize * entries as usize)?;
         let (cache, _notifier) = bench.unpinned(entries)?;
         let lane = cache.lane();
-        // Each range is a part of a page, as messages are. The distances of the pages are irregular.
+        // Each range is a part of a page, as messages are. The distances between the pages are irregular.
         let range = |number: u64| {
             let place = number * APART + spread(number) % APART;
             Range::new(memory.range().start() + place * page as u64 + 64, 1024)
@@ -77,7 +77,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Measures two threads, each of which prepares itself first. Returns the time of the slower one.
+/// Measures two threads, each of which first prepares its own state. Returns the time of the slower one.
 fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io::Result<f64> {
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io:
     })
 }
 
-/// Returns the nanoseconds of a lookup.
+/// Returns the nanoseconds per lookup.
 fn round(lane: &Lane<Nothing>, ranges: &[Range], passes: usize) -> io::Result<f64> {
     let start = Instant::now();
     for _ in 0..passes {

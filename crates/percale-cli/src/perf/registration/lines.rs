@@ -40,7 +40,7 @@ pub(super) enum Whose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {
-    /// A system call that does almost nothing (getppid).
+    /// A system call that does almost no work (getppid).
     Call,
     /// mmap and munmap.
     Mapping,
@@ -52,15 +52,15 @@ impl Work {
     pub(super) const ALL: [Self; 3] = [Self::Call, Self::Mapping, Self::FilledMapping];
 }
 
-/// The way in which a program that unmaps registered memory gets it deregistered (the paper's section VII).
+/// How a program that unmaps registered memory gets it deregistered (section VII of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
     /// The program deregisters it before it unmaps.
     Explicit,
-    /// The program unmaps, then checks the cache for changes.
+    /// The program unmaps, and then checks the cache for changes.
     Check,
-    /// The program unmaps; a thread that waits for changes deregisters.
+    /// The program unmaps. A thread that waits for changes deregisters.
     Thread,
     /// Like `Thread`, with both threads on one processor.
     ThreadOnOneProcessor,
@@ -86,8 +86,8 @@ impl Way {
 pub(super) enum Line {
     /// Whether a monitor is available here, and the reason if it is not.
     Monitor { monitor: String, available: bool, reason: String },
-    /// One transfer into `bytes` of memory, including the cost of registering it: none, registering and deregistering,
-    /// or a lookup.
+    /// One transfer into `bytes` of memory, with the cost of its registration: none, registering and deregistering, or
+    /// a lookup.
     Transfer {
         monitor: String,
         bytes: usize,
@@ -102,16 +102,16 @@ pub(super) enum Line {
         /// The number of checked transfers. They are not timed.
         verified: u64,
     },
-    /// Registering memory, with the device directly and through the cache.
+    /// Registering memory: directly with the device and through the cache.
     Registration {
         monitor: String,
         bytes: usize,
-        /// With the device directly.
+        /// Directly with the device.
         plain: Figures,
-        /// A lookup that misses.
+        /// By a lookup that misses.
         missed: Figures,
         ratio: f64,
-        /// Registering and deregistering with the device directly.
+        /// Registering and deregistering directly with the device.
         plain_and_back: Figures,
         /// Registering and deregistering with `Cache::register` and `deregister`.
         watched_and_back: Figures,
@@ -120,7 +120,7 @@ pub(super) enum Line {
     /// The cost of a miss without the registration: no memory is pinned.
     Miss {
         monitor: String,
-        /// The whole miss. For the monitor `imported`, which makes no kernel queries, only the work of the cache.
+        /// The whole miss. For the monitor `imported`, which makes no kernel queries, it is only the work of the cache.
         ns: f64,
         /// One query to the kernel about the mapping at an address (PROCMAP_QUERY).
         query_ns: f64,
@@ -131,20 +131,21 @@ pub(super) enum Line {
         entries: u32,
         threads: u32,
         ns: f64,
-        /// The share of lookups that had to take the cache's lock, because too many registrations belong to one line.
+        /// The fraction of lookups that had to take the cache's lock, because too many registrations belong to one
+        /// line.
         slow: f64,
-        /// The ioctl of a userfaultfd that such a hit makes, measured alone, by the same number of threads in the same
+        /// The ioctl that such a hit makes with userfaultfd, measured alone by the same number of threads in the same
         /// run.
         ioctl_ns: Option<f64>,
     },
-    /// A change that covers a number of registrations: the cost of dropping one of them.
+    /// A change that covers a number of registrations. The result is the cost of dropping one registration.
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
     /// Work that does not involve registrations, without the monitor and with it.
     Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
-    /// Like `Other`, with only the records of the monitor, without its reports of the beginnings of calls, which some
-    /// kernels need in addition.
+    /// Like `Other`, with only the monitor's records. Its reports at the beginning of calls, which some kernels also
+    /// need, are left out.
     RecordsAlone { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
-    /// Mapping, registering, receiving into, unmapping and deregistering fresh memory.
+    /// Mapping, registering, receiving into, unmapping and deregistering new memory.
     Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },
 }
 

@@ -1,10 +1,10 @@
 //! `percale perf --registration`: the costs of registering memory, and the savings of a registration cache.
 //!
-//! The device is io_uring's fixed buffers. Each monitor is measured in its own process ([`part`]), to which this
-//! process sends jobs: [`transfers`] (the paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss,
-//! [`changes`]. This process also measures the costs of a monitor for processes that do not use it ([`others`]), while
-//! other processes have it loaded and while they do not. The two sides of a comparison are always measured in turn.
-//! [`text`] and [`picture`] show the [`lines`].
+//! The device is io_uring's fixed buffers. Each monitor is measured in a separate process ([`part`]), to which this
+//! process sends jobs: [`transfers`] (figure 1 of the paper), [`registrations`], [`hits`], the [`pieces`] of a miss,
+//! [`changes`]. This process also measures the cost of a monitor for processes that do not use it ([`others`]), both
+//! while other processes have loaded it and while they have not. The two sides of a comparison are always measured in
+//! turns. [`text`] and [`picture`] display the [`lines`].
 
 mod asked;
 mod bench;
@@ -91,20 +91,20 @@ fn measures_records_alone(monitor: &str) -> bool {
     monitor == monitors::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
 }
 
-/// Returns the measurements at one size.
+/// Returns the measurements for one size.
 fn whats(bytes: usize) -> impl Iterator<Item = What> {
     let change = (bytes <= CHANGED).then_some(What::Change { bytes });
     [What::Transfer { bytes }, What::Registration { bytes }].into_iter().chain(change)
 }
 
-/// The lines so far.
+/// The lines measured so far.
 struct Report {
     json: bool,
     lines: Vec<Line>,
 }
 
 impl Report {
-    /// Adds a line. For JSON output, prints it at once.
+    /// Adds a line. For JSON output, prints it immediately.
     fn add(&mut self, line: Line) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
@@ -114,7 +114,7 @@ impl Report {
     }
 }
 
-/// Starts a part and opens a cache there.
+/// Starts a part process and opens a cache there.
 fn start(monitor: &str) -> Result<Worker, String> {
     let mut worker = Worker::start(&[PART])?;
     open(&mut worker, monitor)?;
@@ -126,7 +126,7 @@ fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// A process, its work, and the results of each loading: without the monitor and with it.
+/// A process, its work, and the results without and with the monitor for each time that it was loaded.
 type Compared = (Whose, Work, Vec<(Figures, Figures)>);
 
 /// The measurement of one monitor.
@@ -154,14 +154,14 @@ impl Measured<'_> {
         }
         drop(worker);
         self.others(self.monitor)?.into_iter().try_for_each(|line| report.add(line))?;
-        // On other kernels the records are the whole monitor, which was measured above.
+        // On other kernels the records are the whole monitor, which has already been measured.
         if measures_records_alone(self.monitor) {
             self.others(bench::RECORDS_ALONE)?.into_iter().try_for_each(|line| report.add(line))?;
         }
         Ok(())
     }
 
-    /// Measures the work of this process and of another one, which opens a cache between the two runs.
+    /// Measures the work of this process and of another one. The other process opens a cache between the two runs.
     fn others(&self, monitor: &str) -> Result<Vec<Line>> {
         let alone = monitor == bench::RECORDS_ALONE;
         self.say("what others do");
@@ -181,7 +181,7 @@ impl Measured<'_> {
                     others::measure(&clock, work, time)
                         .map_err(Failure::system("what has nothing to do with registrations"))
                 };
-                // A cache without costs for other processes, so that the two runs differ only in the monitor.
+                // This cache has no cost for other processes, so that the two runs differ only in the monitor.
                 open(&mut worker, monitors::IMPORTED).map_err(|why| self.failed(why))?;
                 let without = (there(&mut worker)?, here()?);
                 open(&mut worker, monitor).map_err(|why| self.failed(why))?;

@@ -1,4 +1,4 @@
-//! The costs of a monitor for processes that do not use it: of a system call, and of mmap(2) and munmap(2) of memory
+//! The cost of a monitor for processes that do not use it: for a system call, and for mmap(2) and munmap(2) of memory
 //! that is not registered.
 
 use std::hint::black_box;
@@ -18,8 +18,8 @@ const PAGES: u64 = 16;
 
 pub(super) fn measure(clock: &Clock, work: Work, time: Duration) -> io::Result<Figures> {
     let mut samples = Samples::default();
-    // The flags differ from those of neighbouring mappings, with which the kernel would otherwise merge the new mapping
-    // in some processes and not in others.
+    // The flags differ from those of adjacent mappings. Otherwise the kernel would merge the new mapping with them in
+    // some processes and not in others.
     let flags = libc::MAP_NORESERVE | if work == Work::FilledMapping { libc::MAP_POPULATE } else { 0 };
     let len = PAGES * pindown::page_size();
     super::bench::rounds(time, 20, |_| {

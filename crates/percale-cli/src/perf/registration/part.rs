@@ -1,4 +1,4 @@
-//! The process with the cache. A monitor stays loaded until its process ends, so each monitor has its own process.
+//! The process with the cache. A monitor remains loaded until its process ends, so each monitor has its own process.
 
 use std::io::{self, BufRead};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::worker::answer;
 /// The hidden subcommand.
 pub(crate) const PART: &str = "registration-part";
 
-/// The jobs of the process. All jobs but the first two need the cache.
+/// The jobs of the process. All jobs but the first two require the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
     /// Does work that does not involve the cache. The answer is `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
-    /// Opens a cache with this monitor (or attaches the programs of the monitor: [`RECORDS_ALONE`]), and drops the
-    /// previous one. The answer is a `String`, empty on success, otherwise the reason for the failure.
+    /// Opens a cache with this monitor and drops the previous cache. For [`RECORDS_ALONE`], attaches the programs of
+    /// the monitor instead. The answer is a `String`: empty on success, otherwise the reason of the failure.
     Open { monitor: String },
-    /// Measures. The answer is `Result<Vec<Line>, String>`.
+    /// Executes a measurement. The answer is `Result<Vec<Line>, String>`.
     Measure { what: What, seconds: f64 },
 }
 

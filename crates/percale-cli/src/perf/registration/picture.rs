@@ -1,4 +1,4 @@
-//! A plot like the paper's figure 1 for this machine: bandwidths, and the costs of registering.
+//! A plot for this machine in the style of figure 1 of the paper: bandwidths, and the costs of registering.
 
 use super::lines::{Figures, Line};
 use crate::failure::{Failure, Result};

@@ -46,13 +46,13 @@ pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
     Ok(Line::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
 }
 
-/// The longest time until a monitor's thread has recorded a change that the kernel has already reported to it.
+/// The maximum time until a monitor's thread records a change that the kernel has already reported to it.
 const RECORDING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Measures the dropping of registrations. Returns `None` where memory cannot change.
+/// Measures the dropping of registrations. Returns `None` if the memory cannot change.
 ///
-/// A round has a figure only if its first sweep finds the change: a monitor with a thread may record the change a little later,
-/// and a sweep that found part of the work done would have too short a time.
+/// A round has a result only if its first sweep finds the change. A monitor with a thread may record the change
+/// slightly later, and a sweep that found a part of the work already done would be too short.
 pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<Line>> {
     let page = pindown::page_size() as usize;
     let (cache, notifier) = bench.unpinned(DROPPED)?;

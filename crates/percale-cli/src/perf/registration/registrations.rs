@@ -1,4 +1,5 @@
-//! The costs of registering: with the device directly, by a lookup that misses, and by the cache's calls for it.
+//! The costs of registering: directly with the device, by a lookup that misses, and by the cache's calls for
+//! registration.
 
 use std::io;
 use std::time::Duration;
@@ -54,7 +55,7 @@ struct Timed {
     watched_and_back: Samples,
 }
 
-/// Registers a number of parts of a number of bytes.
+/// Registers a number of parts of a number of bytes each.
 type Turn = fn(&Bench, &Memory, (usize, usize), &mut Timed) -> io::Result<()>;
 
 fn plain(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: &mut Timed) -> io::Result<()> {

@@ -6,7 +6,7 @@ use super::lines::{Figures, Line, Whose, Work};
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A table: its title, its head, a function that returns the cells of a line that belongs to it, and a note.
+/// A table: its title, its column titles, a function that returns the cells of a line of the table, and a note.
 type Shown = (&'static str, &'static [&'static str], fn(&Line) -> Option<Vec<Cell>>, &'static str);
 
 /// Formats all tables that have lines, one below the other.

@@ -1,5 +1,6 @@
-//! The paper's figure 1: transfers into memory that was registered in advance, into memory registered for each
-//! transfer, and into memory looked up in the cache. The three alternate in short rounds, with the same memory.
+//! Figure 1 of the paper: transfers into memory that was registered in advance, into memory that is registered for each
+//! transfer, and into memory that is looked up in the cache. The three methods alternate in short rounds, with the same
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ enum Side {
     Cached,
 }
 
-/// The orders in which the three alternate. Each of them follows each other one equally often.
+/// The orders in which the three methods alternate. Each method follows each other method equally often.
 const ORDERS: [[Side; 3]; 6] = {
     use Side::{Cached, EachTime, InAdvance};
     [
@@ -36,7 +37,7 @@ const ORDERS: [[Side; 3]; 6] = {
 /// The number of rounds between two checked rounds.
 const CHECK_EVERY: u32 = 64;
 
-/// The approximate number of bytes that one side receives in its turn, in at most 16 transfers.
+/// The approximate number of bytes that one method receives in a turn, in at most 16 transfers.
 const TURN: usize = 256 << 10;
 
 struct Transfers<'a> {
@@ -79,7 +80,8 @@ impl Transfers<'_> {
                     self.check(side, bytes)?;
                     verified += 1;
                 } else if turn > 1 {
-                    // Not timed: loads the processor's caches with data that the other side has displaced.
+                    // This transfer is not timed. It loads the data into the CPU caches again, because the other
+                    // methods have displaced it.
                     self.receive(side)?;
                 }
                 for _ in 0..turn {

@@ -1,4 +1,4 @@
-//! Memory for the measured operations: allocated by percale or by the program.
+//! The memory of the measured operations, allocated by percale or by the program.
 
 #![expect(unsafe_code, reason = "lends memory that this object keeps, and copies to and from it; each block says why")]
 
@@ -13,7 +13,7 @@ use crate::row::Memory;
 /// The alignment of every block: a page.
 const ALIGNMENT: usize = 4096;
 
-/// The allocation, kept alive. The memory is not accessed through this.
+/// The allocation, which is only kept alive. The memory is not accessed through it.
 #[derive(Debug)]
 enum Store {
     Ordinary { _bytes: Vec<u8> },
@@ -34,7 +34,7 @@ impl Block {
     pub(super) fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
         let (store, base) = match memory {
             Memory::Ordinary | Memory::Bounced => {
-                // Aligned like percale's allocations, so that only the kind of memory differs.
+                // The block is aligned like percale's allocations, so that only the kind of memory differs.
                 let mut bytes = vec![0_u8; len + ALIGNMENT];
                 let skip = bytes.as_ptr().align_offset(ALIGNMENT);
                 let base = bytes.as_mut_ptr().wrapping_add(skip);
@@ -83,8 +83,8 @@ impl Block {
     #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len && 8 <= self.len - at, "a block has {} bytes", self.len);
-        // SAFETY: the word is within the memory, aligned, and kept as long as `self`. Words that others access at the
-        // same time are accessed as words by them as well, or are read until they have the awaited value.
+        // SAFETY: the word is within the memory, aligned, and valid as long as `self`. Others that access such a word
+        // at the same time also access it as a word, or it is read repeatedly until it has the awaited value.
         unsafe { AtomicU64::from_ptr(self.base.wrapping_add(at).cast()) }
     }
 }

@@ -1,5 +1,5 @@
-//! Opens the subjects of measurements in both processes: [`percale`]'s messages and [`one_sided`] operations, which are
-//! defined here and use a [`node`] and memory in [`block`]s, and the plain programs that show the machine's
+//! Opens the subjects of measurements in both processes. These are [`percale`]'s messages and [`one_sided`] operations,
+//! which use a [`node`] and memory in [`block`]s, and the plain programs that measure the machine's
 //! [`limits`](crate::limits).
 
 use std::net::SocketAddr;
@@ -24,10 +24,10 @@ mod percale;
 
 /// The machines of the two sides.
 pub(crate) enum Place {
-    /// One machine, with the memory of the limits' programs.
+    /// One machine, with the memory of the programs for the limits.
     Local(OwnedFd),
-    /// Two machines, with the address, without port, of this machine as the other sees it, and the authorization key if
-    /// there is one.
+    /// Two machines. The address is that of this machine as the other side sees it, without a port. The key is the
+    /// authorization key, if there is one.
     Remote(SocketAddr, Option<Vec<u8>>),
 }
 
@@ -48,7 +48,8 @@ impl Place {
     }
 }
 
-/// Opens a subject in the answering process. `address` is the other side's address. Returns this side's address.
+/// Opens a subject in the answering process. `address` is the address of the other side. Returns the address of this
+/// side.
 pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
     Ok(match kind {
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
@@ -72,8 +73,8 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
     })
 }
 
-/// Opens a subject in the measuring process. `exchange` opens it in the other process, with this side's address, and
-/// returns the address of that side.
+/// Opens a subject in the measuring process. `exchange` is called with the address of this side. It opens the subject
+/// in the other process and returns the address of that side.
 pub(crate) fn open_near(
     kind: Kind,
     place: &Place,

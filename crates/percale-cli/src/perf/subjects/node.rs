@@ -1,5 +1,5 @@
-//! An endpoint in each process, on one transport. It uses the raw posting API, as a provider or a benchmark of another
-//! library would.
+//! An endpoint in each process, on one transport. It uses the raw posting API, like a provider or a benchmark of
+//! another library.
 
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
@@ -38,15 +38,15 @@ impl Node {
         Ok(Self { endpoint, vector, domain, peer: PeerAddress::UNSPECIFIED, entries: [Entry::default(); 32] })
     }
 
-    /// Opens the endpoint of the answering process. The other side's address is already known.
+    /// Opens the endpoint of the answering process. The address of the other side is already known.
     pub(super) fn open_far(transport: Transport, cma: bool, place: &Place, address: Option<&str>) -> Result<Self> {
         let mut node = Self::open(transport, cma, place)?;
         node.meet(address)?;
         Ok(node)
     }
 
-    /// Opens the endpoint of the measuring process. `exchange` opens the other one, with this side's address, and
-    /// returns the address of the other.
+    /// Opens the endpoint of the measuring process. `exchange` is called with the address of this side. It opens the
+    /// endpoint in the other process and returns its address.
     pub(super) fn open_near(
         transport: Transport,
         cma: bool,
@@ -92,7 +92,7 @@ impl Node {
         Failure::Percale { what: "carrying messages", why }
     }
 
-    /// Calls `post` until there is room for the operation, and meanwhile passes completions to the caller.
+    /// Calls `post` until there is room for the operation. Meanwhile passes completions to the caller.
     #[inline]
     pub(super) fn post(
         &mut self,

@@ -1,9 +1,9 @@
 //! percale's one-sided operations, as a subject of rounds.
 //!
-//! Each side has memory that the other may access, and sends its description to the other in a message at the start of
-//! a round. For accesses, the near side makes them, one at a time; the far side makes progress until a message
-//! announces the end of the round, and then checks the contents. For put-latency, both sides write the other's memory
-//! and poll the last 8 bytes of their own, which count the messages.
+//! Each side has memory that the other may access, and sends its description to the other side at the start of a round.
+//! For accesses, the near side makes them one at a time. The far side makes progress until a message announces the end
+//! of the round, and then checks the contents. For put-latency, each side writes the other's memory and polls the last
+//! 8 bytes of its own, which count the messages.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -24,7 +24,7 @@ use crate::round::{Round, Shape};
 use crate::row::{Memory, Operation};
 use crate::subject::Subject;
 
-/// The tag of messages that describe a region, and of those that end a round.
+/// The tag of messages that describe a region, and the tag of messages that end a round.
 const REGION: u64 = 0x7065_7263_616c_6510;
 const OVER: u64 = REGION + 1;
 
@@ -33,8 +33,8 @@ const ACCESS: u64 = 1;
 const SEND: u64 = 2;
 const RECEIVE: u64 = 4;
 
-/// The offsets of words and messages in the local memory, after the data that is written or read. Each has a cache
-/// line.
+/// The offsets of words and messages in the local memory. They follow the data that is written or read. Each has its
+/// own cache line.
 const OPERAND: usize = 0;
 const COMPARE: usize = 64;
 const RESULT: usize = 128;
@@ -50,7 +50,7 @@ const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// Memory that the other side may access.
 struct Exposed {
-    /// The registration, which is present until this is dropped.
+    /// The registration, which is `None` only while this value is dropped.
     region: Option<RawRegion>,
     block: Rc<Block>,
 }
@@ -59,7 +59,7 @@ impl Exposed {
     fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
         let block = Rc::new(Block::new(domain, memory, len)?);
         let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
-        // SAFETY: the memory stays until the region is closed (see `drop`), and is accessed only by copies and as
+        // SAFETY: the memory exists until the region is closed (see `drop`), and is accessed only by copies and as
         // words.
         let region = unsafe { registration.raw(&[block.segment(0, len)], true) };
         Ok(Self { region: Some(region.map_err(percale("registering memory"))?), block })
@@ -75,15 +75,15 @@ impl Drop for Exposed {
         if let Some(region) = self.region.take()
             && region.close().is_err()
         {
-            // The other side is still accessing the memory, so the memory must stay.
+            // The other side is still accessing the memory, so the memory must not be freed.
             std::mem::forget(Rc::clone(&self.block));
         }
     }
 }
 
 /// One side of the measurement.
-// The order of the fields matters: the memory that the other side may access is deregistered first; the endpoint
-// closes, and ends all operations, before the local memory is freed.
+// The order of the fields matters: the memory that the other side may access is deregistered first. The endpoint closes
+// and ends all operations before the local memory is freed.
 pub(super) struct OneSided {
     exposed: Exposed,
     node: Node,
@@ -93,11 +93,11 @@ pub(super) struct OneSided {
     pending: u64,
     /// The other side's memory, once its description has arrived.
     theirs: Option<RemoteMemory>,
-    /// For put-latency: the number of marks written and seen.
+    /// For put-latency: the numbers of marks that were written and received.
     sent: u64,
     received: u64,
-    /// The minimum value that the next atomic operation may find, and whether all operations have found an allowed
-    /// value.
+    /// The minimum value that the next atomic operation may find, and whether all operations so far have found an
+    /// allowed value.
     next: u64,
     in_order: bool,
 }
@@ -163,12 +163,12 @@ impl OneSided {
             context: SEND,
             flags: OpFlags::COMPLETION,
         };
-        // SAFETY: the memory stays, and is not accessed until the completion.
+        // SAFETY: the memory exists and is not accessed until the completion.
         self.post(SEND, "sending", watch, |endpoint| unsafe { endpoint.post_send(&work) })?;
         self.until(SEND, watch)
     }
 
-    /// Posts the receive for the description of the other side's memory, or the end of a round.
+    /// Posts the receive for the description of the other side's memory, or for the message that ends the round.
     fn expect_told(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         let segments = self.local.segments(self.place(TOLD), RemoteMemory::BYTES);
         let (from, tag) = (PeerAddress::UNSPECIFIED, Some((tag, 0)));
@@ -201,7 +201,7 @@ impl OneSided {
         let (peer, remote, flags) = (self.node.peer, self.remote(slot)?, OpFlags::COMPLETION);
         let local = self.local.segment(0, self.shape.bytes);
         if self.shape.op == Operation::Get {
-            // SAFETY: the memory stays, and is not accessed until the completion.
+            // SAFETY: the memory exists and is not accessed until the completion.
             self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe {
                 endpoint.post_read_one(peer, local, remote, ACCESS, flags)
             })
@@ -246,7 +246,7 @@ impl OneSided {
         self.next = found.wrapping_add(1);
     }
 
-    /// Writes the content that the other side will read.
+    /// Writes the content that the other side reads.
     fn fill(&self, slots: usize, round: &Round) {
         for index in round.last_of_slots(slots) {
             let slot = round.slot(index, slots);
@@ -261,8 +261,8 @@ impl OneSided {
         slot * self.shape.stride()
     }
 
-    /// Checks the data that the other side has written into this side's memory. `own` is the number of additions by
-    /// this side.
+    /// Checks the data that the other side has written to this side's memory. `own` is the number of additions by this
+    /// side.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
             Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
@@ -352,7 +352,7 @@ impl Subject for OneSided {
                 let len = self.shape.bytes - MARK;
                 let mut start = None;
                 loop {
-                    // The bytes of one write arrive in any order: the mark may arrive before the rest.
+                    // The bytes of one write arrive in any order, so the mark may arrive before the rest.
                     match get(&self.exposed.block, len) {
                         Err(error) if start.get_or_insert_with(Instant::now).elapsed() > ARRIVAL => return Err(error),
                         Err(_) => std::hint::spin_loop(),

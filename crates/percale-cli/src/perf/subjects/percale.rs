@@ -1,8 +1,8 @@
 //! percale's messages, as a subject of rounds.
 //!
-//! Every message has a slot: a part of the memory to send from and one of the memory to receive into. Ping-pongs use
-//! slot 0, and streams use all slots of the window in turn. The slot after the last is for the answer to a stream. The
-//! memory of a slot is accessed only while no operation uses it.
+//! Every message has a slot: a part of the source memory and a part of the destination memory. Ping-pongs use slot 0,
+//! and streams use all slots of the window in turn. The slot after the last is for the answer to a stream. The memory
+//! of a slot is accessed only while no operation uses it.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -27,7 +27,7 @@ const INJECTED: usize = 64;
 /// The slot of the answer.
 const LAST: usize = WINDOW;
 
-/// Marks the context of a receive; the rest of the context is the slot.
+/// The bit that marks the context of a receive. The other bits are the slot.
 const RECEIVE: u64 = 1 << 32;
 
 /// The messages of one direction.
@@ -98,7 +98,7 @@ impl Messages {
 }
 
 /// One side of the measurement.
-// The order of the fields matters: the endpoint closes, and ends all operations, before the memory is freed.
+// The order of the fields matters: the endpoint closes and ends all operations before the memory is freed.
 pub(super) struct Percale {
     node: Node,
     messages: Messages,
@@ -123,7 +123,7 @@ impl Percale {
         self.node.poll(|entry| self.messages.take(entry))
     }
 
-    /// Polls until `done`.
+    /// Polls until `done` returns true.
     #[inline]
     fn until(&mut self, watch: &mut Watch, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut spin = Spin::default();
@@ -139,7 +139,7 @@ impl Percale {
     fn post_send(&mut self, slot: usize, tag: Option<u64>, watch: &mut Watch) -> Result<()> {
         let (peer, segment, flags) = (self.node.peer, self.messages.out.segments[slot], OpFlags::COMPLETION);
         let post = |endpoint: &percale::Endpoint| {
-            // SAFETY: the slot's memory stays and is not accessed until the completion (see `Block`).
+            // SAFETY: the slot's memory exists and is not accessed until the completion (see `Block`).
             unsafe { endpoint.post_send_one(peer, segment, tag, None, slot as u64, flags) }
         };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))?;
@@ -147,13 +147,13 @@ impl Percale {
         Ok(())
     }
 
-    /// Sends a short message by injection, so that its memory is free again at once, as applications with many short
-    /// messages do.
+    /// Injects a short message, so that its memory can be used again immediately. Applications with many short messages
+    /// do the same.
     #[inline]
     fn inject(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         let (peer, segment, tag) = (self.node.peer, self.messages.out.segments[slot], self.tag());
         let post = |endpoint: &percale::Endpoint| {
-            // SAFETY: the slot's memory stays for the duration of the call, and is not accessed otherwise.
+            // SAFETY: the slot's memory exists for the duration of the call, and is not accessed otherwise.
             unsafe { endpoint.post_send_one(peer, segment, tag, None, 0, OpFlags::INJECT) }
         };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))
@@ -165,8 +165,8 @@ impl Percale {
         let (from, context) = (PeerAddress::UNSPECIFIED, RECEIVE | slot as u64);
         let (tag, flags) = (tag.map(|tag| (tag, 0)), OpFlags::COMPLETION);
         let post = |endpoint: &percale::Endpoint| {
-            // The operation may complete while it is posted, but completions are read by `poll` only.
-            // SAFETY: as in `post_send`.
+            // The operation may complete while it is posted, but only `poll` reads completions. SAFETY: as in
+            // `post_send`.
             unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) }
         };
         self.node.post("receiving", watch, post, |entry| self.messages.take(entry))?;
@@ -264,8 +264,8 @@ impl Subject for Percale {
 
     #[inline]
     fn stream_in(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()> {
-        // Receives of one tag are matched in order, and messages of one peer arrive in order. So message `index` is in
-        // the slot that was posted as number `index`, regardless of the order of completions.
+        // Receives with one tag are matched in order, and messages of one peer arrive in order. Therefore message
+        // `index` is in the slot that was posted as number `index`, regardless of the order of completions.
         let slot = index as usize % self.window;
         self.until(watch, |this| !this.messages.into.busy[slot])?;
         self.compare(slot, content)?;

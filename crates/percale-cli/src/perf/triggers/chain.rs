@@ -1,5 +1,5 @@
-//! A token that processes pass around by deferred work alone. The receives, and the sends that wait for them, are
-//! queued before the token arrives.
+//! A token that processes pass around only by deferred work. The receives, and the sends that wait for them, are queued
+//! before the token arrives.
 
 #![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block says why")]
 
@@ -32,11 +32,11 @@ const TOKEN: [u8; 8] = *b"a token\n";
 enum Job {
     /// Queue all passes. The answer is `()`.
     Queue,
-    /// Wait until the passes are over. The answer is nanoseconds. The first process starts the token.
+    /// Wait until the passes are over. The first process starts the token. The answer is the time in nanoseconds.
     Pass,
 }
 
-/// Measures a hop, next to the transfer of a cache line.
+/// Measures a hop, and compares it with the transfer of a cache line.
 pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<Figure> {
     let mut team = Team::start(Part::Chain, processes)?;
     let hops = PASSES * processes as u64;
@@ -53,7 +53,8 @@ pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<
 /// Runs a process of the ring.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::Manual)?;
-    // Declared before the endpoint, and so dropped after it: operations of the endpoint use the memory.
+    // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
+    // use the memory.
     let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
@@ -90,12 +91,12 @@ struct Ring {
     endpoint: SharedEndpoint,
     next: PeerAddress,
     is_first: bool,
-    /// The numbers of stretches started, tokens received, and tokens sent.
+    /// The number of stretches started, of tokens received, and of tokens sent.
     counters: [Counter; 3],
 }
 
 impl Ring {
-    /// Queues the passes of a stretch. Nothing is sent before the first process starts the stretch.
+    /// Queues the passes of a stretch. No message is sent before the first process starts the stretch.
     fn queue(&self, memory: &Allocation, stretch: u64) -> Result<()> {
         let [started, received, sent] = &self.counters;
         // SAFETY: all processes pass the same bytes through this memory, and it is accessed only before and after a
@@ -119,11 +120,11 @@ impl Ring {
     fn defer(&self, operation: Operation, (counter, threshold): (&Counter, u64), counting: &Counter) -> Result<()> {
         let work = Work::Transfer(SharedEndpoint::clone(&self.endpoint), operation);
         let work = DeferredWork { work, counter: counter.clone(), threshold, counting: Some(counting.clone()) };
-        // SAFETY: the memory stays until the endpoint is closed.
+        // SAFETY: the memory exists until the endpoint is closed.
         unsafe { self.domain.queue_work(work) }.map(drop).map_err(percale("queueing deferred work"))
     }
 
-    /// Passes the token around for one stretch. Returns the time that it took.
+    /// Passes the token around for one stretch. Returns the elapsed time.
     fn pass(&self, stretch: u64) -> Result<Duration> {
         let [started, received, sent] = &self.counters;
         let since = Instant::now();

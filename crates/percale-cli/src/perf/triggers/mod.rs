@@ -1,8 +1,9 @@
-//! `percale perf --triggers`: the costs of triggered operations, next to the minimum that they could be.
+//! `percale perf --triggers`: the costs of triggered operations, compared with their minimum.
 //!
-//! [`queued`]: adding counter operations to a counter's queue, and starting them; [`sent`]: a send that a counter
-//! starts; [`chain`]: a token that processes pass around by deferred work; [`written`]: sends that start when a thread
-//! or a device writes a variable.
+//! * [`queued`]: adding counter operations to a counter's queue, and starting them
+//! * [`sent`]: a send that a counter starts
+//! * [`chain`]: a token that processes pass around by deferred work
+//! * [`written`]: sends that start when a thread or a device writes a variable
 
 pub(super) mod chain;
 mod pair;
@@ -29,7 +30,7 @@ const SECONDS: f64 = 0.5;
 /// The default number of processes of a ring.
 const PROCESSES: u8 = 4;
 
-/// Limits that several results have.
+/// Limits that are shared by several results.
 const CALL: &str = "a call";
 const LINE: &str = "a line's way";
 const SEND: &str = "an ordinary send";
@@ -61,7 +62,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         }
     }
     report.begin("a send");
-    // Measured again next to the measurements that it is compared with, because the load of the machine varies.
+    // Measure the limit again for each result that is compared with it, because the load of the machine varies.
     report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
     for processes in rings {
         report.begin(format!("a token round {processes} processes"));

@@ -1,7 +1,7 @@
-//! Two endpoints over shared memory, for two threads on a processor each, and waits that end if the other thread has
+//! Two endpoints over shared memory for two threads on separate processors. A wait of one thread ends if the other has
 //! failed.
 //!
-//! A message is 8 bytes and contains its number, which the receiver checks.
+//! A message has 8 bytes and contains its number, which the receiver checks.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -19,7 +19,7 @@ use super::super::processors;
 use super::super::team::{PATIENCE, domain};
 use crate::failure::{Failure, Result, percale};
 
-/// The number of messages that may be posted ahead, each in its own memory.
+/// The number of messages that may be posted in advance, each in its own memory.
 pub(super) const AHEAD: u64 = 128;
 
 /// The number of message slots. Earlier messages may still be in transfer.
@@ -32,7 +32,7 @@ const GLANCE: u32 = 1024;
 const RECEIVED: u64 = 1;
 
 /// One of the two endpoints. Operations use its memory until its endpoint closes.
-// The order of the fields matters: the endpoint closes, and ends all operations, before the memory is freed.
+// The order of the fields matters: the endpoint closes and ends all operations before the memory is freed.
 pub(super) struct Side {
     endpoint: SharedEndpoint,
     pub(super) domain: Domain,
@@ -63,8 +63,8 @@ impl Side {
         Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector, domain })
     }
 
-    /// Makes the send of a number. Numbers increase by one. When a number is posted, messages more than [`AHEAD`]
-    /// before it have arrived.
+    /// Makes the send of a number. Numbers increase by one. When a number is posted, all messages more than [`AHEAD`]
+    /// before it must have arrived.
     pub(super) fn send(&mut self, number: u64) -> SendWork {
         let at = (number % PLACES) as usize * 64;
         self.out.write(at, &number.to_ne_bytes());
@@ -74,24 +74,24 @@ impl Side {
         SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags }
     }
 
-    /// Posts a send that begins at once.
+    /// Posts a send that starts immediately.
     #[inline]
     pub(super) fn post(&self, send: &SendWork) -> Result<()> {
-        // SAFETY: the memory stays as long as the endpoint.
+        // SAFETY: the memory exists as long as the endpoint.
         unsafe { self.endpoint.post_send(send) }.map_err(percale("posting a send"))
     }
 
     /// Posts a send that waits for a counter.
     pub(super) fn send_when(&mut self, number: u64, counter: &Counter, threshold: u64) -> Result<()> {
         let send = Operation::Send(self.send(number));
-        // SAFETY: the memory stays as long as the endpoint.
+        // SAFETY: the memory exists as long as the endpoint.
         unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a send that waits"))
     }
 
     /// Posts a send that waits for a variable.
     pub(super) fn send_when_written(&mut self, number: u64, variable: &Variable) -> Result<()> {
         let send = Operation::Send(self.send(number));
-        // SAFETY: the memory stays as long as the endpoint.
+        // SAFETY: the memory exists as long as the endpoint.
         unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a send that waits"))
     }
 
@@ -112,7 +112,7 @@ impl Side {
         waits.until(|| self.poll())
     }
 
-    /// Makes progress; returns whether a message has arrived.
+    /// Makes progress. Returns whether a message has arrived.
     #[inline]
     pub(super) fn poll(&self) -> Result<bool> {
         let mut entries = [Entry::default()];
@@ -125,7 +125,7 @@ impl Side {
         }
     }
 
-    /// Checks the message that arrived.
+    /// Checks the message that has arrived.
     pub(super) fn check(&self, number: u64) -> Result<()> {
         let there = self.into.to_vec();
         let right = there == number.to_ne_bytes();
@@ -137,7 +137,7 @@ impl Side {
 pub(super) struct Waits {
     /// Whether one of the threads has failed.
     failed: AtomicBool,
-    /// The number of batches that the near side has begun; [`OVER`] after the last.
+    /// The number of batches that the near side has started, or [`OVER`] after the last.
     begun: AtomicU64,
     /// The number of batches that the far side is ready for.
     ready: AtomicU64,
@@ -149,7 +149,7 @@ pub(super) struct Waits {
 const OVER: u64 = u64::MAX;
 
 impl Waits {
-    /// For the near side: begins another batch, and waits until the far side is ready for it.
+    /// For the near side: starts another batch, and waits until the far side is ready for it.
     pub(super) fn begin(&self) -> Result<()> {
         let batch = self.begun.load(Ordering::Relaxed) + 1;
         self.begun.store(batch, Ordering::Release);
@@ -161,8 +161,8 @@ impl Waits {
         self.begun.store(OVER, Ordering::Release);
     }
 
-    /// For the far side: waits until the batch after `before` others has begun, and calls `progress` meanwhile. Returns
-    /// whether there is such a batch.
+    /// For the far side: waits until the batch after `before` others has started, and calls `progress` meanwhile.
+    /// Returns false if there is no such batch.
     pub(super) fn another(&self, before: u64, mut progress: impl FnMut() -> Result<()>) -> Result<bool> {
         self.until(|| progress().map(|()| self.begun.load(Ordering::Acquire) > before))?;
         Ok(self.begun.load(Ordering::Acquire) != OVER)
@@ -198,8 +198,8 @@ impl Waits {
     }
 }
 
-/// Runs both closures, the first in this thread, each on its own processor if there are two. Of two failures, returns
-/// the one that caused the other.
+/// Runs both closures, the first in this thread, each on its own processor if there are two. If both fail, returns the
+/// failure that caused the other.
 pub(super) fn both<T>(
     near: impl FnOnce(&Waits) -> Result<T>,
     far: impl FnOnce(&Waits) -> Result<()> + Send,

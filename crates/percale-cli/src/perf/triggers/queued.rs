@@ -1,4 +1,4 @@
-//! Counter operations that wait for a counter: the costs of adding one to the counter's queue, and of starting it.
+//! Counter operations that wait for a counter: the cost of adding one to the counter's queue, and of starting it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ const PUSH: &str = "a push";
 /// The minimum data that a queue must keep for each operation.
 type Kept = [u64; 4];
 
-/// The nanoseconds of each part, by round.
+/// The nanoseconds of each part, for each round.
 #[derive(Default)]
 struct Rounds {
     queue: Vec<f64>,
@@ -83,7 +83,8 @@ pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, 
     ])
 }
 
-/// Queues all operations and raises the counter to the end at once, then queues all again and counts one by one.
+/// Queues all operations and raises the counter to the last threshold in one step. Then queues all of them again and
+/// increments the counter one by one.
 fn round(domain: &Domain, clock: &Clock, thresholds: &[u64], rounds: &mut Rounds) -> Result<()> {
     let (count, done) = (thresholds.len() as u64, Counter::new());
     let queue = |trigger: &Counter| {
@@ -128,7 +129,7 @@ fn push(kept: &mut Vec<Kept>, thresholds: &[u64]) {
     black_box(kept);
 }
 
-/// The limit of firing: the counting thread calls the operations that waited.
+/// The limit of starting operations: the counting thread calls functions that take the place of the operations.
 fn call(count: u64) {
     let mut done = 0;
     for _ in 0..count {

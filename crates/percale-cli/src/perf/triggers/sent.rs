@@ -1,10 +1,11 @@
-//! A send of 8 bytes that a counter triggers, in turn with an ordinary send: the time until the call has sent it, and
+//! A send of 8 bytes that a counter triggers, compared with an ordinary send: the time until the call has sent it, and
 //! the time until it arrives at another processor.
 //!
-//! 1. The time until it is sent is measured with both sides in one thread. No cache line comes from another processor,
-//!    so the call returns as soon as its instructions are done, the last of which release a lock.
+//! 1. The time until it is sent is measured with both sides in one thread. No cache line must be transferred from
+//!    another processor, so the call returns as soon as its instructions have executed. The last of them release a
+//!    lock.
 //! 2. The time until it arrives is measured by two threads that exchange messages. All answers are triggered by
-//!    counters. The time of an ordinary send is its round trip less the time of the answer, which is half of a round
+//!    counters. The time of an ordinary send is its round trip minus the time of the answer, which is half of a round
 //!    trip of triggered sends.
 
 use std::time::{Duration, Instant};
@@ -24,12 +25,11 @@ const SET_OFF: &str = "increment it, and a send has left";
 const POSTED_ARRIVED: &str = "post a send, and it arrives";
 const ARRIVED: &str = "increment it, and a send arrives";
 
-/// The number of messages of a batch, of which every other one is ordinary, and the number of increments that are timed
-/// together.
+/// The number of messages in a batch, half of which are ordinary, and the number of increments that are timed together.
 const BATCH: u64 = 100;
 
-/// The pause in nanoseconds before each timed post and increment. In this time the other side finishes its work between
-/// messages and waits for the next.
+/// The pause in nanoseconds before each timed post or increment. In this time the other side finishes its work between
+/// messages and waits for the next one.
 const PAUSE_NS: f64 = 500.0;
 
 /// A value for each kind of send.
@@ -44,7 +44,8 @@ impl<T> Sends<T> {
     }
 }
 
-/// Means of batches, because the resolution of the clock may be coarser than the measured time.
+/// Means of batches. Single times are not used, because the resolution of the clock may be coarser than the measured
+/// time.
 #[derive(Default)]
 struct Means {
     sum: f64,
@@ -52,7 +53,7 @@ struct Means {
 }
 
 impl Means {
-    /// Ends a batch. Adds its mean if `counts`.
+    /// Ends a batch. Adds its mean if `counts` is set.
     fn end(&mut self, counts: bool) {
         let sum = std::mem::take(&mut self.sum);
         if counts {
@@ -66,7 +67,7 @@ impl Means {
     }
 }
 
-/// Makes the means of both kinds of sends.
+/// Makes empty means for both kinds of sends.
 fn means() -> Sends<Means> {
     Sends { ordinary: Means::default(), set_off: Means::default() }
 }
@@ -103,7 +104,7 @@ fn alone(clock: &Clock, time: Duration) -> Samples {
     samples
 }
 
-/// Times two readings of the clock, and the calls that send a message, with both sides in this thread.
+/// Times the calls that send a message, and two readings of the clock, with both sides in this thread.
 fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<(f64, Sends<Means>)> {
     let (trigger, mut means, mut readings) = (Counter::new(), means(), Samples::default());
     let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
@@ -128,7 +129,7 @@ fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Wait
     Ok((readings.summary().map_or(0.0, |summary| summary.p50), means))
 }
 
-/// Begins a send after a pause: posts it, or increments the counter that it waits for. Returns the times before and
+/// Starts a send after a pause: posts it, or increments the counter that it waits for. Returns the times before and
 /// after that call.
 #[inline]
 fn begin(

@@ -1,8 +1,8 @@
 //! Sends that start when a variable is written: by a thread on one processor, while another thread makes progress for
 //! the sender, or by a stream of a device.
 //!
-//! The time is measured from before the store until the message has come back to the storing thread. The limit is the
-//! plain exchange: the other processor sees the store and writes a cache line that the first one polls.
+//! The measured time starts before the store and ends when the message has returned to the storing thread. The limit is
+//! a plain exchange: the other processor reads the stored value and writes a cache line that the first one polls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -91,7 +91,8 @@ fn figure(what: &'static str, writer: Writer, clock: &Clock, time: Duration) -> 
     Ok(Figure { bytes: Some(8), ..Figure::of(what, sent, 1) }.beside(LINES, limit_ns))
 }
 
-/// Writes the variables, batch by batch, and times each until `come` returns that the message has arrived.
+/// Writes the variables of each batch. Measures the time from each write until `come` reports that the message has
+/// arrived.
 fn stores(
     writer: Writer,
     batch: &Batch,

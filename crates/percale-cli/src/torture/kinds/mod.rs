@@ -28,9 +28,9 @@ pub(super) struct Kind {
 /// The properties of memory that operations require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trait {
-    /// Only the torture program uses the addresses, so anything can be mapped there.
+    /// Only this program uses the addresses, so anything can be mapped there.
     Own,
-    /// Made by mmap(2) alone, at any address.
+    /// The memory can be made by mmap(2) alone, at any address.
     Mapped,
     /// The pages belong to a file, from which other processes can remove them.
     File,
@@ -80,7 +80,7 @@ pub(super) const ALL: &[Kind] = &[
 ];
 
 impl Kind {
-    /// Returns the kind of this name.
+    /// Returns the kind with this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|kind| kind.name == name)
     }
@@ -114,7 +114,7 @@ fn is_huge(start: u64) -> io::Result<bool> {
     Ok(huge.is_some_and(|size| !size.trim_start().starts_with("0 ")))
 }
 
-/// Makes memory of an empty file.
+/// Makes memory that maps an empty file.
 fn of_file(shape: Shape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
     rustix::fs::ftruncate(&file, shape.bytes())?;
     Memory::mapped(shape, flags, Some(file))
@@ -134,8 +134,7 @@ fn memfd_sealed() -> io::Result<Memory> {
 /// The type of tmpfs in statfs(2).
 const TMPFS: i64 = 0x0102_1994;
 
-/// Makes a file without a name, with its pages written, in a directory that must be on tmpfs if `on_tmpfs`, and must
-/// not be otherwise.
+/// Makes a file without a name and writes its pages. The directory must be on tmpfs if and only if `on_tmpfs` is set.
 fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
@@ -160,14 +159,15 @@ fn dev_zero(flags: i32) -> io::Result<Memory> {
     let zero = File::options().read(true).write(true).open("/dev/zero")?;
     let mut memory = Memory::mapped(Shape::small(), flags, Some(zero.into()))?;
     if flags == MAP_SHARED {
-        // The device itself cannot be truncated, but the memory object that the kernel has substituted can. Mapping
-        // that object again maps the same memory.
+        // The device itself cannot be truncated. The memory object that the kernel has substituted for it can be
+        // truncated, and mapping it again maps the same memory.
         memory.open_file();
     }
     Ok(memory)
 }
 
-/// Must be checked first: without huge pages a mapping may succeed, and an access to it ends the process.
+/// Checks that there are huge pages. This must be done first: without huge pages a mapping may succeed, and an access
+/// to it kills the process.
 fn huge_pages() -> io::Result<()> {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")?;
     // The memory is mapped, moved, and mapped again.
@@ -197,7 +197,7 @@ fn sealed() -> io::Result<Memory> {
     let shape = Shape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
-    // The addresses are never reused, and the memory must not be accessed any more.
+    // The addresses are never reused, and the memory must not be accessed again.
     std::mem::forget(sealed);
     Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
 }

@@ -1,4 +1,4 @@
-//! Memory that is made by other means than mmap(2) alone.
+//! Memory that is not made by mmap(2) alone.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::lot::range;
 use crate::torture::memory::{Memory, Origin, Shape};
 use crate::torture::origins::{Chunks, Heap, Library, Segment, Stack};
 
-/// Makes memory that starts at the first page after `address`.
+/// Makes memory that begins at the first page boundary after `address`.
 fn adopted(address: u64, origin: Origin) -> io::Result<Memory> {
     let shape = Shape::small();
     let start = address.next_multiple_of(shape.unit);

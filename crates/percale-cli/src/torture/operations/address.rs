@@ -1,4 +1,4 @@
-//! Operations that unmap, map over, move, grow or shrink memory.
+//! Operations that unmap memory, map over it, move it, grow it or shrink it.
 
 use std::io;
 
@@ -154,7 +154,7 @@ fn mremap_grow(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let [behind, _] = memory.spare()?;
     memory.lot.unmap(behind)?;
     let grown = memory.lot.remap(memory.whole, memory.whole.len() + memory.unit, 0, None);
-    // New mappings must not get addresses of the lot.
+    // New mappings must not be placed at addresses of the lot.
     let rest = range(behind.start() + memory.unit, behind.len() - memory.unit)?;
     memory.lot.map(rest, libc::PROT_NONE, ANONYMOUS | MAP_FIXED_NOREPLACE, None)?;
     grown.map(drop)

@@ -1,4 +1,4 @@
-//! Operations of a userfaultfd(2) that the program itself opens.
+//! Operations with a userfaultfd(2) that the program opens itself.
 #![expect(unsafe_code, reason = "ioctls of userfaultfd; each block states why it is sound")]
 
 use std::io;
@@ -45,7 +45,7 @@ struct Handler {
 
 impl Handler {
     fn of(range: Range) -> io::Result<Self> {
-        // SAFETY: the call makes a descriptor and touches no memory.
+        // SAFETY: the call returns a new descriptor and accesses no memory.
         let number = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         if number < 0 {
             return Err(io::Error::last_os_error());
@@ -69,8 +69,8 @@ impl Handler {
 
     /// Calls an ioctl with an argument of `WORDS` words.
     fn ask<const WORDS: usize>(&self, which: libc::c_ulong, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: the argument is at least as long as the ioctl requires. The addresses in it are in lots, which hold
-        // no Rust value.
+        // SAFETY: the argument is at least as long as the ioctl requires. The addresses in it are in lots, which
+        // contain no Rust value.
         let answer = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), which, argument.as_mut_ptr()) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -78,8 +78,8 @@ impl Handler {
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        // Closing the descriptor is not sufficient: while a fork has a copy of it, threads wait for missing pages that
-        // no process provides any more. The call fails if the range was not registered.
+        // Closing the descriptor is not sufficient: while a fork has a copy of it, threads still wait for missing
+        // pages, which no process provides. The call fails if the range was not registered.
         self.ask(UFFDIO_UNREGISTER, &mut [self.range.start(), self.range.len()]).ok();
     }
 }
@@ -106,7 +106,7 @@ mod tests {
         memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
         let (read, heard) = channel();
         let (process, address) = (rustix::process::getpid().as_raw_pid(), memory.registered.start());
-        // Read in a thread, because the read may block until the fork has ended.
+        // Reads in a thread, because the read may block until the fork has ended.
         let reader = std::thread::spawn(move || read.send(Foreign { process, address }.read(0, &mut [0; 8]).is_ok()));
         let heard = heard.recv_timeout(Duration::from_secs(20));
         drop(child);

@@ -16,7 +16,7 @@ use super::kinds::{Kind, Trait};
 use super::memory::Memory;
 use super::ring::Ring;
 
-/// An operation that an application may execute.
+/// An operation that an application might execute.
 pub(super) struct Operation {
     pub(super) name: &'static str,
     /// The properties that the memory must have.
@@ -26,15 +26,15 @@ pub(super) struct Operation {
     /// # Errors
     /// Fails if the kernel rejects the operation for this memory, or does not support it.
     pub(super) apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
-    /// How the operation is executed, as far as it matters to the code that runs it.
+    /// How the operation is executed.
     pub(super) way: Way,
 }
 
-/// The ways in which operations are executed.
+/// How an operation is executed. Only the differences that matter to the caller are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
-    /// By a system call of this process, any number of times, also by several threads at once.
+    /// By a system call of this process, any number of times, and also by several threads at the same time.
     Call,
     /// By this process, with additional effects.
     Once,
@@ -42,7 +42,7 @@ pub(super) enum Way {
     Maps,
     /// By another process.
     Other,
-    /// By kernel threads on behalf of this process. A monitor may distrust the process from then on.
+    /// By kernel threads on behalf of this process. A monitor may distrust the process afterwards.
     Worker,
 }
 
@@ -54,7 +54,8 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Makes the tools for operations of this way. Nothing must be started or mapped later, while memory is registered.
+    /// Makes the tools for operations that are executed in this way. All processes and mappings must exist before
+    /// memory is registered.
     pub(super) fn for_way(way: Way) -> io::Result<Self> {
         let hand = if way == Way::Other { Some(Hand::start()?) } else { None };
         Ok(Self { ring: Ring::new()?, mappings: Mappings::open()?, hand })
@@ -67,7 +68,7 @@ impl Tools {
 }
 
 impl Operation {
-    /// Returns the operation of this name.
+    /// Returns the operation with this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         all().find(|operation| operation.name == name)
     }

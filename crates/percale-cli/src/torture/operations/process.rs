@@ -1,4 +1,4 @@
-//! Operations that involve other processes and threads, writes by various means, and locks on all memory.
+//! Operations that involve other processes and threads, various kinds of writes, and locks on all memory.
 
 #![expect(unsafe_code, reason = "locks memory and truncates files; each block states why it is sound")]
 
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Operation] = &[
         child.wait()
     }),
     any("fork, parent writes", Way::Once, |memory, _| {
-        // The child lives until the parent has written to the memory, which the parent does to check it.
+        // The child lives until the parent has written to the memory. The check of the memory does this.
         let child = Fork::that_waits()?;
         memory.children.push(child);
         Ok(())
@@ -71,7 +71,7 @@ fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A file handle, as open_by_handle_at(2) takes it.
+/// A file handle in the form that open_by_handle_at(2) accepts.
 #[repr(C)]
 struct FileHandle {
     bytes: u32,
@@ -90,7 +90,7 @@ pub(super) fn truncate_by_handle(file: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let flags = libc::O_RDWR | libc::O_TRUNC | libc::O_CLOEXEC;
-    // SAFETY: the kernel only reads the handle, which it has filled in before.
+    // SAFETY: the kernel only reads the handle, which it filled in before.
     let opened = unsafe { libc::syscall(libc::SYS_open_by_handle_at, file, handle, flags) };
     if opened < 0 {
         return Err(io::Error::last_os_error());

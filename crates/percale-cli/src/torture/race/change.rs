@@ -20,7 +20,7 @@ use crate::torture::oracle::Seen;
 /// The additional state of a thread that changes memory.
 pub(super) struct Hands {
     pub(super) tools: Tools,
-    /// The channel to another thread, which unmaps memory.
+    /// The channel to another thread that unmaps memory.
     pub(super) unmap: Sender<Lot>,
     pub(super) unmapped: Receiver<io::Result<()>>,
 }
@@ -31,13 +31,13 @@ const MOVES: u64 = 16;
 /// The timeout for munmap(2), which waits for some monitors.
 const MUNMAP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time for which a region is left unchanged after a change that happens once in a run, so that other threads see
+/// How long a region remains unchanged after a change that occurs only once in a run, so that other threads can detect
 /// its effect.
 const REST: Duration = Duration::from_millis(2);
 
 /// The possible changes of a region.
 enum Change {
-    /// The memory is made again, at other addresses.
+    /// The memory is made again at other addresses.
     Anew,
     /// Another thread unmaps the memory while this one maps it again.
     Between,
@@ -50,8 +50,8 @@ enum Change {
 }
 
 impl Change {
-    /// Draws a change for the region, which has been changed `count` times. With a pending request, the memory must
-    /// stay at its addresses. Only operations that are system calls of this thread are sure to leave it there.
+    /// Draws a change for the region, which has been changed `count` times. If there is a pending request, the memory
+    /// must keep its addresses. Only operations that are system calls of this thread guarantee this.
     fn draw(region: &Region, memory: &Memory, count: u64, dice: &mut Dice) -> Self {
         let mut pending = region.pending();
         if pending.is_some() && dice.once_in(8) {
@@ -83,7 +83,7 @@ impl Change {
 }
 
 impl Arena<'_> {
-    /// Changes one region after the other, until the end of the run.
+    /// Changes one region after another until the end of the run.
     pub(super) fn change(&self, thread: &mut Thread, hands: &mut Hands) -> io::Result<Tally> {
         self.begin(thread);
         while self.goes_on(thread) {
@@ -122,8 +122,8 @@ impl Arena<'_> {
     fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
         let old = std::mem::replace(memory, (region.kind.make)()?);
         region.start.store(memory.registered.start(), Ordering::Release);
-        // Addresses that a monitor may distrust are kept reserved. Others may be reused, which is the harder test.
-        // Sealed memory stays in any case.
+        // Addresses that a monitor may distrust are kept reserved. Other addresses may be reused, which is the more
+        // difficult test. Sealed memory remains in both cases.
         if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
     }
 
@@ -137,7 +137,7 @@ impl Arena<'_> {
         hands: &mut Hands,
     ) -> io::Result<()> {
         memory.children.clear();
-        // An operation that the kernel rejects for such memory changes nothing.
+        // If the kernel rejects the operation for such memory, nothing changes.
         (region.operations[which].apply)(memory, &mut hands.tools).ok();
         memory.give_rights_back()?;
         let again = region.moves() && thread.dice.once_in(4);
@@ -149,7 +149,7 @@ impl Arena<'_> {
     }
 }
 
-/// Looks up the whole registered part, which no thread changes now, and checks that the registration contains the
+/// Looks up the whole registered part, which no thread is changing, and checks that the registration contains the
 /// current pages.
 fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io::Result<()> {
     let page = memory.page(thread.dice.below(memory.pages()))?;
@@ -164,7 +164,7 @@ fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io
     Ok(())
 }
 
-/// Another thread unmaps the memory. This thread maps it again as soon as it can, and uses the new memory.
+/// Lets another thread unmap the memory. This thread maps it again as soon as possible, and uses the new memory.
 fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
     let gone = |_| io::Error::other("the thread that unmaps has gone");
     hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;

@@ -1,5 +1,5 @@
-//! Events in the life of a process with a cache: it has the process ID of an ancestor, its descriptors are closed, or
-//! signals interrupt it.
+//! Causes unusual states of a process with a cache: the process ID of an ancestor, closed descriptors, interrupting
+//! signals.
 #![expect(unsafe_code, reason = "forks, closes descriptors and sends signals; each block states why it is sound")]
 
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Runs `work` in a descendant of this process, which must have only this thread. The descendant has the same process
-/// ID as one of its ancestors, which has executed `before`.
+/// ID as one of its ancestors. That ancestor has executed `before`.
 ///
 /// # Errors
 /// Returns `PermissionDenied` if the kernel does not allow this process to create PID namespaces.
@@ -31,7 +31,7 @@ pub(super) fn in_descendant<T: Serialize + DeserializeOwned>(
 
 /// Makes a new PID namespace for the children of this process. The first child has process ID 1.
 fn new_namespace() -> io::Result<()> {
-    // SAFETY: the call touches no memory.
+    // SAFETY: the call accesses no memory.
     if unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -66,8 +66,8 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
     }
 }
 
-/// Fails with `BrokenPipe` if no process has the other end open: the parent ended before the parent-death signal of
-/// this process was set.
+/// Fails with `BrokenPipe` if no process has the other end open. In this case the parent ended before the parent-death
+/// signal of this process was set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
@@ -78,10 +78,10 @@ fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
 pub(super) fn descriptors() -> io::Result<Vec<RawFd>> {
     let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
-    // One of the descriptors was for reading the directory.
+    // One of the descriptors was used to read the directory.
     let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
     let is_open = |number: &RawFd| {
-        // SAFETY: the call queries a descriptor and touches no memory.
+        // SAFETY: the call queries a descriptor and accesses no memory.
         unsafe { libc::fcntl(*number, libc::F_GETFD) != -1 }
     };
     Ok(numbers.filter(is_open).collect())
@@ -90,7 +90,7 @@ pub(super) fn descriptors() -> io::Result<Vec<RawFd>> {
 /// Closes descriptors that other values own. The caller must forget those values (`mem::forget`).
 pub(super) fn close(numbers: &[RawFd]) {
     for number in numbers {
-        // SAFETY: later operations of the owners on a closed descriptor fail or reach another file. This is the purpose
+        // SAFETY: later operations of the owners on a closed descriptor fail or use another file. This is the purpose
         // of the test.
         unsafe { libc::close(*number) };
     }
@@ -111,13 +111,13 @@ impl Interrupted {
     pub(super) fn interrupt(&self) {
         let process = rustix::process::getpid().as_raw_pid();
         for thread in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: the call touches no memory. A thread that has ended receives no signal.
+            // SAFETY: the call accesses no memory. A thread that has ended receives no signal.
             unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGUSR1) };
         }
     }
 }
 
-/// Installs a signal handler that yields to other threads.
+/// Installs a signal handler that yields the processor.
 pub(super) fn give_way_on_signals() {
     // SAFETY: the handler only sleeps, which is async-signal-safe.
     unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };

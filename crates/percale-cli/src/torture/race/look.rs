@@ -11,7 +11,7 @@ use crate::lot::range;
 use crate::torture::memory::Shape;
 use crate::torture::oracle::Seen;
 
-/// The number of uses that a thread holds at a time, in addition to the one that it checks.
+/// The number of uses that a thread holds at a time, in addition to the use that it checks.
 const HELD: usize = 3;
 
 /// A use that a thread holds while it has others.
@@ -23,7 +23,7 @@ struct Kept {
 }
 
 impl Arena<'_> {
-    /// Uses parts of regions, as a thread of an application does, and checks the registrations.
+    /// Uses parts of regions in the same way as an application thread, and checks the registrations.
     pub(super) fn use_and_look(&self, thread: &mut Thread) -> io::Result<Tally> {
         self.interrupted.join();
         let Shape { unit, registered: pages, .. } = Shape::small();
@@ -73,7 +73,7 @@ impl Arena<'_> {
         Ok(std::mem::take(&mut thread.tally))
     }
 
-    /// Ends a use that was held, and sometimes empties a cache.
+    /// Ends a held use, and sometimes empties a cache.
     fn tidy(&self, thread: &mut Thread, held: &mut Vec<Kept>) {
         if let Some(kept) = held.pop() {
             self.end(thread, kept);

@@ -11,7 +11,7 @@ use crate::torture::operations::Way;
 /// The events of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::torture) struct Mix {
-    /// The ways in which memory is changed.
+    /// How memory is changed.
     pub(in crate::torture) ways: Vec<Way>,
     /// The number of caches of the process, all with the same monitor.
     pub(in crate::torture) caches: u64,
@@ -29,7 +29,7 @@ pub(in crate::torture) struct Mix {
 }
 
 impl Mix {
-    /// A run with one cache and changes by system calls of the threads.
+    /// A run with one cache, in which memory changes only by system calls of the threads.
     pub(in crate::torture) fn plain() -> Self {
         Self {
             ways: vec![Way::Call],
@@ -43,7 +43,7 @@ impl Mix {
         }
     }
 
-    /// Draws a random mix.
+    /// Draws a random mix of events.
     pub(in crate::torture) fn draw(dice: &mut Dice) -> Self {
         let mut ways = vec![Way::Call];
         if dice.once_in(2) {
@@ -52,7 +52,7 @@ impl Mix {
         if dice.once_in(2) {
             ways.push(Way::Other);
         }
-        // After one of these, some monitors keep no registrations.
+        // After one of these events, some monitors keep no registrations.
         if dice.once_in(6) {
             ways.push(Way::Worker);
         }

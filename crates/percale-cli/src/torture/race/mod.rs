@@ -1,16 +1,16 @@
-//! Threads that change memory while others use it and check the registrations that they get.
+//! Threads that change memory while others use it and check their registrations.
 //!
-//! The keys must always belong to a registration that covers the requested range. For the pages, the rule must be
-//! finer. A use that begins before a change may see the old pages, and so may one that begins while the change is in
-//! progress. Each region therefore counts its changes, and the count is odd while one is in progress. A check is valid
-//! only if the count was even and the same before the lookup and after the check. Then all changes of the region had
-//! returned before the lookup, and none happened during the check.
+//! The keys must always belong to a registration that covers the requested range. The rule for pages is more complex: a
+//! use that begins before a change, or while it is in progress, may access the old pages. Each region therefore counts
+//! its changes, and the count is odd while one is in progress. A check is valid only if the count was even, and the
+//! same before the lookup and after the check. In this case all changes of the region had returned before the lookup,
+//! and none occurred during the check.
 //!
-//! One case is checked more strictly: if a thread finds the hole that another thread's munmap(2) has made, before that
-//! call returns, and maps it again, it must not get the old registration.
+//! One case is checked more strictly. A thread may find the hole that another thread's munmap(2) has made before that
+//! call returns. If it maps the hole again, it must not get the old registration.
 //!
-//! While there are holes, no code may map memory unintentionally. Therefore all threads are started, and have all that
-//! they need, before the first change.
+//! While there are holes, no code may map memory unintentionally. Therefore all threads are started, and have all of
+//! their resources, before the first change.
 
 mod change;
 mod life;
@@ -64,9 +64,9 @@ pub(super) struct Tally {
     pub(super) uses: u64,
     /// The number of uses for which an existing registration was returned.
     pub(super) hits: u64,
-    /// The number of uses with checked pages and without a concurrent change.
+    /// The number of uses whose pages were checked and during which there was no change.
     pub(super) checked: u64,
-    /// The number of checked uses with a registration of other pages.
+    /// The number of checked uses whose registration contained other pages.
     pub(super) stale: u64,
     /// The last changes before the stale uses, with their counts.
     pub(super) after: BTreeMap<String, u64>,
@@ -83,7 +83,7 @@ struct Arena<'a> {
     monitor: &'a Monitor,
     regions: &'a [Region],
     interrupted: Interrupted,
-    /// The threads wait here until all run, because starting a thread maps memory.
+    /// All threads wait here until each of them runs, because starting a thread maps memory.
     begin: Barrier,
     time: Duration,
     failed: AtomicBool,
@@ -109,7 +109,7 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
 /// Opens caches and runs the threads, with all events of the plan's mix. The process must have only this thread.
 ///
 /// # Errors
-/// Includes the errors of the monitor if it is not available here.
+/// Returns the monitor's error if the monitor is not available here, or the error of a failed run.
 pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
     if !plan.mix.descendant {
         return alone(plan, monitor, device);
@@ -142,7 +142,7 @@ fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<T
     opened.retain(|number| mix.closes && !before.contains(number));
     let tally = threads(plan, monitor, &subjects, &oracle, &regions, &opened);
     if mix.closes {
-        // The numbers of the descriptors may belong to other files by now.
+        // The numbers of the descriptors may now refer to other files.
         std::mem::forget(subjects);
     }
     tally
@@ -196,8 +196,8 @@ fn threads(
             });
             threads.push(scope.spawn(move || {
                 let tally = arena.run(|arena| arena.change(&mut changer, &mut hands));
-                // The children have copies of the pipes to the other processes, which would therefore not see the end
-                // of their input.
+                // The children have copies of the pipes to the other processes. Because of these copies the other
+                // processes would not receive the end of their input.
                 arena.regions.iter().for_each(Region::end_children);
                 tally
             }));

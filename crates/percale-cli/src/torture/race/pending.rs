@@ -1,4 +1,4 @@
-//! Requests to io_uring that were submitted before a monitor was active, and change memory later.
+//! Requests to io_uring that were submitted before a monitor was active, and that change memory later.
 
 use std::io;
 
@@ -15,8 +15,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Submits a request that drops pages from the registered part of this memory or, if `cut`, truncates its file. The
-    /// memory must stay at its addresses until the request has completed.
+    /// Submits a request that drops pages from the registered part of this memory. If `cut` is set, the request
+    /// truncates its file instead. The memory must keep its addresses until the request has completed.
     pub(super) fn submit(memory: &Memory, cut: bool) -> io::Result<Self> {
         let mut ring = Ring::new()?;
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -32,8 +32,8 @@ impl Pending {
     pub(super) fn complete(mut self, memory: &Memory) -> io::Result<()> {
         rustix::io::write(&self.event, &1_u64.to_ne_bytes())?;
         self.ring.completed(2)?;
-        // If the kernel does not permit truncating the file, it does not permit extending it either, so an error is
-        // ignored.
+        // The error is ignored: if the kernel does not permit truncating the file, it does not permit extending it
+        // either.
         memory.file().ok().map(|file| rustix::fs::ftruncate(file, memory.whole.len()));
         Ok(())
     }

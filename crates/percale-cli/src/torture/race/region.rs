@@ -28,11 +28,11 @@ pub(super) struct Region {
     /// The operations that may be executed on it.
     pub(super) operations: Vec<&'static Operation>,
     memory: Mutex<Memory>,
-    /// A request that will change the memory. The memory stays at its addresses until then.
+    /// A request that will change the memory. The memory keeps its addresses until then.
     pending: Mutex<Option<Pending>>,
     /// The first address of the registered part.
     pub(super) start: AtomicU64,
-    /// The number of changes that began, plus the number of changes that ended.
+    /// The number of changes that have begun plus the number of changes that have ended.
     pub(super) counted: AtomicU64,
     /// The number of the last change.
     pub(super) last: AtomicUsize,
@@ -79,7 +79,7 @@ impl Region {
         self.kind.traits.contains(&Trait::Mapped)
     }
 
-    /// Ends forks of this process that were to live for a while.
+    /// Kills the forks of this process that are still running.
     pub(super) fn end_children(&self) {
         self.memory().children.clear();
     }
@@ -106,14 +106,14 @@ impl Region {
     }
 }
 
-/// Returns whether memory of this kind can be pinned and made again at the same address or, if `sealed` permits sealed
-/// memory, never changes. Memory larger than the usual shape is excluded: a hole in it would have room for other new
-/// mappings.
+/// Returns whether memory of this kind can be pinned, and can be made again at the same address. If `sealed` is set,
+/// memory that never changes is also permitted. Memory larger than the usual shape is excluded: a hole in it would have
+/// room for other new mappings.
 pub(super) fn races(kind: &Kind, oracle: &Oracle, sealed: bool) -> bool {
     let is_sealed = sealed && kind.traits.contains(&Trait::Sealed);
     let pinned = || -> io::Result<bool> {
         let memory = (kind.make)()?;
-        // Without privileges, the file of some memory cannot be opened.
+        // Without privileges, the file of some kinds of memory cannot be opened.
         if !is_sealed {
             memory.establish(0)?;
         }

@@ -1,7 +1,7 @@
 //! The helper process: executes runs, and reports them line by line.
 //!
-//! It prints `s SEED` before a run, and `e OPERATIONS LIVES` after it. If a run found a fault, it prints `f
-//! KIND|STEP|TEXT` instead, and ends.
+//! It prints `s SEED` before a run, and `e OPERATIONS LIVES` after it. If a run finds a fault, it prints `f
+//! KIND|STEP|TEXT` instead, and exits.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::search::{heap, lent, waker};
 /// The location of the last panic.
 static PANICKED: Mutex<String> = Mutex::new(String::new());
 
-/// The exit status of a helper that found a fault.
+/// The exit status of a helper that has found a fault.
 pub(super) const FOUND: u8 = 3;
 
 fn say(line: std::fmt::Arguments<'_>) {
@@ -43,7 +43,7 @@ pub(super) fn main(words: &[String]) -> ExitCode {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }));
-    // Creates all objects that exist once per process, before anything is measured.
+    // Creates all objects that exist once per process before the first measurement.
     drop(run(&warming(transport)));
     let begin = Instant::now();
     loop {
@@ -96,8 +96,8 @@ fn measured(plan: &Plan) -> (Done, Verdict, usize) {
         return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
     }
     if plan.settings.transport == Transport::Sim && !done.forgot && heap::bytes() > bytes {
-        // An object that is created once, or that grows at first, is not a leak. Repeating the run distinguishes these
-        // cases.
+        // An object that is created once per process is not a leak, and neither is one that grows only at first.
+        // Repeating the run distinguishes these from leaks.
         let mut least = isize::MAX;
         for _ in 0..3 {
             let bytes = heap::bytes();

@@ -1,9 +1,9 @@
-//! The main program: executes runs in helper processes until its time is over, shortens those that found a fault, and
+//! The main program. It executes runs in helper processes for a given time, shortens those that found a fault, and
 //! reports the results.
 //!
-//! A helper executes one run after the other and reports them line by line (`child`). If a helper dies or stops
-//! reporting, its last line contains the seed that repeats the run, so a crash or a hang is a fault like any other.
-//! `shrink` shortens a run of the simulated network.
+//! A helper executes one run after another and reports them line by line (`child`). Its last line contains the seed of
+//! the current run. Therefore a crash or a hang is reported as a fault with a seed, like any other. `shrink` shortens a
+//! run of the simulated network.
 
 mod child;
 mod shrink;
@@ -53,7 +53,7 @@ struct Found {
     count: u64,
     /// The steps that are sufficient, and the original number of steps.
     shrunk: Option<(Vec<usize>, usize)>,
-    /// The time after which it was found.
+    /// The time from the start until it was found.
     after: Duration,
 }
 
@@ -71,7 +71,7 @@ fn transport(name: &str) -> Option<Transport> {
     Transport::ALL.into_iter().find(|one| one.name() == name)
 }
 
-/// Returns the reason if a transport cannot be searched here.
+/// Returns the reason why a transport cannot be tested here, if it cannot.
 fn missing(transport: Transport) -> Option<&'static str> {
     let is_missing = transport == Transport::Verbs && double::path().is_none();
     is_missing.then_some("verbs: there is no double of libibverbs (cargo build -p percale-verbs-double)")
@@ -139,7 +139,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints a run, then executes it.
+/// Prints a run and then executes it.
 fn show(words: &[String]) -> ExitCode {
     let (Some(transport), Some(Ok(seed))) =
         (words.first().and_then(|name| transport(name)), words.get(1).map(|seed| seed.parse()))
@@ -158,13 +158,13 @@ fn show(words: &[String]) -> ExitCode {
         println!("{index:>5}  {:?}", plan.steps[*index]);
     }
     let text = shrink::text(&kept);
-    // A separate process, because it needs the test double in its environment.
+    // The run needs a separate process, because the environment must name the test double.
     let status = spawn::helper(transport, seed, Duration::from_millis(1)).arg(text).status();
     let code = status.ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
     ExitCode::from(code.unwrap_or(1))
 }
 
-/// The results of a transport.
+/// The results for one transport.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     runs: u64,
@@ -173,7 +173,7 @@ struct Tally {
     faults: u64,
 }
 
-/// Returns a text that is equal for faults that are likely to have the same cause.
+/// Returns a text that is equal for faults that probably have the same cause.
 fn likeness(fault: &Fault) -> String {
     let place = if fault.kind == "panicked" { fault.text.rsplit(" at ").next().unwrap_or_default() } else { "" };
     let what =

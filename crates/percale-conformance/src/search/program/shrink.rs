@@ -1,4 +1,4 @@
-//! Shortens a run: omits steps as long as the same kind of fault is found (delta debugging).
+//! Shortens a run (delta debugging): removes steps while the run still finds the same kind of fault.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::{Fault, Plan, Transport, likeness};
 /// The time limit for shortening in a search.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
-/// The time limit of `shorten`, which does nothing else. Long runs have thousands of steps.
+/// The time limit of the command `shorten`. Long runs have thousands of steps.
 pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
 
 /// Formats indices as `3,5-9`.
@@ -34,12 +34,12 @@ pub(super) fn indices(text: &str) -> Vec<usize> {
     text.split(',').filter_map(part).flatten().collect()
 }
 
-/// Returns the steps that are sufficient, and the original number of steps, or `None` if the fault does not recur.
+/// Returns the steps that are sufficient, and the original number of steps. Returns `None` if the fault does not recur.
 pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault, limit: Duration) -> Option<(Vec<usize>, usize)> {
     let begin = Instant::now();
     let wanted = likeness(fault);
     let shows = |kept: &[usize]| {
-        // With other threads, a fault does not recur every time.
+        // If other threads run, a fault does not recur every time.
         let times = if matches!(transport, Transport::Sim | Transport::Loopback) { 1 } else { 3 };
         let mut tries = (0..times).map(|_| batch(transport, seed, Duration::ZERO, Some(&text(kept))).fault);
         let again = tries.find_map(|found| found);

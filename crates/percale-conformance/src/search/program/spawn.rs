@@ -13,7 +13,7 @@ use super::{Done, Fault, Transport, double};
 pub(super) struct Batch {
     pub(super) runs: u64,
     pub(super) done: Done,
-    /// The seed after the last one that it used.
+    /// The seed after the last one used.
     pub(super) next: u64,
     /// The seed of the run that found a fault, the step, and the fault.
     pub(super) fault: Option<(u64, usize, Fault)>,
@@ -22,7 +22,7 @@ pub(super) struct Batch {
 /// The time without a report after which a run is considered to hang.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// The beginning of a report of AddressSanitizer, and the number of lines that are kept.
+/// The first words of a report of AddressSanitizer, and the number of its lines that are kept.
 const SANITIZER: &str = "ERROR: AddressSanitizer";
 const REPORTED: usize = 40;
 
@@ -66,11 +66,11 @@ fn kind(name: &str) -> &'static str {
     if let Some(known) = KINDS.iter().find(|kind| **kind == name) {
         return known;
     }
-    // This leaks only a few names.
+    // This leaks only a few strings.
     Box::leak(name.to_owned().into_boxed_str())
 }
 
-/// Returns the command of a helper that executes runs, starting with a seed, for this time.
+/// Returns the command of a helper that executes runs for this time, starting with this seed.
 pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command {
     let program = std::env::current_exe().expect("the program has a path");
     let mut command = Command::new(program);
@@ -81,7 +81,7 @@ pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command
     command
 }
 
-/// Executes runs, starting with a seed, for this time; or one run with these steps.
+/// Executes runs for this time, starting with this seed. If steps are given, executes one run with only these steps.
 pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
     let mut command = helper(transport, seed, time);
     command.args(kept);

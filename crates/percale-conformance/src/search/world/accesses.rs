@@ -1,7 +1,7 @@
-//! Regions, and the accesses that read and write them.
+//! Regions, and the operations that read and write them.
 //!
-//! A region has blocks. One operation at a time uses a block, so that its expected contents are known. The last two
-//! blocks contain a word each, for atomic operations.
+//! A region is divided into blocks. Only one operation at a time uses a block, so its expected contents are known. Each
+//! of the last two blocks contains one word for atomic operations.
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
@@ -43,7 +43,7 @@ pub(super) enum Memory {
 struct Known {
     place: usize,
     name: RemoteMemory,
-    /// `None` after it was closed.
+    /// `None` after the region was closed.
     memory: Option<Memory>,
     blocks: [Content; BLOCKS],
     used: [Option<u64>; BLOCKS],
@@ -128,9 +128,9 @@ impl Entered {
 /// The buffers of an access through the raw API.
 #[derive(Default)]
 struct AccessBuffers {
-    /// Buffers that are read from. An injected operation gives them back at once.
+    /// Source buffers. An injected operation returns them immediately.
     sources: Vec<Lent>,
-    /// Buffers that are written to.
+    /// Destination buffers.
     results: Vec<Lent>,
 }
 
@@ -166,8 +166,8 @@ impl Regions {
         self.under_way.iter().filter(|(_, one)| one.window == Some(window)).map(|(id, _)| *id).collect()
     }
 
-    /// Marks the block of an operation as unknown, because it is not known whether and when the operation is executed.
-    /// The block is not used any more.
+    /// Marks the block of an operation as unknown, because it cannot be determined whether and when the operation is
+    /// executed. The block is not used again.
     pub(super) fn lose(&mut self, id: u64) {
         if let Some(one) = self.under_way.remove(&id) {
             self.known[one.region].blocks[one.block] = Content::Unknown;
@@ -209,7 +209,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes a region. With `forget` it is dropped instead, and its memory is leaked.
+    /// Closes a region. If `forget` is set, its handle is forgotten instead, and its memory is leaked.
     pub(super) fn deregister(&mut self, at: usize, nth: usize, forget: bool) -> Verdict {
         let theirs: Vec<usize> = (0..self.regions.known.len())
             .filter(|index| self.regions.known[*index].place == at && self.regions.known[*index].memory.is_some())
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// Checks that the memory of a region contains the data that was written there.
+    /// Checks that the memory of a region contains the data that was written to it.
     fn holds(&self, index: usize, bytes: &[u8]) -> Verdict {
         let known = &self.regions.known[index];
         for (block, content) in known.blocks.iter().enumerate() {
@@ -288,7 +288,7 @@ impl World {
         slot: usize,
         fenced: bool,
     ) -> Verdict {
-        // Occasionally a closed region, whose key is no longer valid.
+        // Occasionally select a closed region, whose key is no longer valid.
         let theirs: Vec<usize> =
             (0..self.regions.known.len()).filter(|index| self.regions.known[*index].place == to).collect();
         let Some(region) = theirs.iter().rev().nth(block % 3).or(theirs.last()).copied() else { return Ok(()) };
@@ -375,7 +375,7 @@ impl World {
             What::Write | What::Read => self.post_transfer(entered, flags)?,
             What::Add(..) | What::Swap(..) => self.post_atomic(entered, flags)?,
         };
-        // The result, if there is one, is the first.
+        // If there is a result buffer, it is the first.
         results.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
         self.lent.insert(id, results);
         for lent in sources {
@@ -448,7 +448,7 @@ impl World {
         Ok((posted, buffers))
     }
 
-    /// Lends a buffer with these contents.
+    /// Lends a buffer filled with these bytes.
     fn lend_filled(&mut self, bytes: &[u8]) -> Verdict<Lent> {
         let lent = self.lender.lend(bytes.len())?;
         lent.write(bytes);
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// Handles the end of an access: checks the data that it read, and records the data that it wrote. `got` is the
+    /// Handles the end of an access. Checks the data that it read, and records the data that it wrote. `got` is the
     /// result of a safe operation.
     pub(super) fn accessed(&mut self, id: u64, is_good: bool, got: Option<&[u8]>) -> Verdict {
         let Some(one) = self.regions.under_way.remove(&id) else { return Ok(()) };
@@ -470,7 +470,7 @@ impl World {
         let known = &mut self.regions.known[region];
         known.used[block] = None;
         if !is_good {
-            // A key that was invalid before the access must not have permitted it, so the block must be unchanged.
+            // A key that was invalid before the access must not permit it, so the block must be unchanged.
             let was_kept_out = self.ledger.operation(id).is_some_and(|operation| operation.must_be_denied);
             if !matches!(what, What::Read) && !was_kept_out {
                 known.blocks[block] = Content::Unknown;

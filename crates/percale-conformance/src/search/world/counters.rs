@@ -19,7 +19,7 @@ struct Waiting {
     threshold: u64,
     to: usize,
     count: u64,
-    /// Whether it was neither executed nor cancelled.
+    /// Whether it was neither executed nor cancelled yet.
     waits: bool,
 }
 
@@ -37,7 +37,7 @@ impl Deferrals {
         Self { counters, values: [0; COUNTERS], domains: (0..DOMAINS).map(|_| None).collect(), work: Vec::new() }
     }
 
-    /// Executes the work that is due, in the model.
+    /// Executes the due work in the model.
     fn fire(&mut self) {
         while let Some(due) =
             self.work.iter_mut().find(|work| work.waits && self.values[work.counter] >= work.threshold)
@@ -59,7 +59,7 @@ impl World {
             CounterStep::Defer { to, count, threshold, domain } => {
                 let (domain, to) = (usize::from(domain) % DOMAINS, usize::from(to) % COUNTERS);
                 if to == counter {
-                    return Ok(()); // Might count without end.
+                    return Ok(()); // Otherwise two counters could trigger each other without end.
                 }
                 if self.deferrals.domains[domain].is_none() {
                     self.deferrals.domains[domain] = Some(self.domain());
@@ -104,7 +104,7 @@ impl World {
                 let domain = usize::from(domain) % DOMAINS;
                 let Deferrals { domains, work, .. } = &mut self.deferrals;
                 domains[domain] = None;
-                // The domain dropped the work that waited there.
+                // The domain dropped the work that waited in it.
                 work.retain(|work| work.domain != domain);
             }
         }
@@ -154,7 +154,7 @@ impl World {
         posted.or_else(|error| self.refused(id, &error))
     }
 
-    /// Makes everything that waits start.
+    /// Starts all waiting work.
     pub(super) fn fire_everything(&mut self) -> Verdict {
         for counter in 0..COUNTERS {
             self.deferrals.values[counter] += 1_000;

@@ -1,4 +1,4 @@
-//! The fabrics that open the domains of places, and events of the devices of fabrics over RDMA.
+//! The fabrics that open the domains of places, and device events of the fabrics that use RDMA.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use crate::search::step::{Call, DEVICES, DeviceStep, Request, Settings, Transpor
 
 /// The fabrics of a run.
 pub(super) struct Fabrics {
-    /// Fabrics for RDMA that have opened devices of their own.
+    /// RDMA fabrics that have opened their own devices.
     own: Vec<Info>,
 }
 
@@ -20,7 +20,7 @@ fn discover() -> Info {
 }
 
 impl Fabrics {
-    /// Makes the fabrics of a run, after the devices if it uses RDMA.
+    /// Makes the fabrics of a run. If the run uses RDMA, its devices are made first.
     pub(super) fn new(settings: &Settings) -> Self {
         let Some(devices) = settings.devices else { return Self { own: Vec::new() } };
         for number in 0..DEVICES {
@@ -114,7 +114,7 @@ impl World {
         double::tell(&command);
     }
 
-    /// Ends all events of the devices, so that outstanding operations end.
+    /// Ends the effects of all device events, so that outstanding operations end.
     pub(super) fn calm_devices(&self) {
         if self.settings.devices.is_some() {
             (0..DEVICES).for_each(|number| _ = double::tell(&format!("calm double{number}")));

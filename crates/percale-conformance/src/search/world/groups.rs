@@ -1,7 +1,7 @@
-//! Collectives: groups of all open places, barriers and sums.
+//! Collectives: groups of all open places, with barriers and sums.
 //!
-//! The members join a group one after the other. Each step posts the next operation of a member. All members post the
-//! same operations in the same order. A member that leaves or is closed ends the group for all.
+//! The members join a group one after another. Each step posts the next operation of one member. All members post the
+//! same operations in the same order. If a member leaves or is closed, the group ends for all members.
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
@@ -27,11 +27,12 @@ struct Member {
 struct Group {
     /// The number of the group, which is the context of its joins.
     number: u64,
-    /// The places in order, with their lives at that time.
+    /// The places in order, each with the life that was open when the group was made.
     members: Vec<Member>,
     /// Whether operations may fail, because a member left or was closed, or because connections may break.
     is_broken: bool,
-    /// Whether a member left. Operations of the other members then wait for operations that this member will not post.
+    /// Whether a member left. Operations of the other members may then wait for operations that this member will not
+    /// post.
     is_left: bool,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Returns whether an endpoint holds an object that prevents it from being shared.
+    /// Returns whether an object borrows the endpoint and so prevents it from being shared.
     pub(super) fn uses(&self, _life: Life) -> bool {
         false
     }
@@ -67,7 +68,7 @@ impl Groups {
         self.past.iter_mut().chain(&mut self.current).find(|group| group.number == number)
     }
 
-    /// Returns whether the current group is undisturbed and has not been formed yet.
+    /// Returns whether the current group has not been formed yet, and nothing has broken it.
     pub(super) fn is_forming(&self) -> bool {
         let current = self.current.as_ref();
         current.is_some_and(|group| !group.is_broken && !group.members.iter().all(|member| member.is_joined))
@@ -83,7 +84,7 @@ impl Groups {
 impl World {
     pub(super) fn group(&mut self, at: usize, what: GroupStep) -> Verdict {
         if self.settings.transport == Transport::Loopback {
-            return Ok(()); // The endpoints do not reach each other.
+            return Ok(()); // The endpoints cannot reach each other.
         }
         let Some((life, port)) = self.port(at) else { return Ok(()) };
         match what {
@@ -95,8 +96,8 @@ impl World {
                         let (life, _) = self.port(place)?;
                         Some(Member { place, life, id: None, is_joined: false, posted: 0 })
                     });
-                    // A member that joins the same list again is paired with the joins that other members still owe to
-                    // an earlier group.
+                    // A member that joins the same list again is paired with joins for an earlier group that other
+                    // members have not posted yet.
                     let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
                     let is_broken = self.settings.breaks
                         || self.seats.iter().any(|seat| seat.was_closed)
@@ -204,7 +205,7 @@ impl World {
         member.posted += 1;
         let sequence = member.posted;
         let context = self.ledger.number();
-        // Every second operation is a barrier. The sum of the members' numbers is known.
+        // Every second operation is a barrier. The others are sums of the members' numbers, whose result is known.
         let is_sum = sequence.is_multiple_of(2);
         let what = if is_sum { Collective::Allreduce } else { Collective::Barrier };
         let lent = self.lender.lend(if is_sum { 16 } else { 0 })?;
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// Handles the end of a collective: checks its sum.
+    /// Handles the end of a collective and checks its sum.
     pub(super) fn summed(&mut self, id: u64, is_good: bool) -> Verdict {
         let Some(sum) = self.sums.remove(&id) else { return Ok(()) };
         let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) else { return Ok(()) };
@@ -268,8 +269,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes members join, or post the operations that other members have posted, if they have not done so. This
-    /// includes groups of which a member was closed. After that, all posted operations must end.
+    /// Makes members join, and post the operations that other members have already posted, also in groups with a closed
+    /// member. After that, all posted operations must end.
     pub(super) fn complete_groups(&mut self) -> Verdict {
         self.look_at_events()?;
         let mut late = Vec::new();
@@ -296,8 +297,8 @@ impl World {
         Ok(())
     }
 
-    /// Excuses groups whose members cannot post. Members that report to one queue may fill it with operations that wait
-    /// for each other, and then the rest cannot be posted.
+    /// Permits failures of groups whose members cannot post. Members that report to one queue may fill it with
+    /// operations that wait for each other. The remaining operations cannot be posted then.
     pub(super) fn excuse_starved_groups(&mut self) {
         let groups = self.groups.past.iter().chain(&self.groups.current);
         let is_starved = |group: &Group| {
@@ -305,7 +306,7 @@ impl World {
             posted().max() != posted().min()
         };
         if groups.into_iter().any(is_starved) {
-            // Such a queue has no room for the receive of a claimed message either. Its sender waits for that receive,
+            // Such a queue also has no room for the receive of a claimed message. Its sender waits for that receive,
             // and so do the operations after a later fence.
             let waits = self.waiting_for_claims();
             let behind: Vec<u64> = self
@@ -326,7 +327,7 @@ impl World {
         }
     }
 
-    /// Checks that the current group was formed if all of its members have joined and it was not disturbed.
+    /// Checks that the current group was formed, if all of its members have joined and nothing has broken it.
     pub(super) fn look_at_groups(&self) -> Verdict {
         let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };
         let text =

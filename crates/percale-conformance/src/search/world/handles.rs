@@ -31,11 +31,11 @@ pub(super) enum Outcome {
 pub(super) trait Handle {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
     fn is_ready(&self) -> bool;
-    /// Cancels the operation. Returns `None` if this kind cannot be cancelled.
+    /// Cancels the operation. Returns `None` if operations of this kind cannot be cancelled.
     fn cancel(&self) -> Option<bool> {
         None
     }
-    /// Waits for at most `timeout`, and consumes the handle.
+    /// Waits for at most `timeout` and consumes the handle.
     fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome>;
 }
 
@@ -114,7 +114,7 @@ impl World {
         self.held[slot].is_none()
     }
 
-    /// Keeps a handle, or records that the operation was rejected.
+    /// Stores a handle, or records that the operation was rejected.
     pub(super) fn keep(
         &mut self,
         id: u64,
@@ -283,8 +283,8 @@ impl World {
         }
     }
 
-    /// Records that a handle is gone. Its operation continues without it, or is cancelled. A message that it had
-    /// received is lost.
+    /// Records that a handle was dropped or forgotten. Its operation continues without it, or is cancelled. A message
+    /// that it had received is lost.
     fn let_go(&mut self, id: u64, was_finished: bool) {
         if was_finished {
             return;
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// Handles the end of a safe operation: checks its outcome.
+    /// Handles the end of a safe operation and checks its outcome.
     pub(super) fn ended(&mut self, id: u64, buffer: (usize, usize), outcome: Outcome) -> Verdict {
         let what = self.ledger.operation(id).map_or("safe operation", |operation| operation.what);
         let ours = |found: &Buffer| {
@@ -462,7 +462,7 @@ impl World {
     }
 }
 
-/// Checks the second result of a handle that had already returned one.
+/// Checks the second result of a handle that had already returned a result.
 fn again(id: u64, outcome: &Outcome) -> Verdict {
     let what = match outcome {
         Outcome::Received(received) => format!("a message of {} bytes", received.len),

@@ -7,7 +7,7 @@ use crate::search::step::Transport;
 use crate::search::waker;
 
 impl World {
-    /// Opens an endpoint at a place, at the place's address or a new one.
+    /// Opens an endpoint at a place, at the place's address or at a new one.
     pub(super) fn open(&mut self, place: usize, moved: bool) -> Verdict {
         let seating = self.settings.seats[place];
         let seat = &mut self.seats[place];
@@ -33,7 +33,7 @@ impl World {
         };
         let port = match opened {
             Ok(port) => port,
-            // In the meantime the port may have been assigned to another program, or to a connection of any process.
+            // In the meantime the port may have been assigned to another program or to a connection.
             Err(_) if !moved && self.settings.transport != Transport::Sim && !listens_here(address) => {
                 return self.open(place, true);
             }
@@ -72,7 +72,7 @@ impl World {
         })));
     }
 
-    /// Closes an endpoint. Its handles are dropped before, or forgotten.
+    /// Closes an endpoint. Its handles are dropped or forgotten before.
     pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
         let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
         self.let_go_of_handles(life, forget);
@@ -84,7 +84,7 @@ impl World {
         self.set_calls();
         open.port.close();
         self.regions.closed(life);
-        // Operations posted there may not end, but their memory belongs to the application again.
+        // Operations posted there may never end, but their memory belongs to the application again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
         self.ledger.harm(Some(Place(place as u32)), Some(life));
         let seating = self.settings.seats[place];

@@ -26,7 +26,7 @@ pub(super) struct Sent {
 /// The report of a receive, and the ledger's record of the receive.
 struct ReceiveReport<'a> {
     report: Result<&'a Entry, &'a ErrorEntry>,
-    /// The reported entry of a success or an error.
+    /// The entry of a success, or of an error.
     entry: Entry,
     result: Result<(), (ErrorCode, &'a str)>,
     operation: &'a Operation,
@@ -34,7 +34,7 @@ struct ReceiveReport<'a> {
 }
 
 impl ReceiveReport<'_> {
-    /// Returns whether the receive takes several messages.
+    /// Returns whether the receive accepts several messages.
     fn is_multi(&self) -> bool {
         self.operation.what.ends_with("multi-receive")
     }
@@ -277,7 +277,7 @@ impl World {
         }
         if let Some(operation) = self.ledger.operation_mut(id) {
             operation.at = None;
-            // The member that receives the message may be closed.
+            // The member that receives the message may have been closed.
             operation.may_fail = true;
         }
     }
@@ -317,7 +317,7 @@ impl World {
         let fits = |message: &Message| message.to == Place(at as u32) && receive.criteria.fits(message);
         let harmed =
             self.ledger.messages().any(|(_, message)| message.may_be_lost && message.arrivals == 0 && fits(message));
-        // The receive has the same context: for the ledger, it continues the claim.
+        // The receive has the same context. In the ledger, it continues the claim.
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.is_over, operation.what) = (false, if discard { "claimed discard" } else { "claimed receive" });
             // The sender may have been closed since the claim.
@@ -347,7 +347,7 @@ impl World {
                 self.give_back(id)?;
                 match error {
                     PostError::Again => Ok(()),
-                    // The sender may have been closed, so the message is gone.
+                    // The sender may have been closed. Its message is then discarded.
                     PostError::NotClaimed => {
                         if let Some(open) = &mut self.seats[at].open {
                             open.claimed.remove(index);
@@ -419,7 +419,7 @@ impl World {
         let entry = report.map_or_else(|error| error.entry, |entry| *entry);
         let id = entry.context;
         if id == 0 && report.is_err() {
-            return Ok(()); // The failure of an injected message.
+            return Ok(()); // The error of an injected message.
         }
         let Some(operation) = self.ledger.operation(id).cloned() else {
             return Err(Fault::new(
@@ -429,8 +429,8 @@ impl World {
         };
         let result = report.map(|_| ()).map_err(|error| (error.error, error.text.as_ref()));
         if operation.is_closed && operation.what.contains("receive") {
-            // The operation was reported before its endpoint was closed, and is read now. Its memory belongs to the
-            // application again.
+            // The operation was reported before its endpoint was closed, and the report is read only now. Its memory
+            // belongs to the application again.
             let is_released =
                 !operation.what.ends_with("multi-receive") || entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
             return if is_released { self.ledger.end(id, result) } else { Ok(()) };
@@ -450,7 +450,7 @@ impl World {
                 self.discarded(at, entry, &receive.criteria);
             }
             if report.is_multi() && !report.is_released() && report.result.is_err() {
-                return Ok(()); // A message failed; the buffer stays in use.
+                return Ok(()); // A message failed. The buffer stays in use.
             }
             return self.receive_over(report);
         }
@@ -480,7 +480,7 @@ impl World {
         self.over(id, report.result)
     }
 
-    /// Handles a message that arrived at a place: checks it, and ends the receive unless its buffer takes more
+    /// Handles a message that arrived at a place. Checks it, and ends the receive unless its buffer has room for more
     /// messages.
     fn message_received(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
         let ReceiveReport { entry, operation, receive, .. } = report;
@@ -508,8 +508,8 @@ impl World {
     fn received_bytes(&self, report: &ReceiveReport<'_>, len: usize) -> Verdict<(usize, Vec<u8>)> {
         let ReceiveReport { entry, operation, receive, .. } = report;
         let id = entry.context;
-        // The queue of another member may have reported the release of the buffer first. Then the contents at that time
-        // are used.
+        // The queue of another member may already have reported the release of the buffer. Its contents at that time
+        // are used then.
         let (address, whole) = match (self.lent.get(&id).and_then(|lent| lent.first()), self.released.get(&id)) {
             (Some(lent), _) => (lent.address(), None),
             (None, Some((address, whole))) => (*address, Some(whole)),
@@ -532,22 +532,22 @@ impl World {
         Ok((offset, bytes))
     }
 
-    /// Ends a receive: releases its buffer.
+    /// Ends a receive and releases its buffer.
     fn receive_over(&mut self, report: &ReceiveReport<'_>) -> Verdict {
         let id = report.entry.context;
         self.release(id, report.is_multi() && report.operation.at.is_none());
         self.over(id, report.result)
     }
 
-    /// Releases a shared buffer. Its contents are kept for reports from other queues.
+    /// Releases a shared buffer. Its contents are kept for reports in other queues.
     fn release(&mut self, id: u64, is_shared: bool) {
         if is_shared && let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) {
             self.released.insert(id, (lent.address(), lent.read(0, lent.len())));
         }
     }
 
-    /// Returns the place at which the message of an operation arrived: the place of the operation or, for a shared
-    /// receive, the target of the message.
+    /// Returns the place at which the message of an operation arrived. This is the place of the operation or, for a
+    /// shared receive, the target of the message.
     fn receiver(&self, at: Option<usize>, operation: &Operation, entry: &Entry) -> Verdict<Option<usize>> {
         if let Some(life) = operation.at {
             let place = self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life));
@@ -582,7 +582,7 @@ impl World {
         }
     }
 
-    /// Handles the end of an operation. Its memory belongs to the application again.
+    /// Handles the end of an operation, whose memory belongs to the application again.
     pub(super) fn over(&mut self, id: u64, result: Result<(), (ErrorCode, &str)>) -> Verdict {
         if let Err((code, _)) = result
             && let Some(message) = self.ledger.message_mut(id)

@@ -1,4 +1,4 @@
-//! A run in this process: the endpoints, the memory lent to them, and the interpretation of steps.
+//! A run in this process: the endpoints, the memory lent to them, and the execution of the steps.
 //!
 //! * `messages`: posts messages and receives, and handles reports
 //! * `handles`: operations of the safe API
@@ -44,14 +44,14 @@ use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
 use super::waker;
 use crate::random::Random;
 
-/// An endpoint that is lent to its handles.
+/// An endpoint that its handles borrow.
 #[derive(Clone, Copy, Debug)]
 enum Port {
     Owned(&'static Endpoint, *mut Endpoint),
     Shared(&'static SharedEndpoint, *mut SharedEndpoint),
 }
 
-/// Calls a method of the endpoint of a port of either kind.
+/// Calls a method of the endpoint of a port, which is owned or shared.
 macro_rules! on {
     ($port:expr, $endpoint:ident => $body:expr) => {
         match $port {
@@ -79,7 +79,7 @@ impl Port {
     /// Converts an exclusively owned endpoint into a shared one. No value may still borrow from it.
     fn share(self) -> Self {
         let Self::Owned(_, ptr) = self else { return self };
-        // SAFETY: the pointer comes from `Box::into_raw`, and no other code uses it any more.
+        // SAFETY: the pointer comes from `Box::into_raw` and is not used afterwards.
         let endpoint = unsafe { Box::from_raw(ptr) };
         match endpoint.share() {
             Ok(endpoint) => Self::shared(endpoint),
@@ -90,7 +90,7 @@ impl Port {
     /// Closes the endpoint. No value may still borrow from it.
     fn close(self) {
         match self {
-            // SAFETY: the pointer comes from `Box::into_raw`, and no other code uses it any more.
+            // SAFETY: the pointer comes from `Box::into_raw` and is not used afterwards.
             Self::Owned(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
             // SAFETY: as above.
             Self::Shared(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
@@ -118,18 +118,18 @@ struct Seat {
     counter: std::sync::Arc<Counter>,
     events: EventQueue,
     open: Option<Open>,
-    /// Whether an endpoint was closed here before.
+    /// Whether an earlier endpoint was closed here.
     was_closed: bool,
 }
 
-/// The work of a run.
+/// The amount of work in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// The number of posted operations.
     pub operations: u64,
     /// The number of lifecycle events.
     pub lives: u64,
-    /// Whether handles were forgotten, so that their memory is leaked.
+    /// Whether handles were forgotten, which leaks their memory.
     pub forgot: bool,
 }
 
@@ -151,7 +151,8 @@ pub(super) struct World {
     /// The addresses and contents of shared buffers that were released.
     released: HashMap<u64, (u64, Vec<u8>)>,
     held: Vec<Option<Held>>,
-    /// Declared before the regions to which they are bound, so that they are dropped first.
+    /// The windows are dropped before the regions to which they are bound, because fields are dropped in the order of
+    /// declaration.
     windows: Windows,
     regions: Regions,
     deferrals: Deferrals,
@@ -159,7 +160,7 @@ pub(super) struct World {
     /// The expected results of collectives.
     sums: HashMap<u64, u64>,
     random: Random,
-    /// The criteria of receives that stay posted because their handles were forgotten.
+    /// The criteria of receives that remain posted because their handles were forgotten.
     forgotten: Vec<Criteria>,
     lives: u32,
     /// The number of results read from queues and endpoints.
@@ -174,7 +175,7 @@ pub(super) struct World {
 const PORTS: u16 = 1000;
 
 impl World {
-    /// Makes the world of these settings, and opens every place.
+    /// Makes the world for these settings, and opens every place.
     fn new(settings: &Settings) -> Verdict<Self> {
         let network = (settings.transport == Transport::Sim).then(|| {
             let options = SimOptions {
@@ -240,7 +241,7 @@ impl World {
         Ok(world)
     }
 
-    /// Opens a further domain.
+    /// Opens another domain.
     fn domain(&self) -> Domain {
         self.fabrics.domain(&self.settings, self.network.as_ref(), 0)
     }
@@ -253,13 +254,13 @@ impl World {
         self.seats[place].open.as_ref().map(|open| (open.life, open.port))
     }
 
-    /// Returns the address of a place, which is the same in all vectors.
+    /// Returns the address of a place. It is the same in all vectors.
     fn name(&self, place: usize) -> PeerAddress {
         let name = self.names.iter().rev().find(|(_, of)| of.0 as usize == place).map(|(name, _)| *name);
         PeerAddress(name.expect("each place has a name"))
     }
 
-    /// Returns the place that a completion names as its source.
+    /// Returns the place that a completion reports as its source.
     fn source(&self, peer: PeerAddress) -> Verdict<Option<Place>> {
         if !peer.is_specified() {
             return Ok(None);
@@ -270,7 +271,7 @@ impl World {
         }
     }
 
-    /// Draws the treatment of the buffers of this operation after its end.
+    /// Draws what happens to the buffers of this operation after its end.
     fn watch(&mut self) -> Watch {
         let (forbidden, reused) = self.settings.watch;
         let drawn = self.random.below(16) as u8;
@@ -281,7 +282,7 @@ impl World {
         }
     }
 
-    /// Takes back the memory of an operation.
+    /// Handles the return of the memory of an operation.
     fn give_back(&mut self, id: u64) -> Verdict {
         for lent in self.lent.remove(&id).unwrap_or_default() {
             let watch = self.watch();
@@ -393,7 +394,7 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
 }
 
-/// Executes a run. Returns the work done, the verdict, and the step at which it ended.
+/// Executes a run. Returns the amount of work, the verdict, and the step at which the run ended.
 pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
     lent::RUN.store(plan.seed, Ordering::Relaxed);
     let world = catch_unwind(AssertUnwindSafe(|| World::new(&plan.settings)));
@@ -406,7 +407,7 @@ pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
     let mut done = world.done;
     done.operations = world.ledger.posted();
     if verdict.is_err() {
-        // The rest may be in any state, and the process ends soon.
+        // The other objects may be in any state, and the process exits soon.
         std::mem::forget(world);
         return (done, verdict, at);
     }
@@ -430,7 +431,7 @@ impl World {
         (self.guarded(Self::settle), plan.steps.len())
     }
 
-    /// Calls `what`. A panic of one of the run's own wakers is expected; any other panic is a fault.
+    /// Calls `what`. A panic of one of the run's wakers is expected. Any other panic is a fault.
     fn guarded(&mut self, what: impl FnOnce(&mut Self) -> Verdict) -> Verdict {
         match catch_unwind(AssertUnwindSafe(|| what(self))) {
             Ok(verdict) => verdict,

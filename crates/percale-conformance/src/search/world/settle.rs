@@ -9,10 +9,10 @@ use crate::search::ledger::{Criteria, Fault, Message, Verdict};
 use crate::search::step::{SLOTS, Transport};
 use crate::search::waker;
 
-/// The number of rounds without any change after which nothing more happens, on the simulated network.
+/// The number of rounds without any change after which the simulated network is considered idle.
 const ROUNDS: u32 = 400;
 
-/// The same as a time, for the other transports.
+/// The time without any change after which the other transports are considered idle.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl World {
@@ -26,16 +26,16 @@ impl World {
             }
         }
         self.fire_everything()?;
-        // Everything that was sent is received.
+        // Receive all sent messages.
         self.quiet(true)?;
         if self.seats.iter().flat_map(|seat| &seat.open).any(|open| !open.claimed.is_empty()) {
-            // Waiting receives held all entries of a queue, so claimed messages could not be received.
+            // Waiting receives may have used all entries of a queue, so that claimed messages could not be received.
             self.cancel_everything();
             self.quiet(true)?;
         }
         self.look_for_lost()?;
         self.look_at_groups()?;
-        // Operations that still wait are cancelled.
+        // Cancel the operations that still wait.
         self.cancel_everything();
         self.settle_handles(true)?;
         self.quiet(false)?;
@@ -49,7 +49,7 @@ impl World {
         self.returns.check_all()
     }
 
-    /// Makes progress once on everything.
+    /// Drives all objects once.
     fn round(&mut self) -> Verdict {
         // Long messages take many rounds if few bytes may be outstanding.
         self.tick(self.settings.delay.max(20_000));
@@ -64,7 +64,7 @@ impl World {
         for queue in 0..self.queues.len() {
             self.guarded(|world| world.read(queue, 16))?;
         }
-        // A claimed message that is not received blocks its sender.
+        // A claimed message that is not received blocks its sender, so receive it.
         for place in 0..self.seats.len() {
             self.guarded(|world| world.claimed(place, 0, false))?;
         }
@@ -72,7 +72,7 @@ impl World {
         self.guarded(|world| world.settle_handles(false).map(|_| ()))
     }
 
-    /// Returns values that change while there is progress.
+    /// Returns values that change when progress is made.
     ///
     /// Results are counted when they are read, including those of operations that are not pending: closed endpoints may
     /// leave hundreds of errors in a shared queue. A round reads one error, and the endpoints that report to a full
@@ -82,7 +82,7 @@ impl World {
         (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined() + self.results)
     }
 
-    /// Makes progress until nothing changes. With `receiving`, posts receives for all messages.
+    /// Makes progress until nothing changes. If `receiving` is set, posts receives for all messages.
     fn quiet(&mut self, receiving: bool) -> Verdict {
         let mut before = self.state();
         let (mut rounds, mut since) = (0, Instant::now());
@@ -120,7 +120,7 @@ impl World {
             || self.ledger.pending().iter().any(|id| self.ledger.received_by(*id).is_none())
     }
 
-    /// Returns a message that was sent, should have arrived, and has not.
+    /// Returns a message that should have arrived and has not.
     fn missed(&self) -> Option<u64> {
         let waits = self.waiting_for_claims();
         let missing = self.ledger.messages().filter(|(id, message)| {
@@ -131,12 +131,12 @@ impl World {
         missing.map(|(id, _)| id).min()
     }
 
-    /// Returns a function that checks whether a message that has not arrived may have been claimed and not received, or
-    /// waits behind a fence for such a message. A message that is not ordered was posted when it was triggered,
-    /// possibly after all others.
+    /// Returns a function that checks whether a message may still wait: because it was claimed and not received, or
+    /// behind a fence for such a message. An unordered message was posted when it was triggered, possibly after all
+    /// others.
     ///
-    /// The messages to compare with are collected once, because a run has thousands of messages, and every round makes
-    /// this check.
+    /// The claimed messages are collected once, because a run has thousands of messages and every round makes this
+    /// check.
     pub(super) fn waiting_for_claims(&self) -> impl Fn(u64, &Message) -> bool {
         let has_claim = |(_, message): &(u64, &Message)| message.arrivals == 0 && self.is_claimed(message);
         let claimed: Vec<_> = self.ledger.messages().filter(has_claim).collect();
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Returns whether a message may have been claimed and not received. If waiting receives hold all entries of a
+    /// Returns whether a message may have been claimed and not received. If waiting receives use all entries of a
     /// queue, no further receive can be posted.
     fn is_claimed(&self, message: &Message) -> bool {
         let open = self.seats[message.to.0 as usize].open.as_ref();
@@ -161,7 +161,8 @@ impl World {
         claims.any(|claim| self.ledger.received_by(*claim).is_some_and(|receive| receive.criteria.fits(message)))
     }
 
-    /// Keeps a receive for every message posted, tagged and untagged. These receives need no room in a queue.
+    /// Keeps one receive posted for any untagged message and one for any tagged message. These receives need no room in
+    /// a queue.
     fn receive_anything(&mut self, place: usize) -> Verdict {
         for (index, tag) in [None, Some((0, u64::MAX))].into_iter().enumerate() {
             let slot = SLOTS + 2 * place + index;
@@ -182,7 +183,7 @@ impl World {
 
     fn cancel_everything(&mut self) {
         let pool = self.pool.clone();
-        // Operations that were still posted are reported, because no member is closed any more.
+        // Operations that were still posted have been reported, because no further member was closed.
         for id in self.ledger.vanished() {
             if pool.cancel(id)
                 && let Some(operation) = self.ledger.operation_mut(id)
@@ -226,7 +227,7 @@ impl World {
         for slot in 0..self.held.len() {
             drop(self.held[slot].take());
         }
-        // A thread that wakes tasks may hold a waker a little longer.
+        // A thread that wakes tasks may hold a waker slightly longer.
         let since = Instant::now();
         while waker::live() > self.wakers && since.elapsed() < QUIET {
             std::thread::yield_now();
@@ -243,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that every queue has its full capacity again.
+    /// Checks that the full capacity of every queue is available again.
     fn look_at_queues(&mut self) -> Verdict {
         for index in 0..self.queues.len() {
             let queue: CompletionQueue = self.queues[index].clone();
@@ -255,8 +256,8 @@ impl World {
                 }
                 let taken = (0..limit).take_while(|_| queue.reserve().is_ok()).count();
                 queue.update(|ring| (0..taken).for_each(|_| ring.unreserve()));
-                // An operation whose memory a peer may still have been writing when its endpoint closed is reported
-                // only after the peer has released the memory.
+                // If a peer might still have been writing an operation's memory when its endpoint closed, the operation
+                // is reported only after the peer has released the memory.
                 let is_final = matches!(self.settings.transport, Transport::Sim | Transport::Loopback);
                 if taken == limit || is_final || since.elapsed() > QUIET {
                     break taken;

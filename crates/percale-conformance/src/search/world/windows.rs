@@ -1,8 +1,8 @@
-//! Windows of type 1, which are bound to blocks of regions, bound elsewhere, unbound and deallocated, while peers
-//! access memory with their keys.
+//! Windows of type 1. They are bound to blocks of regions, bound elsewhere, unbound and deallocated while peers access
+//! memory with their keys.
 //!
-//! The owner of a place changes its windows, and every endpoint can access memory through them. After a call that ends
-//! a key has returned, the key no longer permits access.
+//! Only the owner of a place changes its windows. Every endpoint can access memory through them. A key permits no
+//! access after the call that invalidates it has returned.
 
 use percale::{RemoteMemory, Window, WindowAccess, WindowType};
 
@@ -11,7 +11,7 @@ use super::accesses::{BLOCK, Memory, Target, WORDS};
 use crate::search::ledger::{Fault, Verdict};
 use crate::search::step::{AccessBy, BLOCKS, WindowStep};
 
-/// The maximum number of windows of a run that are not deallocated.
+/// The maximum number of allocated windows of a run.
 const OPEN: usize = 4;
 
 /// The binding of a window.
@@ -26,7 +26,7 @@ struct Bound {
 
 struct Known {
     place: usize,
-    /// `None` after it was deallocated.
+    /// `None` after the window was deallocated.
     window: Option<Window>,
     bound: Option<Bound>,
     /// The binding of its last invalid key.
@@ -78,7 +78,7 @@ impl World {
                 if let Some(window) = known.window.take()
                     && what == WindowStep::Close
                 {
-                    // It waits for peers that make no progress meanwhile, and is then dropped.
+                    // The call waits for peers that make no progress meanwhile. The future is dropped then.
                     _ = window.close();
                 }
                 Ok(())
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Records that outstanding operations through a window may still be permitted, or may be denied.
+    /// Records that outstanding operations through a window may be permitted or denied.
     fn key_ends(&mut self, index: usize) {
         for id in self.regions.through(index) {
             if let Some(operation) = self.ledger.operation_mut(id) {
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Binds a window to blocks of a region, or to nothing.
+    /// Binds a window to blocks of a region, or removes its binding.
     fn bind_window(&mut self, index: usize, to: Option<(usize, usize, usize, bool)>) -> Verdict {
         let at = self.windows.known[index].place;
         // An empty range can be bound in any region.
@@ -124,7 +124,7 @@ impl World {
                 known.bound = bound;
                 Ok(())
             }
-            // The old key is invalid.
+            // The old key is invalid nevertheless.
             Err(percale::memory::window::WindowError::Busy) => Ok(()),
             Err(error) => Err(Fault::new("refused without a cause", format!("binding window {index}: {error}"))),
         }
@@ -147,7 +147,7 @@ impl World {
         }
         let window = theirs[nth % theirs.len()];
         let known = &self.windows.known[window];
-        // Occasionally with an invalid key.
+        // Occasionally use an invalid key.
         let by_dead = known.bound.is_none() || block == 0;
         let Some(Bound { region, first, blocks, writes, name }) = (if by_dead { known.dead } else { known.bound })
         else {

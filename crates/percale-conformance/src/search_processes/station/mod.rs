@@ -1,4 +1,4 @@
-//! An endpoint of a worker: its operations, and the checks of their results.
+//! An endpoint of a worker, with its operations and the checks of their results.
 
 #![expect(unsafe_code, reason = "posts raw operations; their memory stays in the ledger until they have ended")]
 
@@ -21,15 +21,15 @@ use super::message::{self, Identity};
 use super::plan::PATIENCE;
 use super::task::{End, Task};
 
-/// The maximum number of receives for late answers, while there are other receives.
+/// The maximum number of receives for late answers while there are other receives.
 const LATE_ANSWERS: usize = 30;
 
-/// A tag with this bit requests an answer.
+/// The bit of a tag that requests an answer.
 const REQUEST: u64 = 1 << 48;
-/// A cell of a region: its first word is the region's tag.
+/// The size of a cell of a region. The first word of a cell is the region's tag.
 pub(super) const CELL: usize = 64;
 
-/// The time for which the last answers are waited for if they may have been lost.
+/// How long the last answers are waited for if they may have been lost.
 const HURRY: Duration = Duration::from_secs(3);
 
 /// A request that waits for its answer.
@@ -44,10 +44,10 @@ struct Call {
     cancelled: bool,
 }
 
-/// An endpoint of a worker, with the operations posted on it.
+/// An endpoint of a worker, and the operations posted on it.
 #[derive(Debug)]
 pub(super) struct Station<A: Ownership + 'static> {
-    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures are dropped.
+    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures were dropped.
     pub(super) endpoint: &'static Endpoint<A>,
     pub(super) vector: AddressVector,
     pub(super) events: EventQueue,
@@ -62,9 +62,9 @@ pub(super) struct Station<A: Ownership + 'static> {
     next_call: u64,
     /// Requests that were given up, for which no receive of a late answer is posted yet.
     given_up: Vec<u64>,
-    /// Requests that must be answered: peer, tag, length.
+    /// Requests that must be answered: peer, tag and length of each.
     owed: Vec<(PeerAddress, u64, usize)>,
-    /// The times since which posts to this port have been rejected because there was no room.
+    /// The times since which posts to each port have been rejected because there was no room.
     again: HashMap<(u16, bool), Instant>,
 }
 
@@ -89,9 +89,10 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Returns the address of the endpoint at this port, which is called at `way`.
+    /// Returns the address of the endpoint at this port, which is reached through the port `way`.
     pub(super) fn peer(&mut self, port: u16, way: u16) -> PeerAddress {
-        // An endpoint that calls itself through a proxy is rejected, because it is not at the address that it called.
+        // An endpoint that connects to itself through a proxy is rejected, because its address differs from the one
+        // that was connected to.
         let way = if port == self.port { port } else { way };
         let insert = |port: u16| self.vector.insert(format!("127.0.0.1:{port}")).expect("an address");
         *self.peers.entry(port).or_insert_with(|| {
@@ -100,7 +101,7 @@ impl<A: Ownership + 'static> Station<A> {
         })
     }
 
-    /// Frees and closes the endpoint, after the futures that borrow it are dropped. Its memory is buried.
+    /// Frees and closes the endpoint after the futures that borrow it were dropped. Its memory is kept for checks.
     pub(super) fn close(mut self, ledger: &mut Ledger) {
         let tasks = std::mem::take(&mut self.tasks);
         drop(tasks);
@@ -114,7 +115,7 @@ impl<A: Ownership + 'static> Station<A> {
     pub(super) fn receive(&mut self, ledger: &mut Ledger, late: bool) {
         for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI, BAD] {
             let wanted = match class {
-                // Answers that are no longer waited for are received, so that their sends complete.
+                // Answers to requests that were given up are received, so that their sends complete.
                 ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
                 ANSWER => 0,
                 UNTAGGED | TAGGED => 5,
@@ -170,8 +171,8 @@ impl<A: Ownership + 'static> Station<A> {
     ) -> bool {
         let mut block = (class != BAD).then(|| vec![0x11; len]);
         let start = block.as_mut().map_or_else(|| ledger.unwritable(), |block| block.as_mut_ptr());
-        // SAFETY: the block stays in the ledger until the receive has ended. The other memory is never backed, so there
-        // is no object in it.
+        // SAFETY: the block stays in the ledger until the receive has ended. The other memory is never backed, so it
+        // contains no object.
         let segment = unsafe { Segment::new(start, len) };
         let context = ledger.context();
         let mut flags = OpFlags::COMPLETION;
@@ -224,7 +225,7 @@ impl<A: Ownership + 'static> Station<A> {
         let peer = self.peer(port, ledger.book.way_to(port));
         let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED, BAD][ledger.random.below(8)];
         let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
-        // Only the kernel may detect that memory cannot be written, so this needs long messages from memory that no
+        // Memory that cannot be written must be detected by the kernel. This needs long messages from memory that no
         // peer maps.
         let badly = ledger.plan.may_write_badly() && !ledger.own_ports.contains(&port);
         let class = if class == BAD && !badly { SHORT } else { class };
@@ -341,7 +342,7 @@ impl<A: Ownership + 'static> Station<A> {
         Some(number)
     }
 
-    /// Cancels the receive of an answer that will not come.
+    /// Cancels the receive of an answer that will not arrive.
     fn give_up(&mut self, ledger: &mut Ledger, number: u64) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         if std::mem::replace(&mut call.cancelled, true) {
@@ -361,8 +362,8 @@ impl<A: Ownership + 'static> Station<A> {
         self.receive_late_answers(ledger);
     }
 
-    /// Receives answers that are no longer waited for, in time, because the sender may wait until its answer is
-    /// received.
+    /// Receives answers to requests that were given up. This cannot wait, because the sender may wait until its answer
+    /// is received.
     pub(super) fn receive_late_answers(&mut self, ledger: &mut Ledger) {
         while let Some(number) = self.given_up.pop() {
             let tag = Some((u64::from(ANSWER) << 56 | number, 0));
@@ -374,7 +375,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Reads, writes or changes a region of a peer.
+    /// Reads, writes or updates a region of a peer.
     pub(super) fn access(&mut self, ledger: &mut Ledger) {
         let Some((port, remote, region)) = ledger.some_region() else { return };
         let peer = self.peer(port, ledger.book.way_to(port));
@@ -456,7 +457,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Takes results from the queue of the endpoint.
+    /// Reads results from the queue of the endpoint.
     pub(super) fn poll(&mut self, ledger: &mut Ledger) -> bool {
         let mut entries = [Entry::default(); 16];
         let mut any = false;
@@ -486,7 +487,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Cancels an operation, or drops an outstanding one.
+    /// Cancels an operation, or drops the future of an outstanding one.
     pub(super) fn cancel(&mut self, ledger: &mut Ledger, drop_task: bool) {
         if drop_task && !self.tasks.is_empty() {
             let at = ledger.random.below(self.tasks.len());

@@ -113,8 +113,8 @@ impl<A: Ownership + 'static> Station<A> {
         what: &str,
     ) {
         ledger.counts.failed += 1;
-        // A successor at the address of an endpoint that has ended may return the caller's own identity, or send an
-        // unrelated answer.
+        // A successor at the address of an endpoint that has ended may return the identity of the calling endpoint, or
+        // send an unrelated answer.
         let misled = ["it claims to be the calling endpoint", "it answered what was not asked"];
         let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
         let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;
@@ -176,7 +176,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Polls tasks that were woken, or all. Returns whether one has ended.
+    /// Polls tasks that were woken, or all tasks. Returns whether one has ended.
     pub(crate) fn poll_tasks(&mut self, ledger: &mut Ledger, all: bool) -> bool {
         let mut any = false;
         let mut index = 0;
@@ -251,7 +251,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Reports operations that should have ended. Returns the number of outstanding operations other than receives.
+    /// Reports operations that should have ended. Returns the number of outstanding operations, not including receives.
     pub(crate) fn overdue(&mut self, ledger: &mut Ledger) -> usize {
         let own = self.port;
         for task in &mut self.tasks {
@@ -295,7 +295,7 @@ impl<A: Ownership + 'static> Station<A> {
         self.tasks.iter().filter(|task| task.class.is_none()).count() + self.calls.len() + self.owed.len()
     }
 
-    /// Reads the events of peers.
+    /// Reads the peer events.
     pub(crate) fn read_events(&self, ledger: &mut Ledger) {
         while let Some(event) = self.events.read() {
             if let Event::PeerDown { address, reason, .. } | Event::Failed { address, reason, .. } = &event {

@@ -1,8 +1,8 @@
-//! Endpoints of one connection each: a worker listens, connects to the listeners of others, and ends connections at any
-//! moment.
+//! Endpoints of one connection each. A worker listens, connects to the listeners of other workers, and ends connections
+//! at any time.
 //!
-//! A connection delivers all messages of one end, in order, until it is over. After that, every operation of its ends
-//! has ended.
+//! A connection delivers all messages of each end, in order, until it ends. After that, every operation on its
+//! endpoints has ended.
 
 #![expect(unsafe_code, reason = "takes back the endpoints that futures borrowed")]
 
@@ -18,11 +18,11 @@ use crate::search_processes::message::{self, Identity};
 use crate::search_processes::plan::PATIENCE;
 use crate::search_processes::task::{End, Task};
 
-/// The port in the contents of these messages, which have no target port.
+/// The port used in the contents of these messages, which have no target port.
 const NOWHERE: u16 = 0;
 /// The maximum number of connections of a worker.
 const LINES: usize = 4;
-/// The number of lives that a worker reserves for connections, after those of its other endpoints.
+/// The number of endpoint lives that a worker reserves for connections. They follow those of its other endpoints.
 const LIVES: u16 = 24;
 /// The first of these lives, counted from the first life of the worker.
 const FIRST: u16 = 40;
@@ -32,11 +32,11 @@ const RECEIVES: usize = 4;
 /// One end of a connection.
 #[derive(Debug)]
 struct Line {
-    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures are dropped.
+    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures were dropped.
     endpoint: &'static Endpoint,
     /// The number of this end.
     id: u16,
-    /// The number of the other end, known after the first message.
+    /// The number of the other end. It is `None` until the first message arrives.
     other: Option<u16>,
     /// The receives in the order in which they were posted.
     receives: VecDeque<Task>,
@@ -46,11 +46,11 @@ struct Line {
     since: Instant,
     stands: bool,
     over: Option<Instant>,
-    /// The time since which posts have been rejected although the connection has not ended.
+    /// When posts began to be rejected although the connection has not ended.
     refused: Option<Instant>,
-    /// The time at which a message was found to be missing because the other end was closed.
+    /// When a message was found to be missing because the other end was closed.
     gap: Option<Instant>,
-    /// The numbers of the last messages, by the numbers of the receives that received them.
+    /// The numbers of the last messages. The keys are the numbers of the receives that received them.
     taken: BTreeMap<u64, u32>,
 }
 
@@ -66,8 +66,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Opens a listener. The lives of its endpoints are numbered from `life` + [`FIRST`] on. Returns `None` if
-    /// descriptors have run out.
+    /// Opens a listener. The lives of its endpoints are numbered, starting at `life` + [`FIRST`]. Returns `None` if
+    /// there are no free descriptors.
     fn new(domain: &Domain, life: u16) -> Option<Self> {
         let events = EventQueue::default();
         let listener = domain.listener().events(&events).bind("127.0.0.1:0").ok()?;
@@ -83,7 +83,7 @@ impl Lines {
     fn open<E: std::fmt::Display>(&mut self, ledger: &mut Ledger, opened: Result<Endpoint, E>) {
         let endpoint = match opened {
             Ok(endpoint) => &*Box::leak(Box::new(endpoint)),
-            // The caller has disconnected meanwhile, or descriptors have run out.
+            // The client has disconnected, or there are no free descriptors.
             Err(error) => return ledger.note(|| format!("no connection: {error}")),
         };
         self.next += 1;
@@ -111,12 +111,12 @@ impl Lines {
         self.lines.len() < LINES && self.next < self.last
     }
 
-    /// Returns the number of operations that must end.
+    /// Returns the number of operations that have not ended and must end.
     pub(super) fn under_way(&self) -> usize {
         self.lines.iter().map(|line| line.sends.len() + usize::from(!line.stands && line.over.is_none())).sum()
     }
 
-    /// Drives everything, and starts operations if it is `busy`.
+    /// Drives all endpoints. Starts operations if `busy` is set.
     pub(super) fn drive(&mut self, ledger: &mut Ledger, busy: bool) {
         let _any = self.listener.progress();
         while let Some(event) = self.events.read() {
@@ -131,7 +131,7 @@ impl Lines {
             line.collect(ledger);
             line.check(ledger);
         }
-        // A connection that is over is closed when its operations have ended.
+        // A connection that has ended is closed when its operations have ended.
         while let Some(at) = self.lines.iter().position(|line| line.over.is_some() && line.sends.is_empty()) {
             self.lines.swap_remove(at).close();
         }
@@ -229,7 +229,7 @@ impl Line {
         }
     }
 
-    /// Handles a rejected operation: the connection is over, and an event must report that before a time limit.
+    /// Handles a rejected operation. The connection has ended, and an event must report this before a time limit.
     fn doubt(&mut self, ledger: &mut Ledger, error: &str) {
         let since = *self.refused.get_or_insert_with(Instant::now);
         if self.over.is_none() && since.elapsed() > PATIENCE {
@@ -256,7 +256,7 @@ impl Line {
                 buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a send of a connection".into()));
             }
         }
-        // Receives end in the order in which they were posted, but a later one may be seen to have ended first.
+        // Receives end in the order in which they were posted, but this loop may see the end of a later one first.
         let mut index = 0;
         while index < self.receives.len() {
             let Some(end) = self.receives[index].poll(false) else {
@@ -277,7 +277,7 @@ impl Line {
         }
     }
 
-    /// Handles the arrival of a message, which has the number of the receive at the other end.
+    /// Handles the arrival of a message. Its number is that of the receive at the other end.
     fn arrived(&mut self, ledger: &mut Ledger, number: u64, received: &Received) {
         ledger.counts.received += 1;
         let Some(data) = received.data else {
@@ -288,12 +288,12 @@ impl Line {
         }
         let identity = Identity::unpack(data);
         let other = *self.other.get_or_insert(identity.sender);
-        // A long message whose data was not fetched is lost with the endpoint of its sender. Later messages that have
-        // arrived are kept.
+        // A long message whose data was not fetched is lost when the endpoint of its sender closes. Later messages that
+        // have arrived are kept.
         if u64::from(identity.number) > number {
             self.gap.get_or_insert_with(Instant::now);
         }
-        // Receives in posting order receive messages in sending order, each once.
+        // Receives in posting order receive messages in sending order, each exactly once.
         let before = self.taken.range(..number).next_back().is_none_or(|(_, taken)| *taken < identity.number);
         let behind = self.taken.range(number..).next().is_none_or(|(_, taken)| identity.number < *taken);
         self.taken.insert(number, identity.number);

@@ -12,7 +12,7 @@ use crate::search_processes::ignored;
 use crate::search_processes::inherited::Child;
 
 impl<A: Open> Worker<A> {
-    /// Causes a random event occasionally.
+    /// Occasionally causes a random event.
     pub(super) fn live(&mut self) {
         let rare = self.ledger.random.below(400);
         let has = |worker: &Self, kind| worker.ledger.plan.has(kind);
@@ -66,7 +66,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Closes an endpoint, and opens another at the same or another address.
+    /// Closes an endpoint, and opens another one at the same address or at a different one.
     fn reopen(&mut self) {
         self.happened();
         let at = self.ledger.random.below(self.stations.len());
@@ -91,12 +91,12 @@ impl<A: Open> Worker<A> {
         self.children.extend(Child::start(&mut self.stations[at]));
     }
 
-    /// Executes another program, while a forked child keeps the descriptors.
+    /// Executes another program, while a forked child holds the descriptors.
     fn exec(&mut self) {
         self.happened();
         self.ledger.say_counts();
         self.ledger.say("execs");
-        // SAFETY: the child sleeps, and is ended by the alarm.
+        // SAFETY: the child only sleeps, and the alarm ends it.
         if unsafe { libc::fork() } == 0 {
             // SAFETY: the default action of the alarm ends this process.
             unsafe { libc::alarm(100) };
@@ -109,7 +109,7 @@ impl<A: Open> Worker<A> {
         self.ledger.fault(&format!("cannot execute: {failed}"));
     }
 
-    /// Forbids the kernel to copy between this process and others, from now on.
+    /// Makes the kernel reject copies between this process and others from now on.
     fn forbid_copies(&mut self) {
         self.happened();
         if self.ledger.random.below(2) == 0 {
@@ -128,7 +128,8 @@ impl<A: Open> Worker<A> {
         ]);
     }
 
-    /// Forbids this process to map or create shared memory, from now on. Its heap still grows.
+    /// Makes the kernel reject shared mappings and new shared memory in this process from now on. Its heap can still
+    /// grow.
     fn forbid_mappings(&mut self) {
         self.happened();
         self.ledger.note(|| "forbids memfd_create and shared mappings".into());
@@ -137,7 +138,7 @@ impl<A: Open> Worker<A> {
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
             libc::sock_filter { code: 0x15, jt: 3, jf: 0, k: create },
             libc::sock_filter { code: 0x15, jt: 0, jf: 3, k: map },
-            // The fourth argument. MAP_SHARED is its lowest bit.
+            // Loads the fourth argument, of which MAP_SHARED is the lowest bit.
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 40 },
             libc::sock_filter { code: 0x45, jt: 0, jf: 1, k: libc::MAP_SHARED as u32 },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::ENOMEM as u32 },
@@ -155,7 +156,7 @@ impl<A: Open> Worker<A> {
         self.ledger.note(|| format!("forbidden: {privileges} {done}"));
     }
 
-    /// Ends one of this process's connections, as a network may at any moment: by a reset, or by an orderly shutdown.
+    /// Ends one of this process's connections, as a network failure might: by a reset, or by an orderly shutdown.
     fn break_connection(&mut self) {
         let connected = |fd: &i32| {
             // SAFETY: only a property of the descriptor is queried, if a descriptor with this number exists.
@@ -172,7 +173,7 @@ impl<A: Open> Worker<A> {
         let resets = self.ledger.random.below(2) == 0;
         self.happened();
         self.ledger.note(|| format!("ends the connection of descriptor {fd}, by a reset: {resets}"));
-        // SAFETY: no descriptor is closed here. A peer or a network may affect the connection in the same way.
+        // SAFETY: no descriptor is closed here. A peer or a network failure can affect the connection in the same way.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         if !resets || rustix::net::connect_unspec(file).is_err() {
             // A Unix socket cannot be reset.
@@ -195,7 +196,7 @@ impl<A: Open> Worker<A> {
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
     }
 
-    /// Receives signals at a high rate. Interrupted calls are not restarted.
+    /// Causes frequent signals. Interrupted calls are not restarted.
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
         self.happened();
@@ -219,7 +220,7 @@ impl<A: Open> Worker<A> {
     }
 }
 
-/// Starts a timer that sends a signal at this interval in microseconds; 0 stops it.
+/// Starts a timer that sends a signal at this interval in microseconds. 0 stops it.
 pub(super) fn interrupt_every(microseconds: i64) {
     let often = libc::timeval { tv_sec: 0, tv_usec: microseconds };
     let timer = libc::itimerval { it_interval: often, it_value: often };

@@ -29,7 +29,7 @@ use super::plan::{PART, PATIENCE, Plan};
 use super::station::{CELL, Station, cells_of, check_cells};
 use crate::measure::Held;
 
-/// The two kinds of ownership of a worker's endpoints.
+/// Opens the endpoints of a worker, which are owned or shared.
 trait Open: Ownership + Sized + 'static {
     const THREADS: bool;
     fn bind(builder: EndpointBuilder<'_>, address: &str) -> Result<Endpoint<Self>, String>;
@@ -49,7 +49,7 @@ impl Open for Shared {
     }
 }
 
-/// Runs the role that this process was started for, if any, and ends the process.
+/// Runs the role that this process was started for, if any, and exits.
 pub fn play() {
     let Ok(part) = std::env::var(PART) else { return };
     super::ignored(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)));
@@ -83,8 +83,8 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
     // Counting needs a descriptor.
     super::ignored(crate::measure::most_descriptors());
     let after = Held::settled(&before);
-    // The wake-up thread of futures, with its epoll and its eventfd, stays, and so does one arena for the next
-    // allocation.
+    // The wake-up thread of futures remains, with its epoll and its eventfd. One arena for the next allocation remains
+    // as well.
     let (descriptors, threads) = (before.descriptors + 4, before.threads + 2);
     let allowed = Held { descriptors, threads, mappings: before.mappings + 1 };
     if !after.is_within(&allowed) {
@@ -120,7 +120,7 @@ struct Worker<A: Open> {
     first_id: u16,
     next_id: u16,
     next_region: u64,
-    /// The ports to bind to, while there are unused ones.
+    /// The unused ports to bind to.
     ports: Vec<u16>,
     children: Vec<Child>,
     input: Vec<u8>,
@@ -235,7 +235,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Closes a region, whose memory must not be written from then on.
+    /// Closes a region. Its memory must not be written afterwards.
     fn close_region(&mut self) {
         if self.regions.is_empty() {
             return;
@@ -313,7 +313,7 @@ impl<A: Open> Worker<A> {
             self.input.drain(..=end);
             self.ledger.note(|| format!("heard {line}"));
             match &*line {
-                // All addresses that were received before are in the vectors by now.
+                // All addresses that were received earlier are in the vectors now.
                 "meet" => self.ledger.say("met"),
                 "go" => self.going = true,
                 "dump" => self.ledger.dump(),
@@ -350,7 +350,7 @@ impl<A: Open> Worker<A> {
                 let context = result.as_ref().map_or_else(|error| error.entry.context, |entry| entry.context);
                 let life = self.ledger.life_of(context);
                 if life.is_none() && context > 0 && self.ledger.is_over(context) {
-                    // The result belongs to an endpoint that has been closed.
+                    // The result belongs to a closed endpoint.
                     continue;
                 }
                 let at =
@@ -410,7 +410,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Makes the checks that take time. Returns whether the worker is closing.
+    /// Makes the slow checks. Returns whether the worker is closing.
     fn look(&mut self) -> bool {
         self.ledger.say_counts();
         for changed in self.ledger.graves.look(4 << 20) {
@@ -436,14 +436,14 @@ impl<A: Open> Worker<A> {
         self.closing
     }
 
-    /// Waits in one of the ways of applications, because there is nothing to do.
+    /// Waits as an application might, because there is no work.
     fn rest(&mut self, busy: bool) {
         let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
         let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
         if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(rarely) == 0 {
             return self.sleep();
         }
-        // A busy worker mostly continues at once.
+        // A busy worker usually continues immediately.
         if self.ledger.random.below(16) < if busy { 14 } else { 5 } {
             return std::thread::yield_now();
         }
@@ -454,10 +454,10 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Sleeps until a task is woken. A task that has ended without being woken is a fault.
+    /// Sleeps until a task is woken. Reports a fault if a task has ended without being woken.
     fn sleep(&mut self) {
         for station in &mut self.stations {
-            // Polled often enough that the tasks wait for the descriptor.
+            // Poll often enough that the tasks wait for the descriptor.
             for _ in 0..40 {
                 station.poll_tasks(&mut self.ledger, true);
             }
@@ -507,13 +507,14 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Cancels posted operations, closes everything in a random order, and checks that nothing is written afterwards.
+    /// Cancels posted operations, closes all objects in a random order, and checks that no memory is written
+    /// afterwards.
     fn end(mut self) -> Ledger {
         let mut contexts = self.ledger.receives(0);
         if let Some(pool) = self.pool.clone() {
             for context in contexts.drain(..) {
                 let was_posted = pool.cancel(context);
-                // Without an endpoint in the context, no end is reported.
+                // If no endpoint uses the context, the end of its receives is not reported.
                 if !self.stations.is_empty() {
                     self.ledger.cancelled(context, was_posted);
                 }
@@ -540,7 +541,7 @@ impl<A: Open> Worker<A> {
         self.close_connections();
         self.ledger.stage("closes windows");
         self.close_windows();
-        // The rest concerns only the worker itself, and frequent signals would slow it down.
+        // The remaining steps concern only the worker itself. Frequent signals would slow them down.
         life::interrupt_every(0);
         self.ledger.stage("closes regions");
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);

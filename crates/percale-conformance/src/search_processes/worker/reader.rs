@@ -10,7 +10,7 @@ use percale::{CompletionQueue, Entry, ErrorEntry};
 
 type Report = Result<Entry, ErrorEntry>;
 
-/// Takes all entries of a queue.
+/// Removes all entries from a queue and returns them.
 pub(super) fn read(queue: &CompletionQueue) -> Vec<Report> {
     let mut entries = [Entry::default(); 16];
     match queue.read(&mut entries) {
@@ -19,7 +19,7 @@ pub(super) fn read(queue: &CompletionQueue) -> Vec<Report> {
     }
 }
 
-/// A thread that waits for results, and thereby makes progress while its worker does other work.
+/// A thread that waits for results. This also makes progress while the worker does other work.
 #[derive(Debug)]
 pub(super) struct Reader {
     results: Receiver<Report>,

@@ -1,6 +1,7 @@
-//! The windows of a worker, which are bound, revoked and bound again while others write through them.
+//! The windows of a worker, which it binds, revokes and binds again while others write through them.
 //!
-//! The regions below the windows have no access rights of their own, so they must not change while no window is bound.
+//! The regions of the windows give peers no access rights. Therefore the memory must not change while no window is
+//! bound to it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use super::{Open, Worker};
 use crate::search_processes::plan::PATIENCE;
 use crate::search_processes::station::{CELL, cells_of, check_cells};
 
-/// The time for which memory is checked after its window was revoked.
+/// How long memory is checked after its window was revoked.
 const WATCH: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
@@ -18,7 +19,7 @@ enum State {
     Bound,
     /// The window is being revoked. A peer in the middle of an access may delay this.
     Leaving(Instant),
-    /// The memory must not change. It has these contents.
+    /// The memory must not change. These are its contents.
     Shut(Instant, Vec<u8>),
 }
 
@@ -77,7 +78,7 @@ impl<A: Open> Worker<A> {
         self.publish(&name, pane.tag);
     }
 
-    /// Continues to revoke windows, and checks the memory of those that were revoked.
+    /// Continues to revoke windows. Checks the memory of revoked windows.
     pub(super) fn look_at_windows(&mut self) {
         for at in 0..self.panes.len() {
             match &self.panes[at].state {
@@ -134,7 +135,7 @@ impl<A: Open> Worker<A> {
         self.panes.swap(at, last);
     }
 
-    /// Closes all windows and their regions, and buries the memory.
+    /// Closes all windows and their regions. The memory is kept for checks.
     pub(super) fn close_windows(&mut self) {
         for Pane { window, region, .. } in std::mem::take(&mut self.panes) {
             let until = Instant::now() + PATIENCE;
@@ -158,7 +159,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Returns the value. An error is a fault, unless memory or descriptors may run out.
+    /// Returns the value. Reports an error as a fault, unless memory or descriptors may run out.
     fn expected<T, E: std::fmt::Display>(&mut self, result: Result<T, E>, what: &str) -> Option<T> {
         match result {
             Ok(value) => Some(value),

@@ -1,10 +1,10 @@
-//! Many regions are closed one after the other, each while a peer writes it without pause.
+//! Many regions are closed one after another, each while a peer writes it without pause.
 //!
-//! The owner keeps [`SLOTS`] pieces of memory. Half of them are registered, for the peer to attack; half of them are
+//! The owner keeps [`SLOTS`] pieces of memory. Half of them are registered and attacked by the peer. The other half are
 //! closed and resting. A board that the peer reads contains the registered epochs. A word that the peer writes contains
-//! the epoch that it attacks. In most cases the owner closes that one, checks all of its bytes at once, and checks them
-//! again at the end of the slot's rest: nothing may have changed. The first word of a region counts the peer's writes,
-//! so it shows whether some ended while the region was being closed.
+//! the epoch that it attacks. In most cases the owner closes that epoch, checks all of its bytes immediately, and
+//! checks them again when the slot has rested: nothing may have changed. The first word of a region counts the peer's
+//! writes, so it shows whether some ended while the region was being closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,15 +36,15 @@ const END: u64 = u64::MAX;
 const AIM: u64 = 2;
 /// Lengths of writes.
 const LENS: [usize; 8] = [8, 64, 500, 4000, 16 << 10, 40_000, 100_000, 200_000];
-/// Helpers give up after ten minutes, so the peer is replaced before that.
+/// Helpers exit after ten minutes, so the peer is replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// The number of polls of the peer's word before the processor is yielded. A peer that never pauses keeps the processor
-/// for milliseconds.
+/// The number of polls of the peer's word before this thread yields. A peer that never pauses runs for milliseconds
+/// after each yield.
 const LOOKS: usize = 20_000;
 
-/// Pins this thread to one of two processors, and its peer to the other. If both shared one, no write would be in
-/// progress when a region is closed. Returns the previous processors.
+/// Pins this thread to one of two processors, and its peer to the other. On one processor, no write would be in
+/// progress when a region is closed. Returns the previous set of processors.
 fn stay_on(number: usize) -> CpuSet {
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
     if let Some(cpu) = (0..1024).filter(|&cpu| allowed.is_set(cpu)).nth(number) {
@@ -64,7 +64,7 @@ const fn len_of(slot: usize) -> usize {
     }
 }
 
-/// 2,000 revocations, or with `PERCALE_LONG` a million of regions that peers access directly.
+/// 2,000 revocations. With `PERCALE_LONG`, a million of regions that peers access directly.
 ///
 /// Requirements: REV-001, MR-067, MR-068.
 fn a_closed_region_is_not_written_by_one_writer(kind: &str) {
@@ -93,13 +93,13 @@ fn a_closed_region_is_not_written_by_one_writer(kind: &str) {
 struct Seen {
     /// The number of revocations that returned `Ok`.
     closed: u64,
-    /// The number of regions that had been written at that moment.
+    /// The number of revoked regions that had been written.
     written: u64,
     /// The number of regions in which a write ended after the owner's last check before it called close.
     moved: u64,
-    /// The number of times that closing returned `Busy`.
+    /// The number of `Busy` errors from closing.
     busy: u64,
-    /// The number of bytes that were found written, and of bytes that were checked.
+    /// The number of bytes that were written, and the number of checked bytes.
     stamped: u64,
     looked: u64,
 }
@@ -109,9 +109,9 @@ struct Seen {
 struct Slot {
     epoch: u64,
     filling: u8,
-    /// Present while it is registered.
+    /// `Some` while the memory is registered.
     held: Option<Held>,
-    /// Present while it is not registered, with its contents at the time of closing.
+    /// `Some` while the memory is not registered, with its contents at the time of closing.
     rests: Option<(Ground, Vec<u8>)>,
 }
 
@@ -147,7 +147,7 @@ impl Owner {
         owner
     }
 
-    /// Closes regions under the writes of one peer, until there were enough, or the peer's time is over.
+    /// Closes regions that one peer is writing, until there were enough revocations or the peer's time has elapsed.
     fn shift(&mut self, kind: &str, rounds: u64) {
         let (seed, own) = (self.random.next().to_string(), self.open.endpoint.address().to_string());
         let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
@@ -173,11 +173,11 @@ impl Owner {
         attacker.tell("end");
         attacker.end();
         self.board.write(8 * SLOTS, &[0; 8]);
-        // The next peer inherits the processors.
+        // The next peer inherits this set of processors.
         rustix::thread::sched_setaffinity(None, &processors).expect("an affinity");
     }
 
-    /// Chooses the next region to close, usually the one that the peer writes at this moment.
+    /// Chooses the next region to close. Usually this is the region that the peer is writing.
     fn choose(&mut self) -> usize {
         if self.random.below(8) == 0 {
             let live = |slot: &usize| self.slots[*slot].held.is_some();
@@ -204,7 +204,7 @@ impl Owner {
         }
     }
 
-    /// Closes a region and checks its bytes, which must come from its own epoch or be unchanged.
+    /// Closes a region and checks that each byte was written in its own epoch or is unchanged.
     fn close(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         let mut held = slot.held.take().expect("it is registered");
@@ -243,7 +243,7 @@ impl Owner {
         self.resting.push_back(at);
     }
 
-    /// Registers the memory that has rested longest, after a check that it was not written meanwhile.
+    /// Registers the memory that has rested longest, after checking that it was not written meanwhile.
     fn register(&mut self) {
         let at = self.resting.pop_front().expect("half of them rest");
         let slot = &mut self.slots[at];
@@ -267,7 +267,7 @@ impl Owner {
     }
 }
 
-/// Returns the number of writes in the first word of a region, or 0 if the word does not belong to the epoch.
+/// Returns the write count in the first word of a region, or 0 if the word does not belong to the epoch.
 fn count_of(slot: &Slot, first: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(first);
     if word >> 32 == slot.epoch { word & 0xffff_ffff } else { 0 }
@@ -277,7 +277,7 @@ const fn first_of(epoch: u64, count: u64) -> [u8; 8] {
     (epoch << 32 | count).to_le_bytes()
 }
 
-/// The role of the attacker: writes region after region without pause, each until its key is rejected.
+/// The role of the attacker: writes one region after another without pause, each until its key is rejected.
 pub(crate) fn attacker() {
     stay_on(1);
     let open = open_as_told();
@@ -310,7 +310,7 @@ struct Attack {
     open: Open,
     owner: PeerAddress,
     random: Random,
-    /// The epoch in which each slot was last written, and the last epoch that was rejected.
+    /// The epoch in which each slot was last written, and the last rejected epoch.
     touched: [u64; SLOTS],
     dead: [u64; SLOTS],
     writes: u64,
@@ -327,7 +327,7 @@ impl Attack {
         (board[SLOTS] != END).then_some(board)
     }
 
-    /// Writes new epochs on the board a first time, so that the path to their regions is known when they are attacked.
+    /// Writes each new epoch on the board once, so that the access path to its region is known when it is attacked.
     fn touch(&mut self, board: &[u64]) {
         for (slot, &epoch) in board[..SLOTS].iter().enumerate() {
             if epoch != self.touched[slot] {
@@ -368,7 +368,7 @@ impl Attack {
         let mut count = 1;
         loop {
             count += 1;
-            // Its owner may have ended without closing the region.
+            // Its owner may have exited without closing the region.
             if count % 256 == 0 && self.board().is_none() {
                 return;
             }

@@ -36,7 +36,7 @@ fn killed_initiators_and_targets_leak_nothing(kind: &str) {
     }
 }
 
-/// The role of the survivor: serves victims and accesses their regions until they are killed.
+/// The role of the survivor: accesses the regions of victims, and lets them access its own, until they are killed.
 pub(crate) fn survivor() {
     let seed = seed();
     eprintln!("PERCALE_SEED={seed}");
@@ -90,7 +90,7 @@ impl Survivor {
         }
         self.deaths += 1;
         self.open.vector.remove(peer).expect("the peer is there");
-        // No live process accesses the region, so one call is enough.
+        // No live process accesses the region, so one call is sufficient.
         drop(held.close().expect("a dead peer is no hindrance"));
     }
 
@@ -106,7 +106,7 @@ impl Survivor {
         victim.kill();
     }
 
-    /// Kills the victim while the survivor accesses its region. The victim makes progress, or none if `quiet`.
+    /// Kills the victim while the survivor accesses its region. The victim makes progress unless `quiet` is set.
     fn kill_target(&mut self, victim: &mut Helper, peer: PeerAddress, quiet: bool) {
         if quiet {
             victim.tell("quiet");
@@ -144,7 +144,7 @@ impl Survivor {
     }
 }
 
-/// The role of the victim: registers a region, and accesses the survivor's region without end on request.
+/// The role of the victim: registers a region and, on request, accesses the survivor's region without end.
 pub(crate) fn victim() {
     let open = open_as_told();
     let survivor = open.insert(&told("PERCALE_PEER"));

@@ -1,4 +1,4 @@
-//! The information that a peer gets about memory that it may access.
+//! The information that is disclosed to a peer about memory that it may access.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -11,8 +11,8 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{Deadline, all_of, open_as_told, open_kind};
 
-/// Returns how many of the owner's arenas, and how many copies of the address of its memory, its peer holds after
-/// reads, writes and an atomic operation.
+/// Returns how many of the owner's arenas its peer holds, and how many copies of the address of the owner's memory,
+/// after reads, writes and an atomic operation.
 fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     let _watchdog = Watchdog::new("what a peer gets to know");
     let open = open_kind(kind, |domain| domain);
@@ -42,7 +42,7 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     (arenas.parse().expect("a number"), addresses.parse().expect("a number"))
 }
 
-/// The mask with which an address is sent to a helper, so that only percale can have put the address itself into the
+/// The mask that hides an address sent to a helper. Only percale can then have written the address itself to the
 /// helper's memory.
 const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
@@ -72,8 +72,8 @@ pub(crate) fn arenas() -> usize {
     maps.lines().filter(|line| ours(line)).count() + held.iter().filter(|name| ours(name)).count()
 }
 
-/// Returns the number of words in this process's writable memory that are equal to this one after masking. The endpoint
-/// is open during the search.
+/// Returns the number of words in this process's writable memory that equal this word after masking. The endpoint is
+/// open during the search.
 fn words_like(_open: &Open, masked: u64) -> usize {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
     let memory = fs::File::open("/proc/self/mem").expect("/proc is mounted");
@@ -111,7 +111,7 @@ mod distrusted {
 
 mod shm {
     mod rust {
-        /// Checks that the objects that the test of untrusted peers searches for can be found.
+        /// Checks that the search in the test of untrusted peers can find these objects.
         #[test]
         fn a_trusted_peer_has_mapping_or_address() {
             let (arenas, _) = super::super::found_by("shm", true);

@@ -1,4 +1,4 @@
-//! An owner of windows forks, and its child drops the inherited objects. This ends no object of its parent.
+//! An owner of windows forks, and its child drops the inherited objects. The parent's objects are not affected.
 
 use percale::{Access, ErrorCode, RemoteMemory, WindowAccess, WindowType};
 use percale_conformance::memory::{content, same};
@@ -17,7 +17,7 @@ const LEN: u64 = 20_000;
 const BOTH: WindowAccess = WindowAccess::READ.union(WindowAccess::WRITE);
 
 /// The role of the owner of two windows over one region. On the command `fork`, it forks a child that tries to unbind
-/// one window, and drops everything.
+/// one window and then drops all objects.
 pub(crate) fn window_owner() {
     let open = open_as_told();
     let mut region = Some(open.domain.register(content(1, LEN as usize), Access::empty()).expect("a region"));
@@ -33,7 +33,7 @@ pub(crate) fn window_owner() {
             let child = fork(|| {
                 let unbound =
                     windows[0].as_mut().expect("a window").bind(region.as_ref().expect("a region"), 0..0, BOTH);
-                // This takes the child's copies.
+                // This drops the child's copies.
                 drop((windows[0].take(), windows[1].take(), region.take()));
                 unbound.is_err()
             });

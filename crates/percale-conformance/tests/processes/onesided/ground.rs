@@ -1,9 +1,9 @@
-//! Memory that an owner registers repeatedly. Writers write stamps to it, but no write may arrive between two
+//! Memory that an owner registers repeatedly. Writers write stamps to it. No write may arrive between two
 //! registrations.
 //!
-//! A registration is an *epoch*. Its key is computed from its number, and so is the byte value that writers write,
-//! which has the highest bit set. An owner fills its memory with values without that bit. So each byte shows whether it
-//! was written, and in which epoch.
+//! A registration is an *epoch*. Its key and the byte value that writers write (the stamp) are computed from its
+//! number. A stamp has the highest bit set. The owner fills its memory with values without that bit. Therefore each
+//! byte shows whether it was written, and in which epoch.
 
 #![expect(unsafe_code, reason = "registers memory that is never freed; the block states its reason")]
 
@@ -36,7 +36,7 @@ pub(super) const fn filling_of(epoch: u64) -> u8 {
 
 /// Lengths of writes.
 const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
-/// The number of outstanding writes, if they do not complete within the call.
+/// The number of outstanding writes if they do not complete within the call.
 const DEPTH: usize = 4;
 
 /// Writes until the key is rejected. Returns the numbers of successful and rejected writes.
@@ -90,7 +90,7 @@ pub(super) enum Ground {
 /// Registered memory, with its region.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// With the address of the memory.
+    /// A region of allocated memory, with the address of the memory.
     Sealed(Region, usize),
     Plain(RawRegion, Memory),
 }
@@ -100,7 +100,7 @@ impl Ground {
         Self::of_size(domain, sealed, GROUND)
     }
 
-    /// Allocates `len` zeros.
+    /// Allocates `len` bytes of zeros.
     pub(super) fn of_size(domain: &Domain, sealed: bool, len: usize) -> Self {
         if sealed {
             Self::Sealed(domain.allocate(len).expect("memory"))
@@ -109,7 +109,7 @@ impl Ground {
         }
     }
 
-    /// Returns the address, if percale allocated the memory.
+    /// Returns the address if percale allocated the memory.
     pub(super) fn place(&self) -> Option<usize> {
         match self {
             Self::Sealed(allocation) => Some(allocation.as_ptr().addr()),
@@ -149,7 +149,7 @@ impl Ground {
 }
 
 impl Held {
-    /// Takes the memory back, if no peer is accessing it.
+    /// Closes the region and returns its memory, if no peer is accessing it.
     pub(super) fn close(self) -> Result<Ground, Self> {
         match self {
             Self::Sealed(region, place) => match region.close() {
@@ -163,7 +163,7 @@ impl Held {
         }
     }
 
-    /// Returns the address, if percale allocated the memory.
+    /// Returns the address if percale allocated the memory.
     pub(super) fn place(&self) -> Option<usize> {
         match self {
             Self::Sealed(_, place) => Some(*place),
@@ -190,7 +190,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts with memory full of zeros.
+    /// Starts with memory that contains zeros.
     pub(super) fn new() -> Self {
         Self { filling: 0, scratch: vec![0; GROUND] }
     }
@@ -205,8 +205,8 @@ impl Watch {
         held.first()[0] != self.filling
     }
 
-    /// Checks, after an epoch's region was closed, that the memory contains only writes of this epoch, and fills the
-    /// memory again. Returns the number of written bytes.
+    /// Checks, after an epoch's region was closed, that the memory contains only writes of this epoch. Fills the memory
+    /// again. Returns the number of written bytes.
     pub(super) fn closed(&mut self, ground: &mut Ground, epoch: u64) -> usize {
         let (filling, stamp) = (self.filling, stamp_of(epoch));
         ground.read(&mut self.scratch);
@@ -221,7 +221,7 @@ impl Watch {
         stamped
     }
 
-    /// Checks that nothing was written since.
+    /// Checks that the memory was not written since the close.
     pub(super) fn check(&mut self, ground: &Ground, epoch: u64) {
         ground.read(&mut self.scratch);
         if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {

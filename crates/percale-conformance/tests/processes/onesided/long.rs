@@ -1,4 +1,4 @@
-//! Accesses and messages that are too long: one rejection ends an access, and a message longer than any permitted
+//! Accesses and messages that are too long. A single rejection ends an access. A message that exceeds the maximum
 //! length is not posted.
 
 #![expect(unsafe_code, reason = "posts operations on memory that nobody touches: each of them is refused")]
@@ -35,7 +35,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
         work(&a);
         b.endpoint.progress();
     };
-    // More parts than could be rejected one by one in this time: 2^47 bytes are 4 million parts.
+    // Lengths with more parts than could be rejected one by one in this time: 2^47 bytes are 4 million parts.
     for len in [1_u64 << 40, 1 << 47, (1 << 62) + 5] {
         for (name, write) in [("read", false), ("write", true)] {
             for place in [RemoteMemory { len, ..known }, RemoteMemory { key: known.key ^ 0x5a5a, len, ..known }] {
@@ -63,7 +63,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
         }
     }
     too_long(&a, peer);
-    // Later operations work.
+    // Later operations succeed.
     let read = a.endpoint.read(peer, known, vec![0; 64]).start().expect("a read");
     a.until(|| {
         b.endpoint.progress();

@@ -1,13 +1,18 @@
-//! One-sided operations between processes: revocation under writers, rejected accesses, atomic operations on several
-//! paths at once, memory that is not mapped, deaths.
+//! One-sided operations between processes: revocation during writes, rejected accesses, atomic operations on several
+//! paths at the same time, memory that is not mapped, and killed processes.
 //!
 //! * `ground`: memory of both kinds that is registered repeatedly, and the checks of its contents
-//! * `attacked`, `revocation`: regions closed under running writers, many under one writer and one under four;
-//!   `stopped`: under stopped and killed writers
-//! * `windows`: windows invalidated under running writers; `forked`: windows inherited by a child
+//! * `attacked`: many regions, closed while one peer writes them
+//! * `revocation`: one region, closed repeatedly while four peers write it
+//! * `stopped`: regions closed while their writers are stopped or killed
+//! * `windows`: windows invalidated while peers write through them
+//! * `forked`: windows inherited by a child
 //! * `long`: accesses that are too long
-//! * `refused`: accesses without permission; `words`: atomic operations; `unbacked`: unmapped memory; `disclosed`:
-//!   information that peers get; `deaths`: killed initiators and targets
+//! * `refused`: accesses without permission
+//! * `words`: atomic operations
+//! * `unbacked`: unmapped memory
+//! * `disclosed`: information that is disclosed to peers
+//! * `deaths`: killed initiators and targets
 
 pub(crate) mod attacked;
 pub(crate) mod deaths;
@@ -78,7 +83,7 @@ pub(crate) const fn all_of(key: u64, len: u64) -> RemoteMemory {
     RemoteMemory { key, address: 0, len }
 }
 
-/// Makes progress. Spins more than it yields, because a yield takes many milliseconds on a busy machine.
+/// Makes progress. Spins more often than it yields, because a yield takes many milliseconds on a busy machine.
 pub(crate) fn work(open: &Open) {
     for _ in 0..200 {
         if open.endpoint.progress() {
@@ -103,13 +108,13 @@ impl Deadline {
     }
 }
 
-/// Reads the lines of a helper's test while the helper does something else.
+/// Reads lines of the test while the helper does other work.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {
     pub(crate) fn new() -> Self {
         let (heard, lines) = channel();
-        // After the last line the test may have exited, which `ask` treats as a failure.
+        // After the last line the test may have exited, which `ask` would treat as a failure.
         let listen = move || {
             while {
                 let line = ask();
@@ -134,7 +139,7 @@ impl Lines {
 }
 
 /// Makes progress, and answers each line of the test with the result of `obey`, until the line `end`. After the line
-/// `quiet` it makes no progress until the next line.
+/// `quiet`, makes no progress until the next line.
 pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
     let lines = Lines::new();
     loop {

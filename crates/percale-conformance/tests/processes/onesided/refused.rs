@@ -1,5 +1,5 @@
-//! Initiators that request accesses without permission: with foreign and guessed keys of regions and windows, ranges
-//! that exceed the region or wrap around, and missing rights.
+//! Initiators that request accesses without permission: with foreign and guessed keys of regions and windows, with
+//! ranges that exceed the region or wrap around, and without the required rights.
 
 use percale::endpoint::safe::Accessing;
 use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory, WindowAccess, WindowType};
@@ -19,16 +19,16 @@ crate::on!(shm, untrusting, bounced, tcp, verbs: {
 
 /// The size of each region in bytes.
 const LEN: u64 = 100_000;
-/// The rights of regions, in the order in which the target names them, first with sealed memory, then with other
-/// memory. The last region belongs to a foreign domain.
+/// The rights of regions in the target's order, first with sealed memory, then with other memory. The last region
+/// belongs to a foreign domain.
 const RIGHTS: [Access; 4] = [ALL, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::empty()];
 const FOREIGN: usize = 8;
-/// After the regions, a window of the whole first region.
+/// The index of the window, which follows the regions and covers the whole first region.
 const WINDOW: usize = 9;
 /// The number of outstanding tries.
 const DEPTH: usize = 64;
 
-/// The role of the target: eight regions of its domain, one of another domain, and a window.
+/// The role of the target, which has eight regions of its domain, one of another domain, and a window.
 pub(crate) fn target() {
     let open = open_as_told();
     let foreign = open_in(&percale_conformance::peers::domain("any", |domain| domain), "127.0.0.1:0", |e| e);
@@ -61,7 +61,7 @@ pub(crate) fn target() {
     });
 }
 
-/// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds.
+/// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds of transport.
 ///
 /// Requirements: REV-008, MR-002, MR-003, MR-014, MR-050, MR-052, MW-008.
 fn random_accesses_with_wrong_keys_are_all_rejected(kind: &str) {
@@ -71,7 +71,7 @@ fn random_accesses_with_wrong_keys_are_all_rejected(kind: &str) {
     let mut left = if long() { 2_500_000 } else { 5000 };
     let mut shift = 0;
     while left > 0 {
-        // The target is a helper, which gives up after ten minutes, even on a slow machine.
+        // The target is a helper, which exits after ten minutes even on a slow machine.
         let tries = left.min(100_000);
         left -= tries;
         shift += 1;
@@ -139,8 +139,8 @@ mod executed {
     }
 }
 
-/// If memory is neither mapped nor accessible through the kernel, accesses wait until the target makes progress, and
-/// are executed then.
+/// If memory is neither mapped nor accessible through the kernel, accesses wait until the target makes progress and
+/// executes them.
 fn accesses_that_the_target_carries_out(kind: &str) {
     let _watchdog = Watchdog::new("accesses that the target carries out");
     let mut tries = Tries::new(kind, seed());
@@ -197,7 +197,7 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    /// Uses each region once, after which the initiator knows its properties.
+    /// Uses each region once. The initiator then knows its properties.
     fn warm(&self) {
         let windowed = self.part(WINDOW, 0, 8);
         let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");
@@ -227,7 +227,7 @@ impl Tries {
         let mut made = 0;
         if self.kind == "shm" {
             made = tries / 2;
-            // The target makes no progress, so the initiator itself must reject the accesses.
+            // The target makes no progress, so the initiator must reject the accesses itself.
             self.target.tell("quiet");
             assert_eq!(self.target.hear(), "quiet");
             (0..made).for_each(|_| self.refused_at_once());
@@ -255,14 +255,14 @@ impl Tries {
         match some % 6 {
             0 => LEN - len + 1 + some / 6 % 100,
             1 => LEN,
-            2 => u64::MAX - some / 6 % (2 * len), // The end wraps around, or nearly.
+            2 => u64::MAX - some / 6 % (2 * len), // The range wraps around, or ends near the highest address.
             3 => 1 << (17 + some / 6 % 47),
             4 => (u64::MAX - len).wrapping_add(1),
             _ => (some | 1 << 40) & !7,
         }
     }
 
-    /// Accesses to a known region: the error is detected when the access is posted.
+    /// Makes accesses to a known region. The error is detected when the access is posted.
     fn refused_at_once(&mut self) {
         let (len, writes) = (self.len(), self.random.below(2) == 0);
         let region = [0, 1, 2, 4, 5, 6][self.random.below(6)];
@@ -287,7 +287,7 @@ impl Tries {
         }
     }
 
-    /// Several outstanding accesses with unknown keys, missing rights, or invalid ranges.
+    /// Posts several accesses with unknown keys, missing rights, or invalid ranges.
     fn refused_by_the_target(&mut self) {
         let mut under_way: Vec<(RemoteMemory, ErrorCode, Try<'_>)> = Vec::new();
         let mut plan = Vec::new();

@@ -1,4 +1,4 @@
-//! One large region is closed and registered again, while four peers write it without pause.
+//! One large region is closed and registered again while four peers write it without pause.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 pub(super) const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 pub(super) const END: u64 = u64::MAX;
-/// Helpers give up after ten minutes, so writers are replaced before that.
+/// Helpers exit after ten minutes, so writers are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
 /// 500 revocations, or ten minutes with `PERCALE_LONG`.
@@ -100,7 +100,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             watch.check(&ground, epoch);
             let mut held = ground.register(&owner.open.domain, key_of(epoch));
             owner.post(epoch);
-            // In most cases a writer is writing when the region is closed; sometimes the region is closed at once.
+            // Usually a writer is writing when the region is closed. Sometimes the region is closed immediately.
             if random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !watch.is_written(&held) {
@@ -144,7 +144,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
     assert!(bytes > 0, "something was written");
 }
 
-/// The role of a writer: writes the region of the epoch on the board without pause, until its key is rejected, and then
+/// The role of a writer: writes the region of the epoch on the board without pause until its key is rejected, and then
 /// continues with the next epoch.
 pub(crate) fn writer() {
     let open = open_as_told();

@@ -83,10 +83,10 @@ impl Play {
         }
     }
 
-    /// Runs one registration, some signals, and one closing.
+    /// Registers the memory once, sends some signals, and closes the region.
     fn step(&mut self) {
         if self.born.elapsed() > Duration::from_secs(240) {
-            // Helpers give up after ten minutes.
+            // Helpers exit after ten minutes.
             (0..WRITERS).for_each(|at| self.replace(at));
             self.born = Instant::now();
         }
@@ -126,7 +126,7 @@ impl Play {
             0 => self.replace(at),
             1..6 => {
                 self.stop(at);
-                // A stop takes effect when the writer next leaves the kernel. The test sometimes waits for that.
+                // A stop takes effect when the writer next leaves the kernel. The test sometimes waits for this.
                 if self.random.below(2) == 0 {
                     self.wait_stopped(at);
                 }
@@ -164,7 +164,7 @@ impl Play {
         self.counts.kills += 1;
     }
 
-    /// Closes the region, and records the time that this took.
+    /// Closes the region, and records how long this took.
     fn close(&mut self, held: Held) -> Result<Ground, Held> {
         let started = Instant::now();
         let result = held.close();
@@ -174,14 +174,14 @@ impl Play {
         result
     }
 
-    /// Checks memory that was given back: it contains only bytes of this epoch, and does not change.
+    /// Checks returned memory: it contains only bytes of this epoch, and does not change.
     fn verify(&mut self, mut ground: Ground) {
         self.watch.closed(&mut ground, self.epoch);
         for _ in 0..3 {
             self.owner.open.endpoint.progress();
             self.watch.check(&ground, self.epoch);
         }
-        // Stopped writers are sometimes continued while the memory belongs to the owner.
+        // Stopped writers sometimes continue while the memory belongs to the owner.
         let at = self.random.below(WRITERS);
         self.go_on(at);
         (0..self.random.below(200)).for_each(|_| _ = self.owner.open.endpoint.progress());
@@ -189,7 +189,7 @@ impl Play {
         self.ground = Some(ground);
     }
 
-    /// Lets every stopped writer continue, or kills and replaces it, and closes the region again until that succeeds.
+    /// Continues every stopped writer, or kills and replaces it. Retries to close the region until that succeeds.
     fn close_later(&mut self, mut held: Held) {
         for at in 0..WRITERS {
             if self.random.below(2) == 0 {

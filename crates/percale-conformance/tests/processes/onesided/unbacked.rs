@@ -20,18 +20,19 @@ crate::on!(shm, untrusting, bounced, tcp, verbs: { memory_under_a_region_may_be_
 /// The address where the target maps its memory. Nothing else is mapped there.
 const HOLE: usize = 0x1234_5600_0000;
 const LEN: usize = 256 << 10;
-/// The keys of a region of the hole, and of one of all memory.
+/// The keys of a region of the hole, and of a region of all memory.
 const PART: u64 = 20;
 const EVERYTHING: u64 = 21;
 
-/// The role of the target: registers before memory is mapped, and maps, fills, protects and unmaps on request.
+/// The role of the target: registers before memory is mapped. It maps, fills, protects and unmaps the memory on
+/// request.
 pub(crate) fn target() {
     let open = open_as_told();
     let start = std::ptr::without_provenance_mut::<u8>(HOLE);
-    // SAFETY: all users of the segment let the kernel check the address. No other code uses the memory that will be
+    // SAFETY: the kernel checks the address for all users of the segment. No other code uses the memory that will be
     // mapped there.
     let segment = unsafe { Segment::new(start, LEN) };
-    // SAFETY: the memory is not mapped, and is only used by peers that read and write it.
+    // SAFETY: the memory is not mapped, and is used only by peers that read and write it.
     let part = unsafe { open.domain.registration(ALL).key(PART).raw(&[segment], false) }.expect("a region");
     // SAFETY: the only peer accesses only the hole, and addresses that are not mapped.
     let all = unsafe { open.domain.registration(ALL).key(EVERYTHING).everything() }.expect("a region");
@@ -59,7 +60,7 @@ pub(crate) fn target() {
 /// Writes all of the mapped memory.
 fn fill(bytes: &[u8]) -> usize {
     assert_eq!(bytes.len(), LEN);
-    // SAFETY: the test calls this only while all of it is mapped and writable, and no peer is accessing it.
+    // SAFETY: the test calls this only while all of the memory is mapped and writable, and no peer is accessing it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), hole().cast(), LEN) };
     LEN
 }
@@ -141,7 +142,7 @@ impl Test {
         for (at, len) in [(0, 8), (4090, 12), (0, 100_000), (0, LEN)] {
             self.access(at, len, Answer::Faults, Answer::Faults);
         }
-        // Half of it is mapped.
+        // Map half of it.
         self.tell(&format!("map {}", LEN / 2));
         self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);

@@ -1,8 +1,8 @@
-//! Windows over the same memory are invalidated and bound again while four peers write through them without pause, and
-//! some are killed.
+//! Windows over the same memory are invalidated and bound again while four peers write through them without pause. Some
+//! peers are killed.
 //!
-//! An epoch has one window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which
-//! identifies the epoch. No write may arrive between two epochs.
+//! An epoch has one window of type 1 for all writers, or one window of type 2 for each writer. Writers write one byte
+//! value, which identifies the epoch. No write may arrive between two epochs.
 
 use std::time::{Duration, Instant};
 
@@ -23,16 +23,16 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const WRITERS: usize = 4;
-/// The key of the board. It has a word for each writer: the epoch in the upper bits, and the key to write through in
-/// the lower bits.
+/// The key of the board. It has a word for each writer, with the epoch in the upper bits and the key to write through
+/// in the lower bits.
 const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 const END: u64 = u64::MAX;
-/// Helpers give up after ten minutes, so all are replaced before that.
+/// Helpers exit after ten minutes, so all are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// 2 seconds on each kind of memory, and 20 over verbs, where an epoch takes long because its last writes break queue
-/// pairs. With `PERCALE_LONG`, ten minutes in total.
+/// Takes 2 seconds for each kind of memory, and 20 over verbs, where an epoch takes long because its last writes break
+/// queue pairs. With `PERCALE_LONG`, ten minutes in total.
 ///
 /// Requirements: MW-050, REV-001.
 fn nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
@@ -76,7 +76,7 @@ impl<'k> Run<'k> {
         let board = domain.registration(Access::REMOTE_READ).key(BOARD).own(board).expect("a region");
         let memory =
             if sealed { Buffer::from(domain.allocate(GROUND).expect("memory")) } else { Buffer::from(vec![0; GROUND]) };
-        // With the region's own key peers may do nothing.
+        // The region's own key gives peers no rights.
         let region = domain.register(memory, Access::empty()).expect("a region");
         let all = domain.window(WindowType::One).expect("a window");
         let own = open.endpoint.address().to_string();
@@ -124,7 +124,7 @@ impl<'k> Run<'k> {
         word
     }
 
-    /// Gives the writers their keys. Returns the keys of type 2.
+    /// Passes keys to the writers. Returns the keys of type 2.
     fn admit(&mut self, epoch: u64) -> Vec<u64> {
         let one = self.random.below(2) == 0;
         if one {
@@ -150,7 +150,7 @@ impl<'k> Run<'k> {
         first[0] != self.filling
     }
 
-    /// Revokes all keys. Returns the number of times that the call had to be repeated because of a writer.
+    /// Revokes all keys. Returns how often the call had to be repeated because of a writer.
     fn expel(&mut self, keys: &[u64]) -> u64 {
         let mut busy = 0;
         let deadline = Deadline::new("an invalidation ends");
@@ -169,7 +169,7 @@ impl<'k> Run<'k> {
         busy
     }
 
-    /// Checks that nothing was written since.
+    /// Checks that the memory was not written since the invalidation.
     fn check(&mut self, epoch: u64) {
         self.region.read(0, &mut self.scratch);
         if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {
@@ -204,7 +204,7 @@ impl<'k> Run<'k> {
             epoch += 1;
             self.check(epoch);
             let keys = self.admit(epoch);
-            // In most cases a writer is writing when the keys are revoked; sometimes they are revoked at once.
+            // Usually a writer is writing when the keys are revoked. Sometimes they are revoked immediately.
             if self.random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !self.is_written() {
@@ -238,7 +238,7 @@ impl<'k> Run<'k> {
         self.check(epoch);
         let how = self.open.endpoint.describe_peers();
         if self.kind == "verbs" {
-            // The windows of the device, if it has any.
+            // Counts the windows of the device, if there are any.
             let by_processor = |how: &str| how.contains("windows of ours, 0 binds");
             assert!(how.iter().any(|(_, how)| how.contains("binds") && !by_processor(how)), "{how:?}");
         }
@@ -255,7 +255,7 @@ impl<'k> Run<'k> {
         self.region.close().expect("nothing is bound");
     }
 
-    /// Replaces a writer at the end of its time.
+    /// Replaces a writer before it exits.
     fn relieve(&mut self, place: usize) {
         let tired = self.writers.remove(place);
         let word = self.dismiss(place, tired);
@@ -267,7 +267,7 @@ impl<'k> Run<'k> {
 /// The lower half of a key.
 const LOWER: u64 = 0xFFFF_FFFF;
 
-/// The role of a writer: writes through the key in its word of the board without pause, until that is rejected, and
+/// The role of a writer: writes through the key in its word of the board without pause until the key is rejected, and
 /// then continues with the next key.
 pub(crate) fn window_writer() {
     let open = open_as_told();

@@ -1,4 +1,4 @@
-//! One word that several processes change on different paths at once.
+//! One word that several processes change on different paths at the same time.
 
 use percale::{PeerAddress, RemoteMemory};
 use percale_conformance::long;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{ALL, Deadline, all_of, open_as_told, open_kind, work};
 
-/// Two processes use mapped memory and one uses TCP. The fourth is the target itself.
+/// Two processes use mapped memory and one uses TCP. The fourth process is the target itself.
 const OTHERS: [&str; 3] = ["shm", "shm", "tcp"];
 
 const WORD: u64 = 10;
@@ -96,7 +96,7 @@ fn add(open: &Open, target: PeerAddress) -> Vec<u64> {
     (0..adds()).map(|_| open.endpoint.fetch_add(target, word, 1_u64).wait().expect("an addition")).collect()
 }
 
-/// Counts under a lock, with separate reads and writes.
+/// Increments a number under a lock, with separate reads and writes.
 fn lock(open: &Open, target: PeerAddress) {
     let place = |address| RemoteMemory { key: LOCKED, address, len: 8 };
     let endpoint = &open.endpoint;

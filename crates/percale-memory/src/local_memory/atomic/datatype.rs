@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The type of the elements of an atomic operation (fi_atomic(3), `enum fi_datatype`). Elements are in the byte order
-/// of the machine, and their addresses are multiples of their size.
+/// The type of the elements of an atomic operation (fi_atomic(3), `enum fi_datatype`). Elements have the byte order of
+/// the machine, and their addresses are multiples of their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Datatype {

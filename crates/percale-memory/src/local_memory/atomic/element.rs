@@ -1,10 +1,10 @@
-//! The operations of each element type that the execution of atomic operations needs.
+//! The operations on each element type that the execution of atomic operations needs.
 //!
 //! If the standard library has an operation on an integer, it is one instruction, or the best loop of the processor
-//! (x86-64 has no instruction for minimum and maximum; AArch64 has). All other operations are a loop that reads,
-//! computes, and writes if the value has not changed meanwhile. Floats are handled as their bits: reads and swaps are
-//! instructions, and all other operations use the loop, which compares bits and so never mistakes one NaN or zero for
-//! another.
+//! (x86-64 has no instruction for minimum and maximum; AArch64 has). Each other operation is a loop that reads,
+//! computes, and writes if the value has not changed in the meantime. Floats are handled as their bits. Reads and swaps
+//! are instructions, and all other operations use the loop, which compares bits and so never mistakes one NaN or zero
+//! for another.
 
 #![expect(unsafe_code, reason = "atomics in memory that is given by address; each block states its own reason")]
 
@@ -35,14 +35,14 @@ pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable 
     fn xor(cell: &Self::Cell, operand: Self) -> Self;
     /// Writes `new` if the cell equals `compare`.
     fn compare_swap(cell: &Self::Cell, new: Self, compare: Self) -> Self;
-    /// Writes the result of `next` for the value, unless it is `None`; `next` may be called several times.
+    /// Writes the result of `next` for the value, unless the result is `None`. `next` may be called several times.
     fn update(cell: &Self::Cell, next: impl Fn(Self) -> Option<Self>) -> Self;
 
     fn plus(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// Returns whether a minimum of this value and the other one is the other one.
+    /// Returns whether the minimum of this value and the other one is the other one.
     fn yields_below(self, other: Self) -> bool;
-    /// Returns whether a maximum of this value and the other one is the other one.
+    /// Returns whether the maximum of this value and the other one is the other one.
     fn yields_above(self, other: Self) -> bool;
     fn ored(self, other: Self) -> Self;
     fn anded(self, other: Self) -> Self;

@@ -20,19 +20,19 @@ impl Misaligned {
     }
 }
 
-/// Executes `op` on `count` elements from `target` on, with the operands at the same positions of `operand` and
-/// `compare`, and stores the previous values in `result`, unless that is null. A read does not use `operand`; only
+/// Executes `op` on `count` elements starting at `target`, with the operands at the same positions of `operand` and
+/// `compare`, and stores the previous values in `result`, unless that is null. A read does not use `operand`. Only
 /// operations that [compare](AtomicOp::compares) use `compare`. The [module](super) defines the operations. The caller
 /// has checked [`is_valid`].
 ///
 /// # Errors
-/// The target is misaligned; nothing was done.
+/// If the target is misaligned. In this case nothing was changed.
 ///
 /// # Safety
 /// Each pointer that is used is valid for `count` elements until this function returns: `target` for reads and writes,
-/// `operand` and `compare` for reads, `result` for writes. All other accesses to the target in that time are atomic.
-/// The other pointers may have any alignment. Meanwhile no other code writes the operands or reads the result, and none
-/// of them overlaps the target. The result may be one of the two operands, but must not overlap it in part.
+/// `operand` and `compare` for reads, `result` for writes. During that time all other accesses to the target are
+/// atomic, no other code writes the operands or accesses the result, and neither of them overlaps the target. The other
+/// pointers may have any alignment. The result may be one of the two operands, but must not overlap it in part.
 #[inline]
 pub unsafe fn execute(
     op: AtomicOp,
@@ -79,10 +79,10 @@ pub unsafe fn execute(
 }
 
 /// [`execute`] for one type. The operation is selected for each element: a predicted branch costs little compared with
-/// a locked instruction, and a loop for each operation would be many times the code.
+/// a locked instruction, and a separate loop for each operation would be much more code.
 ///
 /// # Safety
-/// As for [`execute`], with the target aligned; `FETCH` is only set if there is a result.
+/// As for [`execute`]. In addition the target is aligned, and `FETCH` is set only if there is a result.
 #[inline(never)]
 unsafe fn array<T: Element, const FETCH: bool>(
     op: AtomicOp,
@@ -95,18 +95,19 @@ unsafe fn array<T: Element, const FETCH: bool>(
     for at in 0..count {
         // Additions of addresses wrap, which never happens within a valid array.
         let operand = || {
-            // SAFETY: this operation has an operand, of `count` elements that others do not write meanwhile.
+            // SAFETY: this operation has an operand of `count` elements, which no other code writes during the call.
             unsafe { operand.wrapping_add(at).read_unaligned() }
         };
         let compare = || {
-            // SAFETY: this operation has a compare operand, of `count` elements that others do not write meanwhile.
+            // SAFETY: this operation has a compare operand of `count` elements, which no other code writes during the
+            // call.
             unsafe { compare.wrapping_add(at).read_unaligned() }
         };
         // SAFETY: the target is aligned, has `count` elements, and is accessed only by atomics.
         let cell = unsafe { T::cell(target.wrapping_add(at)) };
         let old = one::<T>(op, cell, operand, compare);
         if FETCH {
-            // SAFETY: the result has `count` elements, which others do not access meanwhile.
+            // SAFETY: the result has `count` elements, which no other code accesses during the call.
             unsafe { result.wrapping_add(at).write_unaligned(old) };
         }
     }

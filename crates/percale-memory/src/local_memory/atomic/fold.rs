@@ -1,4 +1,4 @@
-//! Combines arrays of values that no other thread accesses: the same arithmetic as atomic operations, but without
+//! Combines arrays of values that no other thread accesses. The arithmetic is that of atomic operations, but without
 //! atomics, in loops that the compiler can vectorize.
 
 use zerocopy::{FromBytes, Unalign};

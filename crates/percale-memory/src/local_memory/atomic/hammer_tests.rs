@@ -1,5 +1,5 @@
-//! Threads operate on shared words with every family of operations: no update is lost, and fetched values are
-//! consistent.
+//! Tests in which threads operate on shared words with every family of operations. No update is lost, and fetched
+//! values are consistent.
 
 #![expect(unsafe_code, reason = "calls of `execute` on words of the tests")]
 
@@ -13,12 +13,12 @@ use super::*;
 const THREADS: u64 = 3;
 const TIMES: u64 = 100_000;
 
-/// 8 aligned bytes that threads share, used as one or more elements.
+/// Eight aligned bytes that threads share. They are used as one or more elements.
 #[derive(Default)]
 struct Word(AtomicU64);
 
 impl Word {
-    /// Performs one operation on element `at` of the word. Returns the previous value.
+    /// Executes one operation on element `at` of the word. Returns the previous value.
     fn apply<T: Number>(&self, op: AtomicOp, at: usize, operand: T, compare: T) -> T {
         assert!((at + 1) * size_of::<T>() <= 8);
         let mut result = T::default();
@@ -30,7 +30,7 @@ impl Word {
         result
     }
 
-    /// Like [`apply`](Self::apply), for operations with one operand that fetch nothing.
+    /// Like [`apply`](Self::apply), for operations with one operand that do not fetch.
     fn plain<T: Number>(&self, op: AtomicOp, at: usize, operand: T) {
         assert!((at + 1) * size_of::<T>() <= 8);
         let target = self.0.as_ptr().cast::<T>().wrapping_add(at).cast();
@@ -86,7 +86,7 @@ number!(f64, F64);
 
 /// Runs `each` in all threads at the same time, with the number of the thread. Returns the results.
 fn in_threads<R: Send>(each: impl Fn(u64) -> R + Sync) -> Vec<R> {
-    // Runs one test at a time and starts all its threads together: otherwise each would finish before the next one
+    // Run one test at a time and start all its threads together. Otherwise each thread would finish before the next one
     // runs.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,8 @@ macro_rules! for_all_types {
     };
 }
 
-/// Returns the number of steps for all threads together, such that the sums are exact and do not wrap in the type.
+/// Returns the number of steps of all threads together. It is chosen so that the sums are exact and do not wrap in the
+/// type.
 fn bounded<T: Number>() -> u64 {
     let most = match (T::DATATYPE.size(), T::DATATYPE.is_float()) {
         (1, _) => 100,
@@ -131,7 +132,7 @@ fn bounded<T: Number>() -> u64 {
     (most / THREADS).min(TIMES)
 }
 
-/// The sums of threads draw numbers: no number is drawn twice or left out. Sums that fetch nothing count too.
+/// Threads draw numbers by fetching sums: no number is drawn twice or left out. Sums that do not fetch also count.
 fn sums<T: Number>() {
     let (word, times, last) = (Word::default(), bounded::<T>(), 8 / size_of::<T>() - 1);
     let taken = in_threads(|_| {
@@ -154,7 +155,7 @@ fn concurrent_sums_lose_no_update() {
     for_all_types!(sums);
 }
 
-/// Swaps: each value that is stored is fetched once, or is there at the end.
+/// Each value that is stored by a swap is fetched once, or is the final value.
 fn swaps<T: Number>() {
     let (word, times) = (Word::default(), bounded::<T>());
     let came_out = in_threads(|me| {
@@ -173,7 +174,7 @@ fn swaps_conserve_values() {
 }
 
 /// An increment by compare-and-swap succeeds once for each value. This also holds if the comparison is "not less",
-/// since the word only increases and so is never less than the value that was read.
+/// because the word only increases and so is never less than the value that was read.
 fn increments<T: Number>() {
     let times = bounded::<T>() / 2;
     for op in [AtomicOp::Cswap, AtomicOp::CswapGe] {
@@ -200,8 +201,8 @@ fn increments_by_comparison_succeed_once_for_each_value() {
     for_all_types!(increments);
 }
 
-/// The word has room for one token. Each thread stores its tokens if the word is empty (0), and takes a token if it is
-/// not: each token is taken once.
+/// The word has room for one token. Each thread stores its tokens when the word is empty (0), and takes a token when it
+/// is not. Each token is taken once.
 fn tokens<T: Number>() {
     let (word, times, empty) = (Word::default(), bounded::<T>() / 4, T::default());
     let taken = in_threads(|me| {
@@ -257,8 +258,8 @@ fn concurrent_min_and_max_keep_extremes() {
     for_all_types!(extremes);
 }
 
-/// Threads multiply: integers by an odd number, so that the result shows how often; floats by 2 and its inverse in
-/// turn.
+/// Threads multiply. Integers are multiplied by an odd number, so that the result shows the number of multiplications.
+/// Floats are multiplied by 2 and by its inverse in turn.
 fn products<T: Number>() {
     let word = Word::default();
     word.plain(AtomicOp::Write, 0, T::of(1));
@@ -282,7 +283,7 @@ fn products_lose_no_factor() {
     for_all_types!(products);
 }
 
-/// A flag that threads set, clear and invert: the successful changes are counted, and agree with the flag's last value.
+/// Threads set, clear and invert a flag. The number of successful changes matches the flag's final value.
 fn flags<T: Number>() {
     let (word, no, yes) = (Word::default(), T::default(), T::of(1));
     let balances = in_threads(|_| {
@@ -302,7 +303,7 @@ fn flags_are_won_once() {
     for_all_types!(flags);
 }
 
-/// Each thread has a bit of its own. Changes of other bits by other threads do not affect it.
+/// Each thread has its own bit. Changes of other bits by other threads do not affect it.
 fn bits<T: Number>() {
     let word = Word::default();
     in_threads(|me| {

@@ -1,33 +1,33 @@
-//! Atomic operations on memory that peers and threads of this process may access at the same time: the operations of
-//! fi_atomic(3), on integer and floating-point types of up to 8 bytes.
+//! Atomic operations on memory that peers and threads of this process may access at the same time. They are the
+//! operations of fi_atomic(3), on integer and floating-point types of up to 8 bytes.
 //!
-//! * [`Datatype`] and [`AtomicOp`] are the type of an element and the operation on it; [`is_valid`] returns which
+//! * [`Datatype`] and [`AtomicOp`] are the type of an element and the operation on it. [`is_valid`] returns which
 //!   combinations are valid.
-//! * `execute` performs the operation on the elements of an array, one by one. It is called by initiators with direct
+//! * `execute` executes the operation on the elements of an array, one by one. It is called by initiators with direct
 //!   access, by targets that execute operations for their peers, and by the threads of the target. Their operations are
-//!   atomic with respect to each other, since all use the same instructions.
-//! * `request` is an operation with its operands, checked; `word` contains the most common ones, on one word.
+//!   atomic with respect to each other, because all use the same instructions.
+//! * `request` is a checked operation with its operands. `word` contains the most common operations on one word.
 //! * `fold` does the same arithmetic on values that no other thread accesses, many at a time, for collectives.
-//! * `element` implements the operations for each type: one instruction if processors have one, else a compare-exchange
-//!   loop of the element's width.
+//! * `element` implements the operations for each type, with one instruction if processors have one, otherwise with a
+//!   compare-exchange loop of the element's width.
 //!
 //! # Semantics
-//! In the following, `t` is the old value at the target, `o` the operand and `c` the compare operand; a fetching
+//! In the following, `t` is the old value at the target, `o` the operand and `c` the compare operand. A fetching
 //! operation returns `t`.
 //! * `min`, `max`, `sum`, `prod`: integers wrap at their width. Floats follow IEEE 754, rounded to nearest. With `min`
-//!   and `max` the result of a number and a NaN is the number, as in [`f64::min`] (the manual's sketch, `if (o < t)`,
-//!   would keep a NaN that is at the target), and of two equal zeros `t` stays.
+//!   and `max` the result for a number and a NaN is the number, as in [`f64::min`] (the code in the manual, `if (o <
+//!   t)`, would keep a NaN that is at the target). If both are zeros, `t` stays.
 //! * `lor`, `land`, `lxor`: 1 or 0. A value that is not equal to zero is true (so a NaN is true and a negative zero is
 //!   false).
 //! * `bor`, `band`, `bxor`, and `mswap`, which is `(o & c) | (t & !c)`: integers only.
-//! * `cswap` writes `o` if `c == t`; `cswap_ne`, `_le`, `_lt`, `_ge` and `_gt` write it if `c != t`, `c <= t` and so
-//!   on, in this order of the operands. All compare floats as values: `-0.0 == 0.0`, and a NaN is unequal to
-//!   everything.
-//! * `read` returns `t`; `write` writes `o`, and a fetching `write` returns `t` (a swap).
+//! * `cswap` writes `o` if `c == t`. `cswap_ne`, `_le`, `_lt`, `_ge` and `_gt` write it if `c != t`, `c <= t` and so
+//!   on, in this order of the operands. All compare floats as values: `-0.0 == 0.0`, and a NaN is not equal to
+//!   anything.
+//! * `read` returns `t`. `write` writes `o`, and a fetching `write` returns `t` (a swap).
 //!
 //! # Order
-//! Each element's operation is sequentially consistent. An operation on an array is not atomic as a whole: other
-//! threads may see some elements done and others not.
+//! The operation on each element is sequentially consistent. An operation on an array is not atomic as a whole: other
+//! threads may read the new values of some elements and the old values of others.
 
 mod datatype;
 mod element;

@@ -28,7 +28,7 @@ pub enum AtomicOp {
     Lxor,
     /// Bitwise exclusive or
     Bxor,
-    /// Leaves the target unchanged; only for fetching
+    /// Leaves the target unchanged (only for fetching)
     Read,
     /// The operand
     Write,
@@ -44,7 +44,7 @@ pub enum AtomicOp {
     CswapGe,
     /// The operand, if the compare operand is greater than the target
     CswapGt,
-    /// The operand's bits where the compare operand has ones, the target's elsewhere
+    /// The operand's bits where the compare operand has ones, otherwise the target's bits
     Mswap,
 }
 
@@ -90,7 +90,7 @@ impl AtomicOp {
         self as u8 >= Self::Cswap as u8
     }
 
-    /// Returns whether the operation works on single bits, which is invalid for floats.
+    /// Returns whether the operation works on single bits. Such operations are invalid for floats.
     #[must_use]
     #[inline]
     pub const fn is_bitwise(self) -> bool {
@@ -138,11 +138,11 @@ impl fmt::Display for AtomicOp {
     }
 }
 
-/// The rights that a [`Kind`] of atomic operations needs. For the crates of percale, not for programs.
+/// The rights that a [`Kind`] of atomic operations needs. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindExt: Sized {
-    /// Returns the rights to a region that such an operation needs: to change the memory, and to read it if the
-    /// operation fetches.
+    /// Returns the rights to a region that such an operation needs. They are the right to change the memory, and the
+    /// right to read it if the operation fetches.
     fn rights(self, op: AtomicOp) -> Access;
 }
 

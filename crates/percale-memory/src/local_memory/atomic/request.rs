@@ -7,7 +7,7 @@ use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
 
-/// A checked request: the operands and compare values have the length of its elements, or its kind does not use them.
+/// A checked request. Operands and compare values that its kind uses have the length of its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The operation.
@@ -24,7 +24,7 @@ pub struct Request<'a> {
     pub compare: &'a [u8],
 }
 
-/// The representation of a [`Kind`] on the wire. For the crates of percale, not for programs.
+/// The representation of a [`Kind`] on the wire. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindWireExt: Sized {
     /// The wire representation.
@@ -63,7 +63,7 @@ impl Request<'_> {
         self.count * self.datatype.size()
     }
 
-    /// Performs the operation on `target`, which has the same length. The previous values are stored in `fetched`,
+    /// Executes the operation on `target`, which has the same length. The previous values are stored in `fetched`,
     /// unless the operation is plain.
     #[inline]
     pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
@@ -73,8 +73,8 @@ impl Request<'_> {
         assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
         assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
         assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
-        // SAFETY: all four have the length of the elements if the operation uses them, as was just checked. The caller
-        // has entered the target's region, so the memory is present.
+        // SAFETY: each of the four that the operation uses has the length of the elements, as was just checked. The
+        // caller has entered the target's region, so the memory is present.
         unsafe {
             execute(
                 self.op,
@@ -98,18 +98,18 @@ pub trait Operation {
     /// Returns the rights that the operation needs.
     fn rights(&self) -> Access;
 
-    /// Performs the operation on the elements at `target`. Does not panic.
+    /// Executes the operation on the elements at `target`. Does not panic.
     ///
     /// # Errors
-    /// The target is misaligned; nothing was done.
+    /// If the target is misaligned. In this case nothing was changed.
     ///
     /// # Safety
-    /// There are [this many](Self::len) bytes at `target`, mapped until this function returns, and writable if the
-    /// [rights](Self::rights) include changing them. Other threads and processes may access them.
+    /// `target` points to [this many](Self::len) bytes that are mapped until this function returns, and that are
+    /// writable if the [rights](Self::rights) include changing them. Other threads and processes may access them.
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }
 
-/// The operation with its operands. Those that it uses have the length of its elements.
+/// An operation with its operands. The operands that it uses have the length of its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     op: AtomicOp,
@@ -122,9 +122,9 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Creates an operation on `len` bytes. The segments are lent until the operation is done, and those that it uses
-    /// have this length: a read uses no operand, an operation that does not compare uses no compare value, and one that
-    /// does not fetch uses no result.
+    /// Creates an operation on `len` bytes. The segments are lent until the operation is done, and the segments that it
+    /// uses have this length. A read does not use the operand, an operation that does not compare does not use the
+    /// compare value, and an operation that does not fetch does not use the result.
     #[inline]
     pub fn new(
         (op, datatype, kind): (AtomicOp, Datatype, Kind),

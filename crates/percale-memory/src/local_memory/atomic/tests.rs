@@ -1,4 +1,4 @@
-//! Tests of the validity and the results of all operations, which are compared with a simple model.
+//! Tests of the validity of all operations, and of their results, which are compared with a simple model.
 
 #![expect(unsafe_code, reason = "calls of `execute` on arrays of the tests")]
 
@@ -15,7 +15,7 @@ fn valid() -> impl Iterator<Item = (Kind, AtomicOp, Datatype)> {
         .filter(|&(kind, op, datatype)| is_valid(kind, op, datatype))
 }
 
-/// The table of fi_atomic(3): for each kind the operations on integers and those on floats.
+/// Compares with the table of fi_atomic(3), which lists for each kind the operations on integers and on floats.
 #[test]
 fn validity_matches_fi_atomic() {
     use AtomicOp::*;
@@ -94,7 +94,7 @@ impl Memory {
     }
 }
 
-/// The model: computes the new bits of one element from the old bits. Integers are computed in wide types and
+/// Computes the new bits of one element from the old bits, as a model. Integers are computed in wide types and
 /// truncated.
 fn model(op: AtomicOp, datatype: Datatype, t: u64, o: u64, c: u64) -> u64 {
     use Datatype::*;
@@ -153,7 +153,7 @@ fn pick<T: PartialOrd>(op: AtomicOp, [t, o, c]: [T; 3], [min, max, sum, product]
     }
 }
 
-/// Returns whether the bits are equal. Where floats are computed, all NaNs are equal, and the model allows either of
+/// Returns whether the bits are equal. For floats that are computed, all NaNs are equal, and the model allows either of
 /// two equal zeros.
 fn is_same(op: AtomicOp, datatype: Datatype, is: u64, expected: u64) -> bool {
     let of = |bits: u64| match datatype {
@@ -166,7 +166,7 @@ fn is_same(op: AtomicOp, datatype: Datatype, is: u64, expected: u64) -> bool {
     is == expected || datatype.is_float() && (any_nan || is_extreme && of(is) == of(expected))
 }
 
-/// Generates element values of all sizes and signs, often equal, and special floats.
+/// Generates element values of all sizes and signs, which are often equal, and special floats.
 fn value(datatype: Datatype) -> BoxedStrategy<u64> {
     let whole = -3..4i8;
     let special = prop::sample::select(vec![0.0, -0.0, 1.5, -1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300]);
@@ -222,8 +222,8 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
     assert_eq!([operand.values(count).0, compare.values(count).0], [column(1), column(2)], "operands are not written");
 }
 
-/// Tests every valid combination of kind, operation and datatype, with arrays of 0 to 5 elements, operands and results
-/// at any address, and targets at each multiple of the size.
+/// Tests every valid combination of kind, operation and datatype. Arrays have 0 to 5 elements, operands and results are
+/// at arbitrary addresses, and targets are at each multiple of the element size.
 ///
 /// Requirements: ATM-001.
 #[test]
@@ -285,12 +285,12 @@ fn a_misaligned_target_is_refused_and_nothing_is_done() {
 fn the_result_may_replace_an_operand() {
     let (mut target, mut operand, mut compare) = ([1u32, 2, 3], [10u32, 20, 30], [1u32, 0, 3]);
     let (to, from, with) = (target.as_mut_ptr().cast(), operand.as_mut_ptr().cast(), compare.as_mut_ptr().cast());
-    // SAFETY: arrays of three elements; the result is the operand.
+    // SAFETY: the arrays have three elements, and the result is the operand.
     unsafe { execute(AtomicOp::Sum, Datatype::U32, to, from, std::ptr::null(), from, 3) }.unwrap();
     assert_eq!((target, operand), ([11, 22, 33], [1, 2, 3]));
     compare[1] = 22;
     let (from, with): (*const u8, *mut u8) = (operand.as_ptr().cast(), with);
-    // SAFETY: as above; the result is the compare operand.
+    // SAFETY: as above, but the result is the compare operand.
     unsafe { execute(AtomicOp::Cswap, Datatype::U32, to, from, with, with, 3) }.unwrap();
     assert_eq!((target, compare), ([11, 2, 33], [11, 22, 33]));
 }

@@ -1,5 +1,5 @@
-//! The most common atomic operations, in the fewest instructions: an addition to, or a compare-and-swap of, one 64-bit
-//! word, which returns the previous value.
+//! The most common atomic operations, in the fewest instructions. They are an addition to one 64-bit word and a
+//! compare-and-swap of it, and return the previous value.
 
 #![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
 
@@ -22,7 +22,7 @@ impl Word {
     pub const LEN: usize = 8;
 
     /// Creates an addition, or a compare-and-swap if `compare` is given. The segments are lent until the operation is
-    /// done. Returns `None` if one of them has another length.
+    /// done. Returns `None` if one of them does not have the length of a word.
     #[inline(always)]
     pub fn new(operand: Segment, compare: Option<Segment>, result: Segment) -> Option<Self> {
         if result.len() != Self::LEN {

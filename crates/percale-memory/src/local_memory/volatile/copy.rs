@@ -1,11 +1,11 @@
-//! Copies of bytes: few bytes are copied without a call, many with the processor's wide registers.
+//! Copies of bytes. Few bytes are copied without a function call, and many with the processor's wide registers.
 
 #![expect(unsafe_code, reason = "copies through raw pointers; each block states its own reason")]
 
 /// The maximum number of bytes that [`copy_short`] copies.
 pub(super) const SHORT: usize = 64;
 
-/// Copies at most 64 bytes; 8 bytes, the most common number, without a call.
+/// Copies at most 64 bytes. 8 bytes, the most common number, are copied without a function call.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
@@ -49,7 +49,7 @@ unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies the first and the last `N` bytes, which overlap unless there are at least twice as many.
+/// Copies the first and the last `N` bytes, which overlap if there are fewer than `2 * N` bytes.
 ///
 /// # Safety
 /// As for [`copy_short`], and `N <= len <= 2 * N`.
@@ -71,7 +71,8 @@ unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
 /// write the lines.
 const PIECE: usize = 2048;
 
-/// From this size on that instruction makes up for its startup cost, so the whole copy is passed to the library.
+/// The minimum size for which that instruction makes up for its startup cost, so that the whole copy is passed to the
+/// library.
 const WHOLE: usize = 16 << 10;
 
 /// Copies any number of bytes.

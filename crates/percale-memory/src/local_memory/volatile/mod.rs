@@ -2,21 +2,22 @@
 //!
 //! Two rules allow all other code in the crate to be safe code:
 //!
-//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference guarantees that there are no other writers, and a peer
-//!    is not bound by that. It is a [`Segment`] (memory of this process, lent by the caller that posted an operation)
-//!    or a [`View`] (received bytes). Both only ever copy.
-//! 2. Data is checked after it was copied out, never before, since the original may change in between. Values that are
+//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference guarantees that there are no other writers, and peers
+//!    do not keep this guarantee. It is a [`Segment`] (memory of this process, lent by the caller that posted an
+//!    operation) or a [`View`] (received bytes). Both only copy bytes.
+//! 2. Data is checked after it was copied, never before, because the original may change in between. Values that are
 //!    checked are copied by volatile reads (`View::read`), which a compiler must not repeat. Payloads are copied by
-//!    ordinary copies, which guarantee neither an order nor the value of a byte that changes meanwhile: they go into
-//!    private memory, and the original is not read again.
+//!    ordinary copies. These do not guarantee an order, or the value of a byte that changes during the copy. The bytes
+//!    are copied to private memory, and the original is not read again.
 //!
-//! A segment has no lifetime, so only this crate copies through one, and only on behalf of an operation or a region
-//! whose owner guarantees the memory. Other crates identify their memory by segments and access it by their own means.
+//! A segment has no lifetime, so only this crate copies through a segment, and only on behalf of an operation or a
+//! region whose owner guarantees the memory. Other crates identify their memory by segments and access it in their own
+//! ways.
 //!
-//! Words that two processes synchronise on are atomics and belong to the module of their protocol (`transport::shm`).
+//! Words that synchronize two processes are atomics and belong to the module of their protocol (`transport::shm`).
 //!
-//! `segment`: memory of this process. `view`: received bytes. `copy`: copying bytes. `vectors`: copies that the kernel
-//! makes for a socket.
+//! `segment` is memory of this process, `view` is received bytes, `copy` copies bytes, and `vectors` contains copies
+//! that the kernel makes for a socket.
 
 mod copy;
 mod segment;

@@ -23,15 +23,15 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A segment of no bytes.
+    /// A segment without bytes.
     pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0 };
 
-    /// Lends `len` bytes from `ptr`.
+    /// Lends `len` bytes starting at `ptr`.
     ///
     /// # Safety
     /// Until every operation that was given this segment has completed, the range stays allocated. No other code writes
-    /// it while an operation sends from it, and no other code reads or writes it while an operation receives into it
-    /// (it must then be writable). Peers to which the range was passed on purpose are exempt from this.
+    /// it while an operation sends from it. No other code reads or writes it while an operation receives into it, and
+    /// it must be writable during that time. Peers to which the range was passed on purpose are exempt from this.
     #[must_use]
     #[inline]
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
@@ -59,7 +59,7 @@ impl Segment {
         self.ptr
     }
 
-    /// Returns `len` bytes of this segment from `offset`; both values are clipped to the segment.
+    /// Returns the `len` bytes of this segment that start at `offset`. Both values are clipped to the segment.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -69,10 +69,10 @@ impl Segment {
     }
 }
 
-/// Copies through a [`Segment`]. For the crates of percale, not for programs.
+/// Copies through a [`Segment`]. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentExt: Sized {
-    /// Copies the first bytes: as many as the shorter of the two has.
+    /// Copies the first bytes, as many as the shorter of the two has.
     fn copy_to(&self, to: &mut [u8]);
 }
 
@@ -81,8 +81,8 @@ impl SegmentExt for Segment {
     fn copy_to(&self, to: &mut [u8]) {
         let len = self.len.min(to.len());
         if len <= SHORT {
-            // SAFETY: the creator of the segment guaranteed readable memory; `to` is exclusive, so it overlaps no lent
-            // memory.
+            // SAFETY: the creator of the segment guaranteed readable memory. `to` is exclusive, so it does not overlap
+            // lent memory.
             unsafe { copy_short(self.ptr, to.as_mut_ptr(), len) };
         } else {
             // SAFETY: as above.
@@ -133,7 +133,7 @@ impl Segments {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the segments have no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -147,7 +147,7 @@ impl Segments {
         &self.list[..self.count]
     }
 
-    /// Returns `len` bytes from `offset` on; both values are clipped.
+    /// Returns the `len` bytes that start at `offset`. Both values are clipped.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -175,7 +175,7 @@ impl Segments {
     }
 }
 
-/// Lends memory as [`Segments`], and copies through them. For the crates of percale, not for programs.
+/// Lends memory as [`Segments`], and copies through them. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentsExt: Sized {
     /// Lends private bytes for the duration of a call, for sending.
@@ -187,7 +187,7 @@ pub trait SegmentsExt: Sized {
     /// Lends these segments followed by private bytes, for sending. Returns `None` if there are too many segments.
     fn with_tail<R>(&self, tail: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R>;
 
-    /// Returns the segment, if there is exactly one.
+    /// Returns the segment if there is exactly one.
     fn only(&self) -> Option<Segment>;
 
     /// Like [`copy_to_raw`](Self::copy_to_raw) from the start, but uses the processor's wide registers for any length
@@ -197,21 +197,22 @@ pub trait SegmentsExt: Sized {
     /// As for [`copy_to_raw`](Self::copy_to_raw).
     unsafe fn copy_in_pieces(&self, to: *mut u8, len: usize);
 
-    /// Copies `len` bytes from `offset` on to `to`, clipped to the existing bytes. Returns the number of bytes copied.
+    /// Copies the `len` bytes that start at `offset` to `to`, clipped to the existing bytes. Returns the number of
+    /// bytes copied.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes and does not overlap the segments.
     unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize;
 
-    /// Copies the bytes from `offset` on into `to`. Returns the number of bytes copied.
+    /// Copies the bytes starting at `offset` into `to`. Returns the number of bytes copied.
     fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize;
 
     /// Returns a copy of all bytes.
     #[must_use]
     fn to_vec(self) -> Vec<u8>;
 
-    /// Copies from other segments of this process: as many bytes as the shorter side has. Returns the number of bytes
-    /// copied. The two may overlap (the receive buffer of a send to oneself may be its source).
+    /// Copies from other segments of this process, as many bytes as the shorter side has. Returns the number of bytes
+    /// copied. The two may overlap (the receive buffer of a send to the same endpoint may be its source).
     fn copy_from(&self, from: &Segments) -> usize;
 }
 
@@ -271,7 +272,7 @@ impl SegmentsExt for Segments {
         }
         let mut done = 0;
         for piece in self.slice(offset, len).as_slice() {
-            // SAFETY: `done + piece.len <= len`, since `slice` was clipped to `len`, and the caller guaranteed this
+            // SAFETY: `done + piece.len <= len`, because `slice` was clipped to `len`, and the caller guaranteed this
             // many bytes.
             let to = unsafe { to.add(done) };
             // SAFETY: as above.
@@ -283,7 +284,7 @@ impl SegmentsExt for Segments {
 
     #[inline]
     fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
-        // SAFETY: `to` is an exclusive slice, so it is writable and overlaps no lent memory.
+        // SAFETY: `to` is an exclusive slice, so it is writable and does not overlap lent memory.
         unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
     }
 

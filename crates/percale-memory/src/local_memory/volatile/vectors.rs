@@ -1,5 +1,5 @@
-//! Segments that the kernel reads and writes for a socket: the kernel gets their addresses, so no slice of them is ever
-//! made.
+//! Segments that the kernel reads and writes for a socket. The kernel gets their addresses, so no slice of them is ever
+//! created.
 
 #![expect(unsafe_code, reason = "system calls on memory that operations were lent; each block states its own reason")]
 
@@ -22,7 +22,7 @@ impl Vectors {
         Self { list: [none; IOV_LIMIT + 1], count: 0 }
     }
 
-    /// Adds a vector, unless it is empty: the address of an empty one may be invalid.
+    /// Adds a vector, unless it is empty, because the address of an empty vector may be invalid.
     #[inline]
     fn add(&mut self, first: *mut u8, len: usize) {
         if len > 0 {
@@ -45,20 +45,20 @@ fn counted(result: isize) -> Result<usize, Errno> {
     })
 }
 
-/// Transfers [`Segments`] over a socket. For the crates of percale, not for programs.
+/// Transfers [`Segments`] over a socket. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentsSocketExt: Sized {
-    /// Sends `prefix` and then these segments over a socket: as many bytes as there is room for, at once. Uses
-    /// sendmsg(2) and not writev(2), whose SIGPIPE may end a program that does not handle it.
+    /// Sends `prefix` and then these segments over a socket, as many bytes as there is room for, without waiting. Uses
+    /// sendmsg(2) and not writev(2), because the SIGPIPE of writev(2) may terminate a program that does not handle it.
     ///
-    /// Errors of sendmsg(2).
-    /// Those of sendmsg(2).
+    /// # Errors
+    /// The errors of sendmsg(2).
     fn send(&self, socket: BorrowedFd<'_>, prefix: &[u8]) -> Result<usize, Errno>;
 
-    /// Receives the available bytes from a socket that does not block, into these segments and then into `tail`.
+    /// Receives the available bytes from a non-blocking socket, into these segments and then into `tail`.
     ///
-    /// Errors of sendmsg(2).
-    /// Errors of readv(2).
+    /// # Errors
+    /// The errors of readv(2).
     fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Result<usize, Errno>;
 }
 
@@ -73,7 +73,7 @@ impl SegmentsSocketExt for Segments {
         message.msg_iov = vectors.list.as_mut_ptr();
         message.msg_iovlen = vectors.count as _;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the message has this many vectors; each refers to memory that is borrowed, or that was lent to an
+        // SAFETY: the message has this many vectors. Each refers to memory that is borrowed, or that was lent to an
         // operation for reading.
         counted(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
     }
@@ -84,7 +84,7 @@ impl SegmentsSocketExt for Segments {
         vectors.add_all(self.as_slice());
         vectors.add(tail.as_mut_ptr(), tail.len());
         let count = vectors.count as libc::c_int;
-        // SAFETY: there are this many vectors; each refers to memory that was lent to an operation for writing, or that
+        // SAFETY: there are this many vectors. Each refers to memory that was lent to an operation for writing, or that
         // is borrowed for it.
         counted(unsafe { libc::readv(socket.as_raw_fd(), vectors.list.as_ptr(), count) })
     }

@@ -12,8 +12,7 @@ use zerocopy::{FromBytes, IntoBytes, Unalign};
 use super::copy::{SHORT, copy_long, copy_short};
 use super::segment::{Segment, Segments};
 
-/// Received bytes that may still change while they are read (a ring slot), or that are private already (a receive
-/// buffer).
+/// Received bytes. They may still change while they are read (a ring slot), or are already private (a receive buffer).
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const u8,
@@ -22,7 +21,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// No bytes.
+    /// A view without bytes.
     pub const EMPTY: Self = Self { ptr: std::ptr::null(), len: 0, life: PhantomData };
 
     /// Returns the length in bytes.
@@ -32,14 +31,14 @@ impl<'a> View<'a> {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the view has no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all bytes if there are fewer.
     #[must_use]
     #[inline]
     pub fn first(&self, len: usize) -> Self {
@@ -47,14 +46,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Creates a [`View`], and copies from it. For the crates of percale, not for programs.
+/// Creates a [`View`], and copies from it. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait ViewExt<'a>: Sized {
     /// Creates a view of private bytes.
     #[must_use]
     fn of(bytes: &'a [u8]) -> Self;
 
-    /// Creates a view of `len` bytes from `ptr`.
+    /// Creates a view of the `len` bytes at `ptr`.
     ///
     /// # Safety
     /// The range stays mapped and readable for `'a`. Other threads and processes may write it.
@@ -64,7 +63,7 @@ pub trait ViewExt<'a>: Sized {
     /// Copies to the start of one segment, clipped to it. Returns the number of bytes copied.
     fn copy_to_one(&self, to: Segment) -> usize;
 
-    /// Copies to `to` from its byte `at` on, clipped to both. Returns the number of bytes copied.
+    /// Copies to `to`, starting at its byte `at`, clipped to both. Returns the number of bytes copied.
     fn copy_into(&self, to: &Segments, at: usize) -> usize;
 
     /// Copies as many bytes as fit into `bytes`. Returns their number.
@@ -74,9 +73,9 @@ pub trait ViewExt<'a>: Sized {
     #[must_use]
     fn to_vec(self) -> Vec<u8>;
 
-    /// Returns a copy of the plain value at `offset`; `None` past the end. The copy is volatile: the compiler must not
-    /// read the original again, so the value that is checked is the value that is used. The copy is made in words,
-    /// since a compiler copies a volatile structure byte by byte.
+    /// Returns a copy of the plain value at `offset`, or `None` if it does not lie within the view. The copy is
+    /// volatile: the compiler must not read the original again, so the value that is checked is the value that is used.
+    /// The copy is made in words, because a compiler copies a volatile structure byte by byte.
     #[must_use]
     fn read<T: FromBytes + IntoBytes>(&self, offset: usize) -> Option<T>;
 }
@@ -109,14 +108,14 @@ impl<'a> ViewExt<'a> for View<'a> {
     fn copy_into(&self, to: &Segments, at: usize) -> usize {
         if let [only] = to.as_slice() {
             let target = only.slice(at, self.len);
-            // SAFETY: the view is readable for `'a`, the segment writable for its operation; ring slots and receive
-            // buffers are never lent as segments, so the two do not overlap.
+            // SAFETY: the view is readable for `'a`, and the segment is writable for its operation. Ring slots and
+            // receive buffers are never lent as segments, so the two do not overlap.
             unsafe { copy_long(self.ptr, target.as_ptr(), target.len()) };
             return target.len();
         }
         let mut done = 0;
         for target in to.slice(at, self.len).as_slice() {
-            // SAFETY: as above; the total length of the targets is at most `self.len`, since the slice was clipped to
+            // SAFETY: as above. The total length of the targets is at most `self.len`, because the slice was clipped to
             // it.
             unsafe { copy_long(self.ptr.wrapping_add(done), target.as_ptr(), target.len()) };
             done += target.len();

@@ -12,7 +12,7 @@ use super::{WindowError, WindowType};
 use crate::local_memory::access::AccessExt as _;
 use crate::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
 
-/// The part of a region that a window is to be bound to, and the window's rights.
+/// The part of a region to which a window is to be bound, and the window's rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     /// The offset of the first byte in the region.
@@ -24,7 +24,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Checks that a window can be bound in this way (MW-016, MW-020, AMB-48, AMB-50).
+    /// Checks that a window can be bound in this way.
     fn check(&self, region: &Registered) -> Result<(), WindowError> {
         let Self { offset, len, access } = self;
         let windows = region.windows();
@@ -46,7 +46,7 @@ impl Binding {
 #[derive(Clone, Copy, Debug)]
 pub enum By {
     /// The owner, through this endpoint, by an operation to a peer. The peer is the one that is connected to that
-    /// endpoint now, or the one with this address.
+    /// endpoint at the time, or the one with this address.
     Owner(Via, u64),
     /// The peer for which the window is bound.
     Peer(Via),
@@ -63,11 +63,11 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// The lower half of the key of the last bind, or before the first bind the last key of the index.
+    /// The lower half of the key of the last bind. Before the first bind it is that of the last key of the index.
     key: u32,
     /// The address, in the endpoint's table, of the peer for which it was last bound (type 2).
     peer: u64,
-    /// The objects of the last bind, which are reused for the same region. There is no other reference to them.
+    /// The objects of the last bind, which are reused for the same region. There are no other references to them.
     spare: Option<(Arc<Registered>, Hold)>,
 }
 
@@ -88,8 +88,8 @@ impl State {
         match std::mem::replace(&mut self.phase, Phase::Unbound) {
             Phase::Bound { mut window, mut hold } => {
                 keys.set_bound(self.key, None);
-                // Other threads find the window only under this lock. If no other thread has a reference now, none is
-                // inside and none can enter.
+                // Other threads find the window only under this lock. If no other thread has a reference now, no thread
+                // is inside and none can enter.
                 if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
                     hold.let_go();
                     self.spare = Some((window, hold));
@@ -154,13 +154,13 @@ impl Cell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The window's place in the table.
+    /// Returns the window's place in the table.
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// The kind of the window.
+    /// Returns the kind of the window.
     #[inline]
     pub const fn kind(&self) -> WindowType {
         self.kind
@@ -174,7 +174,7 @@ impl Cell {
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
     }
 
-    /// Returns the window's part of its region, if it is bound, for accesses by its key.
+    /// Returns the window's part of its region if it is bound, for accesses by the window's key.
     #[inline]
     pub fn bound(&self) -> Option<Arc<Registered>> {
         match &self.state().phase {
@@ -183,7 +183,7 @@ impl Cell {
         }
     }
 
-    /// Returns whether it is bound through this endpoint.
+    /// Returns whether the window is bound through this endpoint.
     #[inline]
     pub fn is_bound_through(&self, endpoint: u64) -> bool {
         match &self.state().phase {
@@ -192,8 +192,8 @@ impl Cell {
         }
     }
 
-    /// Revokes the window, waits until the revocation has completed, and then calls `then` without having released the
-    /// lock in between.
+    /// Revokes the window, waits until the revocation has completed, and then calls `then` without releasing the lock
+    /// in between.
     fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
         let over = || {
             let mut state = self.state();
@@ -202,7 +202,7 @@ impl Cell {
         wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
     }
 
-    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero (MW-028 to MW-030). After
+    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero. After
     /// `Ok` the old key is invalid.
     pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
@@ -219,7 +219,7 @@ impl Cell {
         })?
     }
 
-    /// Binds a window of type 2 (MW-035 to MW-037). Returns [`Busy`](WindowError::Busy) while a revocation is in
+    /// Binds a window of type 2. Returns [`Busy`](WindowError::Busy) while a revocation is in
     /// progress.
     pub fn bind(
         &self,
@@ -266,8 +266,8 @@ impl Cell {
             return Err(WindowError::NotBound);
         }
         let ours = match (by, through) {
-            // The peer may have exited, or have been restarted with another incarnation. In both cases the address is
-            // still the same.
+            // The peer may have exited, or may have been restarted with another incarnation. In both cases the address
+            // is still the same.
             (By::Owner(via, peer), Through::Pair(pair)) => {
                 pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
             }
@@ -302,7 +302,7 @@ impl Cell {
         }
     }
 
-    /// Unbinds the window if it is bound through an endpoint that is being closed (AMB-53).
+    /// Unbinds the window if it is bound through an endpoint that is being closed.
     pub fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
         let mut state = self.state();
         let Phase::Bound { window, .. } = &state.phase else { return };

@@ -9,7 +9,7 @@ pub enum WindowError {
     /// The domain was opened with the other kind of type 2 windows.
     #[error("the domain has no windows of {0:?}: see DomainBuilder::windows")]
     NoSuchType(WindowType),
-    /// The domain has 2^24 windows, or regions have their keys.
+    /// The domain has 2^24 windows, or regions use the keys that are left.
     #[error("no window's keys are left in the domain")]
     Exhausted,
     /// A window of type 1 is bound by a call and never invalidated. A window of type 2 is bound by a posted operation.
@@ -17,7 +17,7 @@ pub enum WindowError {
         "a window of type 1 is bound by a call and never invalidated, one of type 2 is bound by a posted operation"
     )]
     WrongType,
-    /// Window, region and endpoint do not belong to the same domain.
+    /// The window, the region and the endpoint do not belong to the same domain.
     #[error("the window, the region and the endpoint are not of one domain")]
     Domain,
     /// The range is not within the region.
@@ -47,12 +47,11 @@ pub enum WindowError {
     /// The window was deallocated before the operation was executed.
     #[error("the window was deallocated")]
     Deallocated,
-    /// A peer that was in the middle of an access has not finished within the domain's
-    /// `revoke_timeout`. The old key is dead; the window's memory is in use until the peer
-    /// finishes. The operation may be tried again.
+    /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. The old key is
+    /// invalid. The window's memory is in use until the peer finishes. The operation may be tried again.
     #[error("a peer in the middle of an access does not move (stopped?); try again later")]
     Busy,
-    /// The process is a fork of the one that opened the domain.
+    /// The process is a forked child of the process that opened the domain.
     #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
     Forked,
 }

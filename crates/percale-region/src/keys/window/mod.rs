@@ -1,7 +1,7 @@
 //! The domain's representation of memory windows. `memory::window` describes them.
 //!
-//! * `cell`: the state of a window, which its owner shares with the domain's table; `table`: the windows by index, a
-//!   part of the domain's keys
+//! * `cell`: the state of a window, which its owner shares with the domain's table
+//! * `table`: the windows by index, as a part of the domain's keys
 
 mod cell;
 mod error;
@@ -14,10 +14,10 @@ pub use self::error::WindowError;
 pub use self::table::{Origin, Table};
 use crate::local_memory::access::Access;
 
-/// A kind of window: see `memory::window`.
+/// A kind of window (see `memory::window`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
-    /// For every endpoint of the domain. Bound by a call.
+    /// For every endpoint of the domain. It is bound by a call.
     One,
     /// For one peer of one endpoint. The endpoint cannot be closed while the window is bound.
     TwoA,

@@ -1,4 +1,4 @@
-//! The windows of a domain by index. This is a part of its table of keys, under the same lock.
+//! The windows of a domain by index. This is a part of the domain's key table, under the same lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::{Lines, above_small_numbers};
 /// The number of indices, which have 24 bits.
 const INDICES: u32 = 1 << 24;
 
-/// The number of free indices above which an index is reused.
+/// The minimum number of free indices. An index is reused only if more are free.
 const REST: usize = 1 << 10;
 
 /// The range of a table's keys within 64 bits, and the start of the indices within it. Both are random. So windows have
 /// a separate name space, and a key that an application chooses for its regions is in it only by accident. A key of
-/// another process, or of an earlier one at the same address, does not name a window.
+/// another process, or of an earlier process at the same address, does not identify a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     /// The upper half of each key.
@@ -34,7 +34,7 @@ impl Origin {
         (key >> 32) as u32 == self.upper
     }
 
-    /// Returns the lower half of a key, which the domain uses, if it is a key of windows.
+    /// Returns the lower half of a key if it is a key of windows. The domain identifies the key by this half.
     #[inline]
     pub fn short(self, key: u64) -> Option<u32> {
         self.covers(key).then_some(key as u32)
@@ -61,7 +61,7 @@ impl Default for Origin {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && fill(&mut random).is_err() {
-            random = [0x5A; 8]; // The only drawback is that other keys are in this range more easily.
+            random = [0x5A; 8]; // The only drawback is that other keys are more likely to be in this range.
         }
         let random = u64::from_le_bytes(random);
         let upper = above_small_numbers((random >> 32) as u32);
@@ -77,7 +77,7 @@ struct Slot {
     key: u32,
 }
 
-/// The windows of a domain, by index.
+/// The windows of a domain, found by index.
 #[derive(Debug, Default)]
 pub struct Table {
     origin: Origin,

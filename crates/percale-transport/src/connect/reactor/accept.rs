@@ -23,7 +23,7 @@ use crate::wire::hello::{HELLO_BYTES, Hello};
 use crate::wire::meeting::Offer;
 
 /// The maximum number of callers of one endpoint that may be connected before they have sent a hello (and, with a key,
-/// proved that they have it). Also the maximum number at its Unix socket that have not sent their offer yet.
+/// proved that they have it). The same limit applies to callers at its Unix socket that have not sent their offer yet.
 const HALF_OPEN: usize = 1024;
 
 /// The maximum number of callers of one endpoint that may be connected without an established connection.
@@ -66,8 +66,8 @@ impl Reactor {
         self.wake_at(due, id);
     }
 
-    /// Called when no descriptor is left: accepts one call with the reserved descriptor, answers that there are no
-    /// descriptors, and closes it. Returns `false` if even that fails.
+    /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to the caller that
+    /// there are no descriptors, and closes the call. Returns `false` if even that fails.
     fn turn_away(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
@@ -215,7 +215,8 @@ impl Reactor {
     pub(super) fn accept_unix(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, _)) = self.accept(id, true) else { return };
-            // The kernel reports the caller's user. A caller of another user is rejected at once and does not count.
+            // The kernel reports the caller's user. A caller that is another user is rejected at once and does not
+            // count.
             let ours = rustix::process::geteuid().as_raw();
             if liveness::credentials(socket.as_fd()).map_or(true, |caller| caller.uid != ours) {
                 continue;
@@ -285,11 +286,11 @@ fn local_address(socket: &ProcessSocket) -> rustix::io::Result<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(socket)?).map(plain)
 }
 
-/// Answers a caller that there are no descriptors, as far as possible. At worst the caller sees a closed connection and
+/// Reports to a caller that there are no descriptors, if possible. At worst the caller sees a closed connection and
 /// tries again.
 fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
     let bytes = handshake.no_descriptors();
-    // If unread input were left when the socket is closed, the answer would be lost.
+    // If unread input were left when the socket is closed, the answer could be lost.
     let heard = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
     let told = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");

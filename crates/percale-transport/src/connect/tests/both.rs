@@ -1,5 +1,5 @@
-//! Tests of several connections between two endpoints: several names of one peer, second attempts, new incarnations,
-//! and simultaneous calls.
+//! Tests of several connections between two endpoints: several addresses of one peer, second attempts, new
+//! incarnations, and simultaneous calls.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ fn connecting_to_self_or_another_peer_address_is_an_alias() {
     a.registration.connect(3, names[1]);
     let Notice::Aliased { attempt: 3, incarnation } = a.one() else { panic!() };
     assert_eq!(incarnation, b.registration.incarnation());
-    // All are started at once: one becomes the connection, the others are its aliases.
+    // All are started at once. One becomes the connection, and the others become its aliases.
     let c = any(&one);
     (0..30).for_each(|n| c.registration.connect(n, names[n as usize % 3]));
     let mut notices = Vec::new();
@@ -41,7 +41,7 @@ fn connection_lost_on_one_side_is_reestablished() {
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     a.registration.connect(1, b.address());
     let (old_a, old_b) = (a.up(), b.up());
-    // The end of the connection is not reported to b.
+    // The end of the connection is not reported to b immediately.
     a.registration.closed(old_a.serial);
     a.registration.connect(2, b.address());
     assert_eq!(a.up().attempt, Some(2));
@@ -102,7 +102,7 @@ fn another_incarnation_at_an_address_replaces_the_first() {
     assert!(matches!(&notices[1], Notice::Established { attempt: Some(2), .. }), "{notices:?}");
 }
 
-/// Each of `left` and each of `right` call each other at the same time.
+/// Each peer of `left` and each peer of `right` call each other at the same time.
 fn settle(left: &[Peer], right: &[Peer]) {
     for (i, a) in left.iter().enumerate() {
         for (j, b) in right.iter().enumerate() {

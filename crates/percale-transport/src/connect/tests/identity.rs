@@ -8,7 +8,7 @@ use crate::connect::handshake::{Event, Handshake, Key};
 use crate::wire::hello::{Hello, HelloFlags, Ruling, Verdict};
 use crate::wire::why::Why;
 
-/// A side of a handshake that can make false claims.
+/// A side of a handshake that can send false statements.
 struct Liar {
     socket: TcpStream,
     handshake: Handshake,
@@ -67,7 +67,7 @@ fn hello(number: u8) -> Hello {
     Hello { flags: HelloFlags::TCP, ..handshake::fuzz::hello(number, false) }
 }
 
-/// An address without a listener.
+/// Returns an address without a listener.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -88,7 +88,7 @@ fn caller_with_address_or_incarnation_of_callee_is_rejected() {
 fn advertised_address_is_proven_only_by_connecting_to_it() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
-    // One address has no listener. The other one belongs to another endpoint.
+    // One of the addresses has no listener. The other one belongs to another endpoint.
     for (number, address) in [(3, nowhere()), (4, b.address())] {
         let mut liar = Liar::call(a.address(), &Hello { address, ..hello(number) });
         assert_eq!(liar.verdict().ruling, Ruling::Tcp);
@@ -108,7 +108,7 @@ fn impostor_of_connected_peer_gains_and_changes_nothing() {
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     b.registration.connect(1, a.address());
     let (at_b, at_a) = (b.up(), a.up());
-    // The caller has everything that the peer sends to every endpoint.
+    // The caller uses everything that the peer sends to every endpoint.
     let posing = Hello { address: b.address(), incarnation: b.registration.incarnation(), ..hello(3) };
     for flags in [HelloFlags::TCP, HelloFlags::TCP | HelloFlags::RESET] {
         let verdict = Liar::call(a.address(), &Hello { flags, ..posing.clone() }).verdict();
@@ -130,7 +130,7 @@ fn earlier_impostor_does_not_exclude_the_real_peer() {
         assert_eq!(liar.verdict().ruling, Ruling::Tcp);
         liar.commit();
         let first = a.up();
-        // Another call with the same claims is in progress.
+        // A second call with the same false statements is in progress.
         let mut second = Liar::call(a.address(), &posing);
         assert_eq!(second.verdict().ruling, Ruling::Busy);
         if calls == "the peer" {
@@ -151,7 +151,7 @@ fn earlier_impostor_does_not_exclude_the_real_peer() {
     }
 }
 
-/// A listener claims, in every possible way, to be a peer to which a connection already exists.
+/// Tests a listener that claims, in every possible way, to be a peer to which a connection already exists.
 #[test]
 fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     let [one, two] = services();

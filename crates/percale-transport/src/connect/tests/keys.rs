@@ -1,4 +1,4 @@
-//! Authorization keys.
+//! Tests of authorization keys.
 
 use std::io::{Read, Write};
 
@@ -42,7 +42,7 @@ fn replayed_handshake_is_rejected() {
         })
     };
     let (a, b) = (keyed(&one), keyed(&two));
-    // A third party records everything that a member sends to b.
+    // A third party records everything that an endpoint with the key sends to b.
     let to = b.address();
     let hello =
         Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
@@ -64,14 +64,15 @@ fn replayed_handshake_is_rejected() {
     said.extend_from_slice(commit.to_bytes().as_bytes());
     let at_b = b.up();
     assert_eq!(at_b.identity.incarnation, hello.incarnation);
-    // Replays are rejected while the connection exists and after it has ended, although the messages were valid once.
+    // Replays are rejected while the connection exists and after it has ended, although the messages were valid when
+    // they were recorded.
     let play_back = || {
         let mut stranger = TcpStream::connect(to).unwrap();
         stranger.write_all(&said).unwrap();
         let refused = b.error();
         assert_eq!(refused, ConnectError::Authorization);
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // The connection is closed, and nothing is sent except the acceptor's part of the handshake.
+        // The acceptor closes the connection, and sends nothing except its part of the handshake.
         let mut told = Vec::new();
         match stranger.read_to_end(&mut told) {
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Tests of connections that succeed, and of the transport that they use.
+//! Tests of connections that succeed, and of their transports.
 
 use std::io::{Read, Write};
 
@@ -77,7 +77,7 @@ fn local_peers_get_shared_memory() {
 #[test]
 fn failed_shared_memory_setup_degrades_to_tcp() {
     let [one, two] = services();
-    // Each side expects a different size of the pair memory, so the acceptor refuses the memory that it receives.
+    // Each side expects a different size of the pair memory, so the acceptor rejects the memory that it receives.
     let a = Peer::shm(&one);
     let odd = TestBell::new(PAIR * 2);
     let b = Peer::with(&two, |options| options.bell = Some(Arc::clone(&odd) as Arc<dyn LocalBell>));
@@ -121,7 +121,7 @@ fn late_answering_process_is_awaited() {
         options.timeouts = ConnectTimeouts { host: Duration::from_millis(200), process: Duration::from_secs(60) };
     };
     let a = Peer::with(&one, patient);
-    // The callee's thread waits here, but its host still accepts calls.
+    // The thread of the called endpoint waits here, but its host still accepts calls.
     let busy = b.bell.taken.lock().unwrap();
     other.registration.connect(1, b.address());
     std::thread::sleep(Duration::from_millis(100));

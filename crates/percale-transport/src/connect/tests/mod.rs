@@ -1,4 +1,5 @@
-//! Tests with two or more endpoints of one process, over loopback: all ways in which a connection succeeds or fails.
+//! Tests with two or more endpoints of one process over loopback. They cover all ways in which a connection succeeds or
+//! fails.
 
 mod both;
 mod identity;
@@ -23,7 +24,7 @@ use crate::wire::hello::Incarnation;
 const PAIR: usize = 8192;
 const BELL: usize = 4096;
 
-/// A doorbell without a function behind it.
+/// A doorbell that allocates bits, but on which no endpoint sleeps.
 struct TestBell {
     memory: OwnedFd,
     event: OwnedFd,

@@ -21,7 +21,7 @@ fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): 
     })
 }
 
-/// A caller that sends a queue pair, receives the acceptor's, and sends nothing more.
+/// A caller that sends a queue pair, receives the acceptor's queue pair, and then sends nothing more.
 struct Caller {
     socket: TcpStream,
     handshake: Handshake,
@@ -82,14 +82,14 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     }
     let mut next = Caller::call(200, b.address());
     assert_eq!(next.pair(&adapter), Err(CROWDED), "each has locked memory");
-    // A caller that may use TCP continues over TCP in time.
+    // A caller that may use TCP continues over TCP before its time is over.
     let a = verbs(&one, &adapter, (Transports::TCP, 4));
     a.registration.connect(1, b.address());
     let up = a.up();
     assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
     assert!(up.reason.contains("queue pairs"), "{}", up.reason);
     b.up();
-    // A caller that may not use TCP tries again until a place is free.
+    // A caller that may not use TCP tries again until there is room.
     let c = verbs(&one, &adapter, (Transports::empty(), 60));
     c.registration.connect(2, b.address());
     std::thread::sleep(Duration::from_millis(50));
@@ -99,7 +99,7 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     b.up();
 }
 
-/// The kernel needs a second to search for a port that does not exist. No other connection waits for that.
+/// The kernel searches for a port that does not exist for a second. This does not delay any other connection.
 ///
 /// Requirements: FLT-009.
 #[test]
@@ -109,7 +109,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
     let mut lost = Caller::call(1, b.address());
     assert!(matches!(lost.hear(), Event::Verdict(..)));
-    // An address in the port's network that no port has.
+    // An address in the network of the port that does not belong to any port.
     let mut end = adapter.end(0x11).unwrap();
     end.gid[15] ^= 0x40;
     lost.handshake.offer(&Ok(end));
@@ -125,7 +125,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     assert!(matches!(told, Event::Offered(_)));
 }
 
-/// Both ports are active, and nothing that one sends arrives at the other.
+/// Both ports are active, but nothing that one sends arrives at the other.
 ///
 /// Requirements: CON-008.
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of processes of other users at the Unix socket, which are identified by the user that the kernel reports.
+//! Tests of processes of other users at the Unix socket. They are identified by the user that the kernel reports.
 
 #![expect(unsafe_code, reason = "one thread of a test becomes another user; the block states its own reason")]
 
@@ -39,7 +39,7 @@ fn shared_memory_setup_with_another_user_is_rejected() {
     let pair = || {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, listen::FLAGS | SocketFlags::CLOEXEC, None)
     };
-    // Everything else is correct: an offer of this user is accepted.
+    // All other conditions are met: an offer of this user is accepted.
     let offer = Offer::new([1; 16], Half::default());
     let (ours, _theirs) = pair().unwrap();
     assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare).is_ok());

@@ -1,4 +1,4 @@
-//! The initiator's accesses: its record of the target's keys, and the operations that it makes with them.
+//! The initiator's accesses: its record of the target's keys, and the operations on the target's regions.
 
 #![expect(unsafe_code, reason = "names memory within a mapping; each block states its own reason")]
 
@@ -54,7 +54,7 @@ impl Initiator {
         self.grants.ask(key)
     }
 
-    /// Removes the grants that no longer hold, and the mappings that they keep.
+    /// Removes the grants that no longer hold, and releases the mappings that they keep.
     fn sweep(&mut self) {
         let Self { grants, path, .. } = self;
         grants.sweep(|grant| path.stands(grant));
@@ -117,11 +117,11 @@ impl Initiator {
             let mapping = match arenas.mapping((resolution.arena.get(), sharing))? {
                 Given::Mapped(mapping) => mapping,
                 Given::Unmapped => return Ok(Answer::Executed),
-                // The region may have been closed, and its arena taken back, after the answer was sent.
+                // The region may have been closed and its arena taken back after the answer was sent.
                 Given::Gone => return Ok(Answer::Void),
             };
             let remote = Remote::within(mapping, resolution.place.get(), len)?;
-            // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Other processes may
+            // SAFETY: the range was just checked to lie in the mapping, which the grant keeps. Other processes may
             // write to it, and the bytes that are read are only copied.
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
@@ -153,13 +153,13 @@ impl Initiator {
         self.grants.get(grant).map_or(0, |grant| grant.generation)
     }
 
-    /// Returns whether atomic operations can be made directly.
+    /// Returns whether atomic operations can be executed directly.
     #[inline]
     pub(in super::super) fn can_atomic(&self, grant: GrantIndex) -> bool {
         self.grants.get(grant).is_some_and(Grant::is_mapped)
     }
 
-    /// Checks an access, and that the grant holds now. Returns the grant's generation.
+    /// Checks an access, and that the grant holds. Returns the grant's generation.
     pub(super) fn check_standing(
         &mut self,
         grant: GrantIndex,
@@ -171,13 +171,13 @@ impl Initiator {
         if path.stands(grant) { Ok(grant.generation) } else { Err(DirectError::Stale) }
     }
 
-    /// Returns a number for a long access; never 0.
+    /// Returns a number for a long access. It is never 0.
     pub(super) fn next_assist(&mut self) -> u32 {
         self.assists = self.assists.wrapping_add(1).max(1);
         self.assists
     }
 
-    /// Checks an access, and returns the data that is needed to make it.
+    /// Checks an access, and returns the data that is needed to execute it.
     #[inline(always)]
     fn check(
         &mut self,
@@ -190,15 +190,15 @@ impl Initiator {
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
             Ok(checked) => Ok((checked, path)),
-            // If the grant does not hold, the failed check proves nothing: another region may use the key now, with
-            // different rights and a different length.
+            // If the grant does not hold, the failed check proves nothing: the key may now belong to another region
+            // with different rights and a different length.
             Err(_) if !path.stands(grant) => Err(DirectError::Stale),
             Err(error) => Err(error),
         }
     }
 
-    /// Like [`check`](Self::check), for an access that may be made in place: with the key that was used last, and without
-    /// a notification to the target.
+    /// Like [`check`](Self::check), for an access that may be executed in place: its key is the one that was used last,
+    /// and the target needs no notification.
     #[inline(always)]
     fn check_in_place(
         &mut self,
@@ -227,7 +227,7 @@ impl Initiator {
         path.write(checked, from)
     }
 
-    /// Reads the region from `address` on, as many bytes as `into` has room for.
+    /// Fills `into` from the region, starting at `address`.
     #[inline]
     pub(in super::super) fn read(
         &mut self,
@@ -251,21 +251,23 @@ impl Initiator {
         path.operate(checked, operation)
     }
 
-    /// Like [`write`](Self::write), if the access may be made in place. Returns `None` if it may not, or if it failed.
+    /// Like [`write`](Self::write), if the access may be executed in place. Returns `None` if it may not, or if it
+    /// failed.
     #[inline(always)]
     pub(in super::super) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, from.len(), Access::REMOTE_WRITE)?;
         path.write_one(checked, from).ok()
     }
 
-    /// Like [`read`](Self::read), if the access may be made in place. Returns `None` if it may not, or if it failed.
+    /// Like [`read`](Self::read), if the access may be executed in place. Returns `None` if it may not, or if it
+    /// failed.
     #[inline(always)]
     pub(in super::super) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, into.len(), Access::REMOTE_READ)?;
         path.read_one(checked, into).ok()
     }
 
-    /// Like [`operate`](Self::operate), if the access may be made in place. Returns `None` if it may not, or if it
+    /// Like [`operate`](Self::operate), if the access may be executed in place. Returns `None` if it may not, or if it
     /// failed. In both cases memory is unchanged.
     #[inline(always)]
     pub(in super::super) fn operate_in_place(

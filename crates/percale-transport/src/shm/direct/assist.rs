@@ -1,14 +1,14 @@
 //! Long accesses with the help of the target.
 //!
-//! The initiator can make the access alone, but two sides copy faster than one. So it announces the range to copy
-//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the
+//! The initiator can execute the access alone, but two sides copy faster than one. So it announces the range to copy
+//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, and the target if it makes progress in the
 //! meantime. Each side copies the chunks that it has claimed: the initiator under its announcement, the target inside
-//! the pin of its region. A target that is busy with something else claims nothing, and the initiator copies
-//! everything. At the end the initiator waits only for chunks that the target has claimed.
+//! the pin of its region. A target that is busy does not claim any chunk, and the initiator copies everything. At the
+//! end the initiator waits only for chunks that the target has claimed.
 //!
-//! A [`Claims`] line of the pair counts the chunks of both sides. Every count carries the number of its access, so that
-//! a late claim finds a different number and takes nothing. The initiator starts no second access before the first has
-//! ended.
+//! A [`Claims`] line of the pair counts the chunks of both sides. Each count is stored together with the number of its
+//! access, so a late claim finds a different number and fails. The initiator does not start a second access before the
+//! first has ended.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -31,17 +31,17 @@ use crate::shm::sync::Ordering;
 use crate::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The length above which a message to the target pays off.
+/// Accesses longer than this request help, because only then is the message to the target worth its cost.
 pub const ASSISTED: usize = 128 << 10;
 
 /// The number of bytes that one claim copies.
 const CHUNK: usize = 64 << 10;
 
-/// The number of checks for chunks that the target has claimed and not finished. After that the call returns, and the
-/// access ends later.
+/// The number of checks for chunks that the target has claimed and not finished. After these checks the call returns,
+/// and the access ends later.
 const LOOKS: u32 = 256;
 
-/// The count of the next chunk that means that nothing can be claimed any more.
+/// The count of the next chunk that means that no chunk can be claimed any more.
 const STOP: u32 = u32::MAX;
 
 /// The reasons, in [`Claims::failed`], why the target did not copy a chunk that it had claimed.
@@ -60,7 +60,7 @@ struct Request {
     arena: U32,
     /// 1 if the region is written.
     writes: U32,
-    /// The generation of the initiator's grant. The key may identify another region in the meantime, which the
+    /// The generation of the initiator's grant. The key may belong to another region in the meantime. In this case the
     /// initiator does not copy.
     generation: U64,
 }
@@ -73,7 +73,7 @@ const fn word(number: u32, count: u32) -> u64 {
 #[derive(Debug)]
 pub(in super::super) struct Assisted {
     token: u32,
-    /// The final value of `done`.
+    /// The value that `done` has when all awaited chunks are finished.
     awaited: u64,
     result: Result<(), DirectError>,
 }
@@ -93,7 +93,7 @@ impl Assisted {
         }))
     }
 
-    /// Returns whether the target can have no copy for this access in progress.
+    /// Returns whether the target cannot have a copy for this access in progress.
     pub(in super::super) fn has_let_go(&self, pair: &Pair, side: usize) -> bool {
         self.end(pair.claims(side)).is_some() || pair.gone(side ^ 1).is_set()
     }
@@ -122,7 +122,8 @@ pub struct LongAccess<'a> {
 }
 
 impl Initiator {
-    /// Makes a long access, with the target's help if the target responds. Returns `Some` if the access has yet to end.
+    /// Executes a long access, with the target's help if the target responds. Returns `Some` if the access will end
+    /// later.
     pub(super) fn assisted(
         &mut self,
         long: &LongAccess<'_>,
@@ -141,7 +142,7 @@ impl Initiator {
         let result = loop {
             let next = u64::from(claims.next.fetch_add(1, Ordering::AcqRel) as u32);
             if next >= chunks || ours >= chunks {
-                break Ok(()); // Everything is claimed. (If the peer writes arbitrary counts, chunks of the target are missing below.)
+                break Ok(()); // Everything is claimed. (If the peer writes arbitrary counts, `ours` ends the loop.)
             }
             ours = ours.wrapping_add(1);
             let done = (next as usize).saturating_mul(CHUNK);
@@ -151,7 +152,7 @@ impl Initiator {
                 break copied;
             }
         };
-        // From here on nothing can be claimed. Claimed chunks that are not this side's are the target's.
+        // From here on no chunk can be claimed. All claimed chunks that are not this side's are the target's.
         let claimed = u64::from(claims.next.swap(word(number, STOP), Ordering::AcqRel) as u32).min(chunks);
         let theirs = claimed.saturating_sub(ours) as u32;
         let assisted = Assisted { token: long.token, awaited: word(number, theirs), result };
@@ -165,7 +166,7 @@ impl Initiator {
     }
 }
 
-/// Sends the request for help if the target is awake: waking it up takes longer than the access.
+/// Sends the request for help if the target is awake. Waking it up would take longer than the access.
 fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>) {
     if !link.sender.peer_is_awake() {
         return;
@@ -191,7 +192,7 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
         data: long.key,
         id: number,
     };
-    // If there is no room or no link, there is no help. The link reports its own errors.
+    // If there is no room or no link, the target does not help. The link reports its own errors.
     Segments::lend(request.as_bytes(), |payload| link.sender.send(&head, payload, false)).ok();
 }
 
@@ -232,8 +233,8 @@ impl Help {
         Ok(way.exists().then_some(Self { number: head.id, region, way, writes }))
     }
 
-    /// Claims a chunk and copies it. Returns false if there is nothing left for this side, or if the copy failed: then
-    /// this side claims no more.
+    /// Claims a chunk and copies it. Returns false if there is nothing left for this side, or if the copy failed. After
+    /// that this side does not claim any more chunks.
     pub(super) fn step(&self, claims: &Claims) -> bool {
         let next = claims.next.load(Ordering::Acquire);
         let offset = (next as u32 as usize).saturating_mul(CHUNK);
@@ -250,8 +251,7 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            // The initiator copies the chunk that this side may not copy, or requests that this side execute the
-            // access.
+            // The initiator copies the chunk that this side may not copy, or lets this side execute the access.
             let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }

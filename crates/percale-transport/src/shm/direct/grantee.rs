@@ -96,17 +96,17 @@ impl ShmGrantee {
         })
     }
 
-    /// Returns the number, size and memfd under which the page is given to the peer.
+    /// Returns the number, the size and the memfd with which the page is given to the peer.
     pub(super) fn page(&self) -> (u32, usize, &Arc<OwnedFd>) {
         (self.number, PAGE_BYTES, &self.fd)
     }
 
-    /// Grants a region, and returns the entry and its generation. Returns `Ok(None)` if the region was closed, and `Err`
-    /// if the page is full.
+    /// Grants a region, and returns the entry and its generation. Returns `Ok(None)` if the region was closed, and
+    /// `Err` if the page is full.
     pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
-        // Locked until the entry holds. A thread that closes the region then either finds the grant, or has closed the
-        // region before.
+        // Locked until the entry is valid. A thread that closes the region then either finds the grant, or has closed
+        // the region before.
         let mut grants = region.grants();
         if let Some(entry) = grants.find(&me) {
             return Ok(self.granted().entries.get(entry as usize).map(|(generation, _)| (entry, *generation)));
@@ -121,7 +121,7 @@ impl ShmGrantee {
         Ok(Some((index, generation)))
     }
 
-    /// Returns the generation under which a region is granted to this peer, if it is.
+    /// Returns the generation under which a region is granted to this peer, or `None` if it is not granted.
     pub(super) fn generation_of(self: &Arc<Self>, region: &Registered) -> Option<u64> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let entry = region.grants().find(&me)?;
@@ -160,13 +160,13 @@ impl ShmGrantee {
         self.pair.announcements(self.side ^ 1)
     }
 
-    /// Returns whether the peer's process has ended. Then no thread of it is in the middle of an access any more.
+    /// Returns whether the peer's process has ended. If so, none of its threads is in the middle of an access any more.
     fn has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.ended().is_some())
     }
 
-    /// Returns whether every access that was announced at the time of the snapshot has ended, or the peer's process has
-    /// ended.
+    /// Returns whether every access that was announced at the time of the snapshot has ended. Also returns true if the
+    /// peer's process has ended.
     fn has_left(&self, then: Snapshot) -> bool {
         !self.pair.is_here() || self.line().has_retired(then) || self.has_ended()
     }

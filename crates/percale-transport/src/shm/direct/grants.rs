@@ -1,8 +1,8 @@
 //! An initiator's table of a target's keys.
 //!
-//! A key is *asked* (a request is pending), *granted*, *executed* (the target executes the accesses itself, for some
-//! thousand of them) or *unknown* to the target. Grants are kept in slots that are reused. An index identifies one use
-//! of a slot, so that an old index finds nothing.
+//! A key is *asked* (a request is pending), *granted*, *executed* (the target executes the next few thousand accesses
+//! itself) or *unknown* to the target. Grants are kept in slots that are reused. An index identifies one use of a slot,
+//! so an old index does not find a later grant.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,12 +11,12 @@ use super::ASKED;
 use super::path::Grant;
 
 /// The number of accesses that the target executes before the initiator requests a grant again. The reason for the
-/// refusal may have been a temporary lack of a descriptor or of room in a socket.
+/// refusal may have been temporary: no free descriptor, or no room in a socket.
 const EXECUTED: u32 = 4096;
 /// The maximum number of keys in the table.
 pub(super) const KEYS: usize = 64 << 10;
 
-/// The index of a grant. It can be used for any access until the grant is removed. From then on every access returns
+/// The index of a grant. It can be used for any access until the grant is removed. After that every access returns
 /// [`DirectError::Stale`](super::DirectError::Stale).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantIndex {
@@ -32,17 +32,17 @@ pub enum Lookup {
     /// A request was sent to the target, or will be sent when there is room. The caller looks up the key again later,
     /// and lets the target execute accesses in the meantime.
     Unknown,
-    /// The target executes accesses, for a limited number of accesses.
+    /// The target executes a limited number of accesses.
     Executed,
-    /// The target had no such region when it answered. Returned once: the next lookup sends a new request, because the
-    /// target may have such a region by then.
+    /// The target had no region with this key when it answered. This is returned once. The next lookup sends a new
+    /// request, because the target may have such a region by then.
     NoKey,
 }
 
 /// Whether a request is needed for a key.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// No request is needed, or none is possible now.
+    /// No request is needed, or none is possible at the moment.
     Known(Lookup),
     /// A request with this number is needed.
     New(u32),
@@ -76,15 +76,15 @@ struct Slot {
 /// The initiator's table of a target's keys and their grants.
 #[derive(Debug)]
 pub(in super::super) struct Grants {
-    /// The grant that was looked up last; never a grant that was removed.
+    /// The grant that was looked up last. It never refers to a grant that was removed.
     last: Option<(u64, GrantIndex)>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     known: HashMap<u64, State, Seeded>,
-    /// Pending requests: number and key.
+    /// The number and the key of each pending request.
     asked: Vec<(u32, u64)>,
     next: u32,
-    /// The number of grants at which void grants are searched for.
+    /// The number of grants at which the table searches for void grants.
     sweep_at: usize,
 }
 

@@ -1,26 +1,29 @@
 //! Direct access: an initiator on the same machine reads and writes a target's regions itself.
 //!
 //! The initiator sends one request for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it
-//! writes a generation to an entry of the *key page* that it shares with this peer, and answers how the memory is
-//! reached ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each
-//! access). From then on an access needs no request: the initiator checks rights and range, announces the access,
-//! checks whether the entry holds, copies, and ends the announcement ([`rundown`](crate::local_memory::rundown)).
+//! writes a generation to an entry of the *key page* that it shares with this peer, and its answer ([`Kind::Resolved`])
+//! describes how the memory is reached: in an arena that the peer maps, by CMA, or not at all (in which case the target
+//! executes each access). From then on an access needs no request: the initiator checks rights and range, announces the
+//! access, checks whether the entry is valid, copies, and ends the announcement
+//! ([`rundown`](crate::local_memory::rundown)).
 //!
 //! * `resolution`: the answer as it is sent, and its checks
-//! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
-//! * `grants`: the initiator's table of keys; `access`: its operations; `path`: how their bytes are copied. The link
-//!   has methods for them (`link/regions.rs`)
+//! * `grantee`: the target's record of the peer, with its key page
+//! * `target`: the target's answers to requests
+//! * `grants`: the initiator's table of keys
+//! * `access`: the initiator's operations. `link/regions.rs` contains the corresponding methods of the link.
+//! * `path`: the check, the announcement and the copy of an access
 //! * `assist`: long accesses with the help of the target
 //!
-//! Bounds: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a time; an
-//! initiator keeps at most 64 Ki keys.
+//! Limits: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a
+//! time. An initiator keeps at most 64 Ki keys.
 //!
 //! # Trust
-//! Everything that the target sends is checked before it is used: ranges must lie within mappings of this process,
+//! Everything that the target sends is checked before it is used: ranges must lie within mappings of this process, and
 //! entries within the page. Content that the target writes to the page or an arena is compared or copied, and never
 //! used as an address. The initiator's checks of rights and ranges prevent mistakes, not attacks, because the
-//! initiator's process could map the memory anyway. Memory that peers may not write is given by descriptors that cannot
-//! be mapped for writing.
+//! initiator's process could map the memory anyway. If peers may not write memory, they get a descriptor for it that
+//! cannot be mapped for writing.
 
 mod access;
 mod assist;
@@ -62,7 +65,7 @@ const PAGE_BYTES: usize = 64 << 10;
 /// The number of regions that are granted to one peer at a time.
 const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
 
-/// Both sides of one link's direct accesses. Nothing is allocated here for a link without requests about keys.
+/// Both sides of one link's direct accesses. A link without requests about keys allocates nothing here.
 #[derive(Debug)]
 pub(super) struct Direct {
     /// The regions of this domain, or `None` if peers must not reach them directly.
@@ -73,7 +76,7 @@ pub(super) struct Direct {
     process: Option<Arc<PeerProcess>>,
     target: Option<Box<Target>>,
     initiator: Option<Box<Initiator>>,
-    /// A long access of this side that has yet to end.
+    /// A long access of this side that has not ended yet.
     assisted: Option<Assisted>,
 }
 
@@ -92,14 +95,14 @@ impl Direct {
         Self { keys, via, process, target: None, initiator: None, assisted: None }
     }
 
-    /// Returns whether there is nothing to do: no answer waits for room, and no long access is in progress.
+    /// Returns whether there is nothing to do: all requests are answered, and no long access is in progress.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.target.as_ref().is_none_or(|target| target.owed.is_empty() && target.help.is_none())
             && self.assisted.is_none()
     }
 
-    /// Makes a long access ([`assist`]). Returns whether it has ended.
+    /// Executes a long access ([`assist`]). Returns whether it has ended.
     #[inline(never)]
     pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
         let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
@@ -109,7 +112,7 @@ impl Direct {
         Ok(self.assisted.is_none())
     }
 
-    /// Returns whether a long access has yet to end.
+    /// Returns whether a long access has not ended yet.
     pub(super) const fn is_assisted(&self) -> bool {
         self.assisted.is_some()
     }
@@ -122,8 +125,8 @@ impl Direct {
         Some(end)
     }
 
-    /// Takes the long access that has yet to end, for a link that has ended. Returns `None` if the target has released
-    /// it.
+    /// Removes and returns the long access that has not ended yet, for a link that has ended. Returns `None` if the
+    /// target has released it.
     pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
         self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
     }

@@ -1,7 +1,7 @@
 //! Access to a peer's memory: checks an access against its grant, announces it, and copies its bytes.
 //!
-//! An access to mapped memory takes no lock, allocates nothing and makes no system call. An access of eight aligned
-//! bytes, or of four, is a single load or store, so that no reader sees half of it. A long access is announced
+//! An access to mapped memory takes no lock, allocates nothing and makes no system call. An access of eight or four
+//! aligned bytes is a single load or store, so that no reader sees a partial value. A long access is announced
 //! separately for each piece of 64 KiB (256 KiB if the kernel copies), so that a revoker waits for at most one piece.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -36,10 +36,10 @@ pub(super) struct Grant {
     pub(super) generation: u64,
     /// The index of the entry in the key page.
     pub(super) entry: u32,
-    /// The target requests a notification of each write.
+    /// Whether the target requests a notification of each write.
     pub(super) notifies: bool,
     pub(super) memory: Memory,
-    /// Keeps the memory mapped that `memory` points into.
+    /// Keeps the memory that `memory` points to mapped.
     pub(super) _mapping: Option<Arc<Mapping>>,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Memory {
     Cma(Cma, u64),
 }
 
-/// An access that is allowed by its grant, and the offset of the access in the region. The grant may no longer hold.
+/// An access that its grant allows, and the offset of the access in the region. The grant may no longer hold.
 #[derive(Clone, Copy)]
 pub(super) struct Checked<'a> {
     pub(super) grant: &'a Grant,
@@ -98,13 +98,13 @@ impl DirectPath {
         self.page.as_ref()
     }
 
-    /// Sets the key page of the peer. There is only one.
+    /// Sets the key page of the peer. There is only one key page.
     pub(super) fn is_shown(&mut self, page: KeyPage) {
         debug_assert!(self.page.is_none(), "grants name entries of the one page");
         self.page = Some(page);
     }
 
-    /// Returns whether a grant holds now.
+    /// Returns whether a grant holds at the moment.
     pub(super) fn stands(&self, grant: &Grant) -> bool {
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry));
         entry.is_some_and(|entry| entry.holds(grant.generation))
@@ -135,7 +135,7 @@ impl DirectPath {
             return self.far(checked, Direction::Write, from);
         }
         self.lend(checked, |to| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
+            // SAFETY: `check` found the range within the mapping, which the grant keeps; regions with this right are
             // mapped for writing. The source is local memory.
             unsafe { store(to, from) };
         })
@@ -148,19 +148,19 @@ impl DirectPath {
             return self.far(checked, Direction::Read, into);
         }
         self.lend(checked, |from| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds. The destination is local
+            // SAFETY: `check` found the range within the mapping, which the grant keeps. The destination is local
             // memory.
             unsafe { load(from, into) };
         })
     }
 
-    /// Performs an atomic operation, after its length and rights were checked. Returns `Fault` if the memory is not
-    /// mapped.
+    /// Executes an atomic operation. The caller has checked its length and its rights. Returns `Fault` if the memory is
+    /// not mapped.
     #[inline(always)]
     pub(super) fn operate(&mut self, checked: Checked<'_>, operation: &impl Operation) -> Result<(), DirectError> {
         let done = self.lend(checked, |target| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with rights that
-            // allow changes are mapped for writing.
+            // SAFETY: `check` found the range within the mapping, which the grant keeps; regions with rights that allow
+            // changes are mapped for writing.
             unsafe { operation.apply(target) }
         })?;
         done.map_err(|Misaligned { .. }| DirectError::Misaligned)
@@ -175,7 +175,8 @@ impl DirectPath {
         self.announced(checked, || access(at))
     }
 
-    /// Makes an access if the grant holds. The access must not panic, and must not take longer than a revoker may wait.
+    /// Executes an access if the grant holds. The access must not panic, and must not take longer than a revoker may
+    /// wait.
     #[inline(always)]
     fn announced<R>(&mut self, checked: Checked<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(checked.grant.entry)).ok_or(DirectError::Stale)?;
@@ -186,7 +187,7 @@ impl DirectPath {
         result
     }
 
-    /// Makes an access of one segment that is long, or that the kernel makes.
+    /// Executes an access of one segment that is long or needs the kernel.
     #[inline(never)]
     fn far(&mut self, checked: Checked<'_>, direction: Direction, local: Segment) -> Result<(), DirectError> {
         let Memory::Cma(cma, first) = &checked.grant.memory else {
@@ -203,7 +204,7 @@ impl DirectPath {
         copied.map_err(refused)
     }
 
-    /// Makes a long access, or one of several segments.
+    /// Executes a long access, or an access of several segments.
     #[inline(never)]
     fn in_pieces(&mut self, checked: Checked<'_>, direction: Direction, local: &Segments) -> Result<(), DirectError> {
         let grant = checked.grant;
@@ -236,7 +237,7 @@ impl DirectPath {
 }
 
 /// Converts an error of a copy by the kernel. If the kernel refuses, or if the peer has ended, the result is `Stale`.
-/// After a new request of the initiator, the target executes accesses that the kernel refuses.
+/// After a new request of the initiator, the target executes the accesses that the kernel refuses.
 #[cold]
 const fn refused(why: NoCopy) -> DirectError {
     match why {
@@ -258,14 +259,14 @@ fn piece(
     match (&checked.grant.memory, direction) {
         (Memory::Mapped(memory), Direction::Write) => {
             let to = memory.as_ptr().wrapping_add(offset);
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
+            // SAFETY: `check` found the range within the mapping, which the grant keeps; regions with this right are
             // mapped for writing. The source is local memory, not this mapping.
             unsafe { local.copy_to_raw(done, to, len) };
             Ok(())
         }
         (Memory::Mapped(memory), Direction::Read) => {
             let from = memory.as_ptr().wrapping_add(offset);
-            // SAFETY: `check` found the range within the mapping, which the grant holds.
+            // SAFETY: `check` found the range within the mapping, which the grant keeps.
             let view = unsafe { View::new(from, len) };
             view.copy_into(local, done);
             Ok(())
@@ -282,11 +283,11 @@ fn piece(
 #[inline]
 unsafe fn store(to: *mut u8, from: Segment) {
     match from.len() {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         8 if to.cast::<u64>().is_aligned() => unsafe { store_word::<u64>(to, from) },
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         4 if to.cast::<u32>().is_aligned() => unsafe { store_word::<u32>(to, from) },
-        // SAFETY: the segment was lent for reading; for the rest, as the caller promised.
+        // SAFETY: the segment was lent for reading; the caller guarantees the rest.
         len => unsafe { to.copy_from_nonoverlapping(from.as_ptr(), len) },
     }
 }
@@ -298,16 +299,16 @@ unsafe fn store(to: *mut u8, from: Segment) {
 #[inline]
 unsafe fn load(from: *const u8, into: Segment) {
     match into.len() {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         8 if from.cast::<u64>().is_aligned() => unsafe { load_word::<u64>(from, into) },
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         4 if from.cast::<u32>().is_aligned() => unsafe { load_word::<u32>(from, into) },
-        // SAFETY: the segment was lent for writing; for the rest, as the caller promised.
+        // SAFETY: the segment was lent for writing; the caller guarantees the rest.
         len => unsafe { into.as_ptr().copy_from_nonoverlapping(from, len) },
     }
 }
 
-/// Stores a word at once, so that no reader sees half of it.
+/// Stores a word with one access, so that no reader sees a partial value.
 ///
 /// # Safety
 /// As for [`store`]; `from` is as long as a `T`, and `to` is aligned for a `T`.
@@ -315,17 +316,17 @@ unsafe fn load(from: *const u8, into: Segment) {
 unsafe fn store_word<T: FromBytes + Copy>(to: *mut u8, from: Segment) {
     // SAFETY: the segment was lent for reading, and is as long as a `T`.
     let value = unsafe { from.as_ptr().cast::<T>().read_unaligned() };
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { to.cast::<T>().write_volatile(value) };
 }
 
-/// Loads a word at once, so that no half of a concurrent store is seen.
+/// Loads a word with one access, so that no partial value of a concurrent store is read.
 ///
 /// # Safety
 /// As for [`load`]; `into` is as long as a `T`, and `from` is aligned for a `T`.
 #[inline]
 unsafe fn load_word<T: FromBytes + Copy>(from: *const u8, into: Segment) {
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     let value = unsafe { from.cast::<T>().read_volatile() };
     // SAFETY: the segment was lent for writing, and is as long as a `T`.
     unsafe { into.as_ptr().cast::<T>().write_unaligned(value) };

@@ -1,4 +1,4 @@
-//! The target's answer about how a region is reached.
+//! The target's answer that describes how a region is reached.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -14,7 +14,7 @@ use crate::region::Access;
 pub(super) enum Status {
     /// The region lies in an arena that was given to the peer.
     Mapped = 1,
-    /// The region lies at an address, and the kernel copies.
+    /// The region lies at an address in the owner, and the kernel copies.
     Cma = 2,
     /// The owner executes each access itself.
     Executed = 3,
@@ -29,14 +29,14 @@ pub(super) struct Resolution {
     pub(super) status: u8,
     /// The peer's rights: 1 read, 2 write, 4 change by atomics, 8 fetch by atomics.
     pub(super) rights: u8,
-    /// 1 if the owner counts writes, and has to be notified of each.
+    /// 1 if the owner counts writes and has to be notified of each write.
     pub(super) notify: u8,
     pub(super) reserved: u8,
-    /// The grant's entry in the key page, and the region's generation, which the entry contains while the grant holds.
-    /// Notifications of accesses carry the generation.
+    /// The grant's entry in the key page, and the region's generation, which the entry contains while the grant is
+    /// valid. Notifications of accesses carry the generation.
     pub(super) entry: U32,
     pub(super) generation: U64,
-    /// The address that accesses use for the first byte.
+    /// The address of the first byte in accesses.
     pub(super) base: U64,
     pub(super) len: U64,
     /// The location of the first byte: its offset in the arena, or its address.

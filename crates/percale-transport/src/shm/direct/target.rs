@@ -20,13 +20,13 @@ use crate::shm::sender::SendError;
 use crate::shm::transfer::{Arenas, Sharing};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The location of memory: status, offset or address, arena.
+/// The location of memory, as its status, its offset or address, and its arena.
 type Place = (Status, u64, u32);
 
 /// The target's side of direct access: answers requests for grants.
 #[derive(Debug, Default)]
 pub(super) struct Target {
-    /// Requests that have not been answered yet: number and key.
+    /// The number and key of each request that has not been answered yet.
     pub(super) owed: VecDeque<(u32, u64)>,
     /// A long access of the peer that this side helps with.
     pub(super) help: Option<Help>,
@@ -61,7 +61,7 @@ impl Target {
             let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
             match Segments::lend(resolution.as_bytes(), |payload| link.sender.send(&head, payload, false)) {
                 Ok(()) => {}
-                // The region stays granted, and the next attempt finds the grant.
+                // The region stays granted. The next attempt finds the grant.
                 Err(SendError::Refused(Refused::Full)) => return Ok(any),
                 Err(error) => return Err(error),
             }
@@ -123,7 +123,7 @@ impl Target {
 /// Returns how a peer can reach a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
     if region.device().is_some() {
-        return None; // The driver of the device copies, in this process.
+        return None; // The driver of the device copies in this process.
     }
     let writable = region.rights().changes();
     if let Some(located) = region.located() {

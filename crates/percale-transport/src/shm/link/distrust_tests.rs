@@ -1,4 +1,4 @@
-//! Tests that a link does not trust the parts that it gets from connection setup or the content of the pair's memory,
+//! Tests that a link does not trust the parts that it gets from connection set-up or the content of the pair's memory,
 //! and does not rely on that content staying unchanged.
 
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ fn memory_mapped_during_setup_is_not_mapped_again() {
     let [mut one, mut two] = parts(false);
     for parts in [&mut one, &mut two] {
         parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());
-        // These descriptors can no longer be mapped, as if the process were at its limit.
+        // These descriptors cannot be mapped, as if the process were at its limit.
         let nothing = || std::fs::File::open("/dev/null").unwrap().into();
         (parts.pair, parts.peer_bell) = (nothing(), nothing());
     }
@@ -61,7 +61,7 @@ fn arbitrary_pair_memory_breaks_only_its_link() {
     }
 }
 
-/// A thread writes arbitrary bytes all over the pair while messages go both ways.
+/// A thread writes arbitrary bytes all over the pair while messages are sent in both directions.
 #[test]
 fn overwriting_pair_memory_breaks_only_the_link() {
     for seed in 0..40u64 {
@@ -101,10 +101,11 @@ fn overwriting_pair_memory_breaks_only_the_link() {
                     round += 1;
                     let dice = pattern(round, 12);
                     let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
-                    // Most writes go where they do the most harm: to the control page and the first rings.
+                    // Most writes go where they are most harmful, which is the control page and the first rings.
                     let at = word % if dice[4].is_multiple_of(8) { PAIR_BYTES - 8 } else { 20 << 10 };
                     for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
-                        // SAFETY: within the mapping; links expect that other processes write to it.
+                        // SAFETY: the address is within the mapping, and links allow other processes to write to it at
+                        // any time.
                         unsafe { scribble.as_ptr().wrapping_add(at + index).write_volatile(*byte) };
                     }
                     std::thread::yield_now();
@@ -118,12 +119,12 @@ fn overwriting_pair_memory_breaks_only_the_link() {
     }
 }
 
-/// An engine that trusts nothing.
+/// An engine that does not trust anything from the link.
 #[derive(Default)]
 struct Scribbled {
     offers: Vec<(Head, Offer)>,
     requests: Vec<(Head, Vec<u8>)>,
-    /// Buffers are kept to the end: there is no reliable report of a transfer's end.
+    /// Buffers are kept until the end, because there is no reliable report of a transfer's end.
     kept: Vec<Memory>,
 }
 

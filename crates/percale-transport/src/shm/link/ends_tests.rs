@@ -1,9 +1,9 @@
-//! The ends of transfers, and the time from which the owner may reuse the memory of an aborted transfer.
+//! Tests of the ends of transfers, and of the time from which the owner may reuse the memory of an aborted transfer.
 
 use super::*;
 use crate::shm::residue::Release;
 
-/// The length of a transfer in bytes: several dozen chunks.
+/// The length of a transfer in bytes. It takes several dozen chunks.
 const LEN: usize = 4 << 20;
 
 /// Offers `source` from side 0 to side 1, which receives the offer.
@@ -23,7 +23,7 @@ fn offered(both: &mut [Peer; 2], source: &mut Memory) -> (Head, Offer) {
     both[1].seen.offers.remove(0)
 }
 
-/// Side 1 pulls from side 0, which has started to push.
+/// Starts a pull of side 1 from side 0, and the push of side 0.
 fn under_way(both: &mut [Peer; 2], source: &mut Memory, target: &mut Memory) {
     let (head, offer) = offered(both, source);
     both[1].link.pull(head.id, &offer, &target.lease(), 7).unwrap();
@@ -32,14 +32,13 @@ fn under_way(both: &mut [Peer; 2], source: &mut Memory, target: &mut Memory) {
     both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
 }
 
-/// Simulates that side 0 was stopped after it had claimed a chunk, before it copied the chunk.
+/// Simulates that side 0 was stopped after it had claimed a chunk and before it copied the chunk.
 fn stopped(both: &[Peer; 2]) {
     let slot = both[0].link.pair.slot(1, 0).unwrap();
     slot.claimed.fetch_add(1 << 32, Ordering::SeqCst);
 }
 
-/// Returns a transfer with a pusher, side 0, that was stopped after it had claimed a chunk, and the memory of both
-/// sides.
+/// Returns the two sides of a transfer and their memory. The pusher, side 0, was stopped after it had claimed a chunk.
 fn stopped_half_way(cma: bool) -> ([Peer; 2], Memory, Memory) {
     let kept = if cma { Kept::Heap } else { Kept::Arena };
     let mut both = peers(cma, HEAP);
@@ -103,7 +102,7 @@ fn withdrawn_message_is_not_delivered() {
         let [mut a, mut b] = both;
         assert!(a.link.residue().is_none(), "nothing of ours is copied to");
         drop(a);
-        // The send has failed: its memory is used for something else.
+        // The send has failed, so its memory is reused.
         View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
         for _ in 0..200 {
             b.link.poll(9, &mut b.seen).unwrap(); // Side 1 has not noticed the end yet.
@@ -149,7 +148,7 @@ fn pull_started_after_peer_loss_ends() {
         let (head, offer) = offered(&mut both, &mut source);
         let [mut a, mut b] = both;
         if rounds == 1 {
-            // The request is never read.
+            // The pusher never reads the request.
             b.link.pull(head.id, &offer, &target.lease(), 7).unwrap();
         }
         let bye = Head { kind: Kind::Bye, ..Head::default() };

@@ -1,4 +1,5 @@
-//! One end of a shared-memory connection. The receiving part is in `receive`, and accesses to the peer's regions are in `regions`.
+//! One end of a shared-memory connection. The receiving part is in `receive`, and accesses to the peer's regions are in
+//! `regions`.
 
 mod receive;
 mod regions;
@@ -31,18 +32,18 @@ use crate::{Broken, Connection, Link, PullError, Refused, Sink};
 
 /// Payloads longer than this are offered instead of sent.
 const EAGER_MAX: usize = 8192;
-/// How long a link that ends waits for copies that the peer has in progress.
+/// The time for which a link that ends waits for copies that the peer has in progress.
 const QUIESCE: Duration = Duration::from_millis(20);
 
 /// One end of a connection over shared memory.
 ///
 /// The endpoint polls *hot* links. A link that was silent for a long time can be made *cold*
-/// ([`set_cold`](Self::set_cold)). Then the peer rings the endpoint's bell for each frame (or batch), and the endpoint
-/// polls the link when its bit was rung.
+/// ([`set_cold`](Self::set_cold)). For a cold link the peer rings the endpoint's bell for each frame (or batch), and
+/// the endpoint polls the link when its bit was rung.
 #[derive(Debug)]
 pub struct ShmLink {
-    // Fields that point into the pair's memory come first, so that they are dropped first; the link, the sender and the
-    // transfers share that memory.
+    // Fields that point into the pair's memory come first, so that they are dropped before the fields that keep this
+    // memory mapped.
     rx: Consumer,
     sender: Sender,
     transfers: Transfers,
@@ -51,7 +52,7 @@ pub struct ShmLink {
     side: usize,
     rx_grown: bool,
     cold: bool,
-    /// The last check found nothing, so the next frame probably arrives alone.
+    /// Whether the last check found nothing. If so, the next frame probably arrives alone.
     waited: bool,
     broken: Option<Broken>,
     end: Arc<ConnectionEnd>,
@@ -106,7 +107,7 @@ impl ShmLink {
         })
     }
 
-    /// Returns the processor on which the peer last reported to run. The peer may report any value.
+    /// Returns the processor on which the peer last reported to run. The peer may report an arbitrary value.
     #[doc(hidden)]
     #[inline]
     pub fn peer_processor(&self) -> Option<u32> {
@@ -127,7 +128,7 @@ impl ShmLink {
         Arc::clone(&self.end)
     }
 
-    /// Returns the reason why CMA is not used, if it is not.
+    /// Returns the reason why CMA is not used, or `None` if it is used.
     #[must_use]
     #[inline]
     pub fn cma_reason(&self) -> Option<&str> {
@@ -187,7 +188,7 @@ impl ShmLink {
         self.pair.direction(1 - self.side).consumer.cold.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the link is cold: it need not be polled until its bit is rung.
+    /// Returns whether the link is cold, so that it need not be polled until its bit is rung.
     #[must_use]
     #[inline]
     pub const fn is_cold(&self) -> bool {
@@ -218,8 +219,8 @@ impl ShmLink {
             && self.sender.rests()
     }
 
-    /// Ends the link. Waits a short time for copies into local memory that the peer has in progress, then [leaves
-    /// them](Self::residue).
+    /// Ends the link. Waits a short time for copies into local memory that the peer has in progress. After that, the
+    /// copies that have not ended are [left behind](Self::residue).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
         if self.broken.is_none() {
@@ -254,7 +255,7 @@ impl ShmLink {
         }
     }
 
-    /// Returns the remains of a link that is about to be dropped, or `None` if the peer can have no copy into local
+    /// Returns the remains of a link that is about to be dropped, or `None` if the peer cannot have a copy into local
     /// memory in progress.
     #[doc(hidden)]
     pub fn residue(&mut self) -> Option<Residue> {
@@ -363,7 +364,7 @@ impl ShmLink {
         self.end.is_set()
     }
 
-    /// Returns whether a long access has yet to end, so that no other may begin.
+    /// Returns whether a long access has not ended yet. Until it ends, no other may begin.
     #[doc(hidden)]
     #[inline]
     pub const fn is_assisted(&self) -> bool {
@@ -409,7 +410,7 @@ impl Link for ShmLink {
         self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
     }
 
-    // Out of line: callers check first whether the link is quiet.
+    // Not inlined: callers check first whether the link is quiet.
     #[inline(never)]
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
@@ -417,7 +418,7 @@ impl Link for ShmLink {
         }
         // Read first, so that everything that the peer sent before the end is handled below.
         let ended = self.end.is_set();
-        // After the end, frames are received in any case: there are no more of them than the ring holds.
+        // After the end, frames are received in any case. The ring bounds their number.
         let mut moved = (ended || sink.takes(me)) && self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
             moved |= self.answer()? | self.go_on(me, sink);

@@ -10,7 +10,7 @@ use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::wire::head::{Head, Kind};
 use crate::{Broken, Connection, Sink};
 
-/// The largest number of frames that one poll receives, so that other links get their turn.
+/// The largest number of frames that one poll receives, so that other links are also served.
 const BATCH: u32 = 16;
 
 /// The result of a [glance](ShmLink::glance) at a ring.
@@ -45,14 +45,14 @@ enum Found {
     Message(Message),
     /// A frame that is not a plain message.
     Other,
-    /// A message that has not arrived completely.
+    /// A message that has arrived only in part.
     Beginning,
     /// The frame is invalid, for this reason.
     Broken(&'static str),
 }
 
 impl ShmLink {
-    /// Handles a frame that is not simply passed to the sink.
+    /// Handles a frame that the sink does not get directly.
     fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
         match arrival.head.kind {
             Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
@@ -94,7 +94,8 @@ impl ShmLink {
         }
     }
 
-    /// Returns the next frame, if it is a message with no flag but [`Flags::DATA`](crate::wire::head::Flags::DATA).
+    /// Returns the next frame if it is a message with no flag other than
+    /// [`Flags::DATA`](crate::wire::head::Flags::DATA).
     #[inline(always)]
     fn message(&mut self, mark: Mark) -> Found {
         let Some(head) = self.rx.peek_message(mark) else { return Found::Other };
@@ -112,9 +113,9 @@ impl ShmLink {
     #[inline(always)]
     #[doc(hidden)]
     pub fn payload(&self, message: &Message) -> View<'_> {
-        // SAFETY: it was checked that the payload has that many bytes. The payload lies in the pair's memory or in the
-        // scratch memory, both of which live as long as the link. (After the message was consumed they contain the
-        // bytes that were written since.)
+        // SAFETY: the length was checked against the memory at the payload. The payload lies in the pair's memory or in
+        // the scratch memory, both of which live as long as the link. (After the message was consumed, they may contain
+        // other bytes.)
         unsafe { View::new(message.payload, message.head.len as usize) }
     }
 
@@ -130,7 +131,7 @@ impl ShmLink {
         }
     }
 
-    /// Checks only the ring for the next message, which stays there until it is [taken](Self::take).
+    /// Checks only the ring for the next message, which stays in the ring until it is [taken](Self::take).
     #[inline(always)]
     #[doc(hidden)]
     pub fn glance(&mut self) -> Glance {
@@ -147,8 +148,9 @@ impl ShmLink {
         }
     }
 
-    /// Consumes the message that was found by [`glance`](Self::glance), after it was handled. Returns whether more
-    /// messages may be there. If not, it arrived alone, and the next one has probably not been sent yet.
+    /// Consumes the message that was found by [`glance`](Self::glance), after the caller has handled it. Returns
+    /// whether there may be more messages. If not, the message arrived alone, and the next one has probably not been
+    /// sent yet.
     #[inline(always)]
     #[doc(hidden)]
     pub fn take(&mut self, message: &Message) -> bool {
@@ -166,7 +168,7 @@ impl ShmLink {
     pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
         // In an exchange of single messages, the line behind a message is not read before the message is answered:
-        // that would fetch the line from the sender, which is about to write it.
+        // reading it would fetch the line from the sender, which is about to write it.
         let most = if std::mem::take(&mut self.waited) { 1 } else { BATCH };
         while count < most
             && let Some(mark) = self.rx.next()
@@ -189,8 +191,8 @@ impl ShmLink {
             sink.frame(me, &message.head, self.payload(&message));
             self.go_past(&message);
             if count > 0 && message.long.is_none() {
-                // The messages arrive in a stream, so the next ones are fetched while this one is handled. (This is not
-                // done in an exchange of single messages, where the next line is about to be written.)
+                // The messages arrive in a stream, so the next lines are fetched while this message is handled. (In an
+                // exchange of single messages this is not done, because the sender is about to write the next line.)
                 self.rx.prefetch();
             }
             count += 1;
@@ -223,7 +225,7 @@ impl ShmLink {
         self.consume(&arrival);
         if arrival.head.kind == Kind::Bye {
             if !self.transfers.is_empty() {
-                self.step(me, sink)?; // Transfers that the peer has completed are reported before the end.
+                self.step(me, sink)?; // Report transfers that the peer has completed before the end.
             }
             self.break_with(Broken::Closed);
         }

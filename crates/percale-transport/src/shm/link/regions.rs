@@ -1,4 +1,4 @@
-//! Direct access to the peer's regions, as used by a link's owner.
+//! Direct access to the peer's regions for the link's owner.
 
 use super::super::direct::{DirectError, GrantIndex, LongAccess, Lookup};
 use super::ShmLink;
@@ -6,9 +6,8 @@ use crate::local_memory::atomic::Operation;
 use crate::local_memory::volatile::{Segment, Segments};
 
 impl ShmLink {
-    /// Returns how the peer's region with this key can be reached, and sends a request to the peer if there is no entry
-    /// for the key. Until the answer has arrived, and if the answer is not a grant, the peer executes the posted
-    /// accesses.
+    /// Returns how the peer's region with this key can be reached. Sends a request to the peer if there is no entry for
+    /// the key. Until the answer has arrived, and if the answer is not a grant, the peer executes the posted accesses.
     ///
     /// The caller has to [forget](Self::forget) a key that the target rejected as unknown, because another region may
     /// use it later.
@@ -64,7 +63,7 @@ impl ShmLink {
 
     /// Like [`direct_write`](Self::direct_write), for one piece and the region of the key that was used last, if the
     /// target needs no notification. Returns `None` if these conditions do not hold, or if the write failed. A write
-    /// that failed may have written a part.
+    /// that failed may have written part of the piece.
     #[inline(always)]
     #[doc(hidden)]
     pub fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
@@ -96,11 +95,11 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.read(grant, address, into)
     }
 
-    /// Performs an atomic operation on the region at `address`. The whole operation is made under one announcement, so
-    /// that no part of it is executed twice.
+    /// Executes an atomic operation on the region at `address`. The whole operation is executed under one announcement,
+    /// so that no part of it is executed twice.
     ///
     /// # Errors
-    /// See [`DirectError`]. After an error memory is unchanged. `Fault` if the region [does not support
+    /// See [`DirectError`]. After an error memory is unchanged. The error is `Fault` if the region [does not support
     /// this](Self::grant_can_atomic).
     #[inline]
     #[doc(hidden)]
@@ -113,12 +112,12 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, operation)
     }
 
-    /// Makes an access of more than [`ASSISTED`](crate::shm::ASSISTED) bytes, with the target's help if it makes progress.
-    /// Returns false if the access ends later ([`Sink::assisted`](crate::Sink::assisted)); until then no other
-    /// may begin ([`is_assisted`](Self::is_assisted)).
+    /// Executes an access of more than [`ASSISTED`](crate::shm::ASSISTED) bytes, with the target's help if the target
+    /// makes progress. Returns false if the access ends later ([`Sink::assisted`](crate::Sink::assisted)). Until then
+    /// no other may begin ([`is_assisted`](Self::is_assisted)).
     ///
     /// # Errors
-    /// See [`DirectError`]. After `Stale` and `Fault` part of it may have been copied.
+    /// See [`DirectError`]. After `Stale` and `Fault` part of the data may have been copied.
     #[doc(hidden)]
     pub fn direct_long(&mut self, long: &LongAccess<'_>) -> Result<bool, DirectError> {
         let (direct, side) = self.direct();

@@ -1,13 +1,14 @@
-//! Memory that is revoked while a transfer is in progress, and the information about its location that the peer gets.
+//! Tests of memory that is revoked while a transfer is in progress, and of the information about its location that the
+//! peer gets.
 
 use super::*;
 use crate::testing::Revocable;
 
-/// The length of a transfer in bytes: several dozen chunks or frames.
+/// The length of a transfer in bytes. It takes several dozen chunks or frames.
 const LEN: usize = 4 << 20;
 
-/// How the bytes are copied: the end that cannot be revoked lies in an arena, or on the heap with or without copies by
-/// the kernel.
+/// The memory at the end that cannot be revoked, and whether the kernel may copy. It lies in an arena, or on the heap
+/// with or without copies by the kernel.
 const WAYS: [(Kept, bool); 3] = [(Kept::Arena, false), (Kept::Heap, true), (Kept::Heap, false)];
 
 /// Side 1 pulls `LEN` bytes of operation 3 into `into`, and side 0 receives the request.
@@ -17,7 +18,7 @@ fn pull(both: &mut [Peer; 2], offer: &Offer, into: &Lease, token: u32) -> (Head,
     both[0].seen.requests.remove(0)
 }
 
-/// Returns the offer of memory that can be read from outside, or of memory that cannot.
+/// Returns an offer of this memory, or of memory that cannot be read from outside if there is none.
 fn offer(both: &mut [Peer; 2], memory: Option<&mut Memory>) -> Offer {
     let mut offer = Offer { len: (LEN as u64).into(), ..Offer::default() };
     if let Some(memory) = memory {
@@ -36,7 +37,7 @@ fn turn(both: &mut [Peer; 2]) {
     }
 }
 
-/// Returns the results that the transfer's two ends report, once both have.
+/// Returns the results that both ends of the transfer report, once both have ended.
 fn ended(both: &mut [Peer; 2]) -> (Result<u64, PullError>, Result<(), PullError>) {
     run(both, |both| !both[1].seen.pulled.is_empty() && !both[0].seen.pushed.is_empty());
     let (pulled, pushed) = (both[1].seen.pulled.remove(0), both[0].seen.pushed.remove(0));
@@ -53,7 +54,7 @@ fn target_revoked_during_a_pull_fails_it_and_keeps_the_link() {
         for rounds in [0, 1, 3] {
             let mut source = Memory::new(LEN, kept);
             View::of(&vec![7; LEN]).copy_into(&source.segments(), 0);
-            // In an arena, so that the pusher could reach it.
+            // The target lies in an arena, so that the pusher could reach it.
             let mut target = Memory::new(LEN, Kept::Arena);
             let revocable = Revocable::new(target.segments());
             let offer = offer(&mut both, Some(&mut source));
@@ -122,7 +123,7 @@ fn source_revoked_during_a_pull_fails_both_and_keeps_the_link() {
             if rounds.is_some() {
                 revocable.revoke();
             }
-            // A side that reads the memory from now on would find the content of its next use.
+            // A side that reads the memory after this would read the content of its next use.
             View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
             assert_eq!(ended(&mut both), (Err(PullError::Gone), Err(PullError::Revoked)), "after {rounds:?} rounds");
             let arrived = target.segments().to_vec();
@@ -159,7 +160,7 @@ fn pull_by_guessed_region_address_breaks_the_link() {
     let mut both = peers(true, HEAP);
     let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
     let revocable = Revocable::new(source.segments());
-    // As if the peer had guessed the address.
+    // Simulates that the peer has guessed the address.
     let offer = offer(&mut both, Some(&mut source));
     let (head, request) = pull(&mut both, &offer, &target.lease(), 7);
     let answer = both[0].link.push(head.id, head.tag, View::of(&request), &revocable.lease());
@@ -169,8 +170,8 @@ fn pull_by_guessed_region_address_breaks_the_link() {
     both[1].link.connection_end().set("over");
 }
 
-/// The owner's thread revokes at an arbitrary time, waits, and reuses the memory. From then on the other side does not
-/// write to it, and the peer reads none of its new content.
+/// The owner's thread revokes the memory at an arbitrary time, waits, and reuses it. After that the other side does not
+/// write to the memory, and does not read its new content.
 ///
 /// Requirements: MR-069.
 #[test]

@@ -1,4 +1,4 @@
-//! Two links in one process, each with its own thread.
+//! Tests with two links in one process, each with its own thread.
 
 #![expect(unsafe_code, reason = "lends buffers and maps arenas; each block states its own reason")]
 
@@ -55,7 +55,7 @@ struct How {
 enum Kept {
     Heap,
     Arena,
-    /// In three pieces.
+    /// Heap memory in three pieces.
     Pieces,
 }
 
@@ -84,7 +84,7 @@ impl Memory {
         if let Some(arena) = &self.arena {
             return Segments::one(arena.segment());
         }
-        // SAFETY: the vector outlives the transfer that uses it (it is kept in a table).
+        // SAFETY: the vector outlives the transfer that uses it, because it is kept in a table.
         let all = Segments::one(unsafe { Segment::new(self.heap.as_mut_ptr(), self.heap.len()) });
         if !self.pieces {
             return all;
@@ -114,8 +114,8 @@ fn size(seed: u64, max: usize) -> usize {
     (word % (1 << (usize::from(bits[8]) % 21))).min(max)
 }
 
-/// Returns the address and the value of the word that identifies a peer in this process. It is in a page of its own, as
-/// during connection setup.
+/// Returns the address and the value of the word that identifies a peer in this process. The word is in a page of its
+/// own, as during connection set-up.
 fn nonce() -> (u64, u64) {
     const VALUE: u64 = 0x1234_5678_9ABC_DEF0;
     static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
@@ -321,7 +321,7 @@ fn small_messages_stream_through_growing_rings_and_sleepers() {
     exchange(peers(true, HEAP), 20_000, 3000);
 }
 
-/// Each refusal counts, although the sender's frames are sent at once when there is room again.
+/// Each refusal is counted, although the sender's frames are sent at once when there is room again.
 #[test]
 fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
     let [mut a, mut b] = peers(false, HEAP);
@@ -339,7 +339,7 @@ fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
     assert_eq!(b.seen.messages.len() as u64, first + later.iter().sum::<u64>());
 }
 
-/// Side 1 sleeps whenever it can, and makes its link cold; nothing may be lost.
+/// Side 1 sleeps whenever it can, and makes its link cold. No message may be lost.
 #[test]
 fn a_sleeping_receiver_misses_nothing() {
     let [mut a, mut b] = peers(true, HEAP);
@@ -348,7 +348,7 @@ fn a_sleeping_receiver_misses_nothing() {
         scope.spawn(move || {
             let mut sent = 0;
             while sent < COUNT {
-                // Bursts, so that the sender streams at times, and silence.
+                // Bursts make the sender stream at times. In between it sends nothing.
                 if a.send(sent, &sent.to_le_bytes(), sent % 5 == 1).is_ok() {
                     sent += 1;
                     if sent % 3000 == 0 {
@@ -437,7 +437,7 @@ fn run(peers: &mut [Peer; 2], mut done: impl FnMut(&mut [Peer; 2]) -> bool) {
 #[test]
 fn unreadable_memory_is_an_error_on_both_sides_and_the_link_goes_on() {
     let mut both = peers(true, HEAP);
-    // Nothing is mapped at the first page; the lengths make one side or both copy.
+    // Nothing is mapped at the first page. The lengths cause one side or both sides to copy.
     for (round, len) in [100_000u64, 4 << 20].into_iter().enumerate() {
         // SAFETY: only the kernel uses this address, and it refuses the copy.
         let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(64), len as usize) };

@@ -13,7 +13,7 @@ const TAGGED: u8 = Kind::Tagged as u8;
 const MESSAGE: u8 = Kind::Message as u8;
 const COLLECTIVE: u8 = Kind::Collective as u8;
 
-/// The mark of a frame that has arrived, completely or in part. Only [`Consumer::next`] creates it.
+/// The mark of a frame that has arrived completely or in part. Only [`Consumer::next`] creates it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shm) struct Mark(u64);
 
@@ -50,7 +50,7 @@ impl Arrival {
 #[derive(Debug)]
 pub(in crate::shm) struct Consumer {
     area: Area,
-    /// The next line to read, and the position at which credits are due.
+    /// The next line to read, and the position at which credits have to be published.
     cursor: Cursor,
     lines_due: u64,
     bulk_at: u64,
@@ -65,13 +65,13 @@ impl Consumer {
         Self { cursor, lines_due: area.count() / 4, bulk_at: 0, bulk_published: 0, area }
     }
 
-    /// Returns whether no frame has arrived, not even in part.
+    /// Returns whether no part of a frame has arrived.
     #[inline]
     pub(in crate::shm) fn is_empty(&self) -> bool {
         self.cursor.line().mark.load(Ordering::Acquire) as u16 != self.cursor.lap
     }
 
-    /// Returns the mark of the next frame, if that has arrived completely or in part.
+    /// Returns the mark of the next frame, if it has arrived completely or in part.
     #[inline]
     pub(in crate::shm) fn next(&self) -> Option<Mark> {
         let mark = self.cursor.line().mark.load(Ordering::Acquire);
@@ -79,7 +79,7 @@ impl Consumer {
     }
 
     /// Returns the head of the frame with this mark, if the frame is a message with no flag except [`Flags::DATA`].
-    /// This is the most frequent kind, on the shortest path. (Messages of groups always have remote data.)
+    /// This is the most frequent kind, and has the shortest path. (Messages of groups always have remote data.)
     #[inline(always)]
     pub(in crate::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
@@ -93,14 +93,15 @@ impl Consumer {
             _ => return None,
         };
         let body = &self.cursor.line().body;
-        // SAFETY: the first or second of seven words; the peer may write to them, so each is read once, here.
+        // SAFETY: the word is the first or second of seven. The peer may write to the words, so each is read once,
+        // here.
         let word = |at| body.with(|body| unsafe { body.cast::<u64>().wrapping_add(at).read_volatile() });
         let tag = word(0);
         let data = if flags.is_empty() { 0 } else { word(1) };
         Some(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id: 0 })
     }
 
-    /// Returns the payload of such a message if it lies in one line, where it stays until it is consumed.
+    /// Returns the payload of such a message if it lies in one line. It stays in the line until it is consumed.
     #[inline(always)]
     pub(in crate::shm) fn short_payload(&self, head: &Head) -> Option<*const u8> {
         let extras = extras(head.flags);
@@ -109,8 +110,8 @@ impl Consumer {
         (head.len as usize <= FIRST.saturating_sub(extras)).then_some(place)
     }
 
-    /// Returns the frame with this mark, of any kind, if it has arrived completely. A payload that spans lines is copied
-    /// to `scratch`.
+    /// Returns the frame with this mark, of any kind, if it has arrived completely. A payload that spans lines is
+    /// copied to `scratch`.
     ///
     /// # Errors
     /// The reason why the frame is invalid.
@@ -126,7 +127,8 @@ impl Consumer {
         }
         let mut words = 0;
         let mut get = || {
-            // SAFETY: at most three of the seven words; the peer may write to them, so they are read once, here.
+            // SAFETY: at most three of the seven words are read. The peer may write to them, so they are read once,
+            // here.
             let word = |body: *const [u64; 7]| unsafe { body.cast::<u64>().wrapping_add(words).read_volatile() };
             let value = self.cursor.line().body.with(word);
             words = words.wrapping_add(1);
@@ -170,7 +172,8 @@ impl Consumer {
     }
 
     /// Assembles a payload that spans lines. Returns false if its last lines have not arrived yet. All lines are copied
-    /// whole, since that needs no function call: unused bytes of the last line land behind the payload, unread.
+    /// whole, because that needs no function call. The unused bytes of the last line are copied to memory behind the
+    /// payload, which is never read.
     fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
         let more = (arrival.head.len as usize).saturating_sub(room).div_ceil(NEXT) as u64;
         let count = more.saturating_add(1);

@@ -1,19 +1,21 @@
-//! One directed ring: 64-byte lines, and a ring of bytes for payloads that do not fit into lines.
+//! A ring for one direction. It consists of 64-byte lines, and a ring of bytes for payloads that do not fit into lines.
 //!
 //! # Lines
 //! Word 0 of **every** line is a mark word: `{lap: u16, kind: u8, flags: u8, len: u32}` from the lowest bits up. It is
-//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without wrapping) of a ring
-//! of `n` lines carries the lap `p / n + 1` (mod 2^16). Until it is written, the line contains the previous lap, or zero in a
-//! new ring, so the check whether it has arrived is one load and one comparison. Since no other word of a line is ever read
-//! as a mark, old payload cannot be mistaken for one.
+//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without wrapping) of a
+//! ring of `n` lines carries the lap `p / n + 1` (mod 2^16). Until it is written, the line contains the previous lap,
+//! or zero in a new ring, so the check whether it has arrived is one load and one comparison. No other word of a line
+//! is ever read as a mark, so old payload cannot be mistaken for one.
 //!
-//! Word 0 is followed by the tag (8 bytes), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then the payload:
-//! * a payload that fits stays in the line (48 bytes without extras);
-//! * up to [`INLINE_MAX`] bytes continue in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
-//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to assemble such a payload:
-//!   longer ones are cheaper in one piece.)
-//! * a longer payload goes through the byte ring, in one piece that starts on a cache line: if it does not fit before the
-//!   end, the rest is skipped. Both sides compute the position from the lengths alone; an offset from the peer is never used.
+//! Word 0 is followed by the tag (8 bytes), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then the
+//! payload:
+//! * A payload that fits stays in the line (48 bytes without extras).
+//! * A payload of up to [`INLINE_MAX`] bytes continues in the following lines. Each of these contains a mark word and
+//!   56 bytes. Marks are written in order, so the receiver copies the first lines while the sender writes the last.
+//!   (The receiver has to assemble such a payload, so a longer one is cheaper in one piece.)
+//! * A longer payload goes through the byte ring, in one piece that starts on a cache line. If it does not fit before
+//!   the end of the ring, the rest is skipped. Both sides compute the position from the lengths alone; an offset from
+//!   the peer is never used.
 //!
 //! # Credits
 //! The consumer publishes how many lines and bytes it has consumed (Release), after each quarter of the ring. The
@@ -21,8 +23,8 @@
 //! ring and half of the small one, which returns its credits with every payload. So an empty ring always has room for
 //! any frame that the producer accepts. One line stays free for the frame that announces a larger ring.
 //!
-//! No value read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and only a copy is
-//! used afterwards.
+//! No value read from a ring is trusted: kind, flags, lengths and credits are checked when they are read, and only the
+//! checked copy is used afterwards.
 
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
 
@@ -72,7 +74,7 @@ const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     lines: *const Line,
-    /// The number of lines is 2 to the power of this, and one more than the mask.
+    /// The number of lines is 2 to the power of this. The mask is one less than the number of lines.
     shift: u32,
     mask: u64,
     bulk: *mut u8,
@@ -80,19 +82,21 @@ pub(super) struct Area {
     credits: *const Credits,
     /// The longest payload.
     max: usize,
-    /// A cell for each line of the byte ring: loom tracks cells, not bytes.
+    /// A cell for each line of the byte ring, because loom tracks cells, not bytes.
     #[cfg(loom)]
     pub(super) cells: *const Shared<()>,
 }
 
-// SAFETY: an area holds addresses of shared memory; its two users are one producer and one consumer on any threads.
+// SAFETY: an area contains addresses of shared memory. Its two users are one producer and one consumer, each on any
+// thread.
 unsafe impl Send for Area {}
 
 impl Area {
     /// Describes a ring of `2^shift` lines and `bulk_bytes` bytes (a power of two, at least four lines' worth).
     ///
     /// # Safety
-    /// All of it stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used as a ring only.
+    /// All of the memory stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used only as a
+    /// ring.
     pub(super) const unsafe fn new(
         lines: *const Line,
         shift: u32,
@@ -139,7 +143,7 @@ impl Area {
         unsafe { &*self.credits }
     }
 
-    /// Returns where `need` bytes (whole lines) start in a byte ring that is used up to `at`.
+    /// Returns where `need` bytes (whole lines) start in a byte ring that is in use up to `at`.
     #[inline]
     const fn bulk_start(&self, at: u64, need: u64) -> u64 {
         let rest = self.bulk_bytes - (at & (self.bulk_bytes - 1));
@@ -167,14 +171,14 @@ impl Area {
         }
     }
 
-    /// Returns the number of consumed bytes after which they are given back.
+    /// Returns the number of consumed bytes after which credits for them are published.
     const fn bulk_quantum(&self) -> u64 {
         if self.max as u64 > self.bulk_bytes / 4 { 1 } else { self.bulk_bytes / 4 }
     }
 }
 
-/// One end's position in a ring: the number of lines since its beginning, and the address and lap of the current line, which
-/// are read more often than they change.
+/// One end's position in a ring: the number of lines since its beginning, and the address and lap of the current line,
+/// which are read more often than they change.
 #[derive(Clone, Debug)]
 struct Cursor {
     at: u64,
@@ -204,7 +208,7 @@ impl Cursor {
         self.lap = area.lap(self.at);
     }
 
-    /// Advances by one line, in fewer instructions than `advance`.
+    /// Advances by one line, with fewer instructions than `advance`.
     #[inline]
     fn step(&mut self, area: &Area) {
         self.at += 1;
@@ -216,7 +220,7 @@ impl Cursor {
     }
 }
 
-/// Returns the bytes of data and id in a frame's first line.
+/// Returns the number of bytes that data and id occupy in a frame's first line.
 #[inline]
 const fn extras(flags: Flags) -> usize {
     (flags.contains(Flags::DATA) as usize + flags.contains(Flags::ID) as usize) * 8

@@ -17,9 +17,9 @@ const FETCHED_STREAM: usize = 2048;
 /// The reason why a frame was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shm) enum NoRoom {
-    /// There is no room now.
+    /// There is no room at the moment.
     Full,
-    /// The frame never fits this ring.
+    /// The frame is too long for this ring.
     TooLong,
     /// The consumer claims to have consumed more than was sent.
     BadCredits,
@@ -28,7 +28,7 @@ pub(in crate::shm) enum NoRoom {
 /// The way in which a frame's last mark is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shm) enum Publish {
-    /// With a plain store; a caller that needs a fence makes it later.
+    /// With a plain store. A caller that needs a fence executes it later.
     Plain,
     /// Followed by a full fence.
     Fenced,
@@ -56,7 +56,7 @@ impl Producer {
         Self { cursor, limit, bulk_at: 0, bulk_limit, demotes: can_demote(), area }
     }
 
-    /// Returns the number of lines written since the ring's beginning.
+    /// Returns the number of lines that were written since the ring's beginning.
     #[inline]
     pub(in crate::shm) const fn position(&self) -> u64 {
         self.cursor.at
@@ -110,7 +110,7 @@ impl Producer {
         self.push_one(head, together, publish)
     }
 
-    /// Like [`push`](Self::push), for a payload in one piece. The head is passed to other functions by value: as long
+    /// Like [`push`](Self::push), for a payload in one piece. The head is passed to other functions by value. As long
     /// as it need not be in memory, checks of constants in it cost nothing when this function is inlined.
     #[inline(always)]
     pub(in crate::shm) fn push_one(&mut self, head: &Head, payload: Segment, publish: Publish) -> Result<(), NoRoom> {
@@ -124,7 +124,7 @@ impl Producer {
             self.publish_first(head.kind, flags, len as u32, publish);
             self.cursor.step(&self.area);
             if publish == Publish::Plain {
-                // Only in a stream: in an exchange of single messages, a waiting receiver would fetch the
+                // This is done only in a stream. In an exchange of single messages, a waiting receiver would fetch the
                 // line back.
                 prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
             }
@@ -151,7 +151,7 @@ impl Producer {
         let body = &self.cursor.line().body;
         let mut words = 0;
         let mut put = |value: u64| {
-            // SAFETY: at most three of the seven words.
+            // SAFETY: at most three of the seven words are written.
             body.with_mut(|body| unsafe { body.cast::<u64>().wrapping_add(words).write(value) });
             words += 1;
         };
@@ -162,7 +162,8 @@ impl Producer {
         if flags.contains(Flags::ID) {
             put(u64::from(head.id));
         }
-        // SAFETY: the segment's maker promised readable memory; the caller left room behind the words just written.
+        // SAFETY: the creator of the segment guaranteed readable memory; the caller left room behind the words just
+        // written.
         let copy = |to: *mut u8| unsafe { copy_short(payload, to, inline) };
         body.with_mut(|body| copy(body.cast::<u64>().wrapping_add(words).cast()));
     }
@@ -204,11 +205,11 @@ impl Producer {
             rest -= NEXT;
         }
         cursor.step(&self.area);
-        // SAFETY: as above, with the rest, at most 56 bytes.
+        // SAFETY: as above, for the rest, which is at most 56 bytes.
         cursor.line().body.with_mut(|body| unsafe { copy_short(from, body.cast(), rest) });
         cursor.line().mark.store(word(cursor.lap, head.kind, flags, rest as u32), Ordering::Release);
-        // A receiver that goes to sleep checks the first line, not the last: an atomic exchange of the last mark
-        // would order only the last.
+        // A receiver that goes to sleep checks the first line, not the last. An atomic exchange of the last mark would
+        // order only the last.
         if publish == Publish::Fenced {
             fence(Ordering::SeqCst);
         }
@@ -263,8 +264,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Prefetches the lines of the next payload, which is probably as long, from the receiver's cache. Called after a frame
-    /// was published, so that no receiver waits for the prefetch.
+    /// Prefetches the lines of the next payload from the receiver's cache. The next payload probably has the same
+    /// length. Called after a frame was published, so that no receiver waits for the prefetch.
     #[inline]
     fn fetch(&self, need: u64) {
         let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));

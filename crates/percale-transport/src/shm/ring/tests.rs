@@ -189,8 +189,8 @@ mod plain {
     }
 }
 
-/// Publication and credits: a ring of 4 lines carries more frames than it has lines, in lines and in bytes. Each frame
-/// arrives whole, and no cell is written while it is read.
+/// Publication and credits: a ring of 4 lines carries more frames than it has lines, with payloads in lines and in the
+/// byte ring. Each frame arrives whole, and no cell is written while it is read.
 ///
 /// Requirements: RES-008.
 #[cfg(loom)]
@@ -201,7 +201,7 @@ fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use crate::local_memory::volatile::ViewExt as _;
 
     struct Both(Heap);
-    // SAFETY: lines, blocks and credits are cells and atomics of loom, which checks how they are used.
+    // SAFETY: lines, blocks and credits are cells and atomics of loom, which checks their use.
     unsafe impl Sync for Both {}
     // SAFETY: as above.
     unsafe impl Send for Both {}

@@ -1,21 +1,21 @@
-//! Sealed arenas: those of this process that were given to the peer, and those of the peer that are mapped here.
+//! Sealed arenas: arenas of this process that were given to the peer, and arenas of the peer that are mapped here.
 //!
 //! A descriptor is sent over the control socket (SCM_RIGHTS) before the first frame that names its arena, so the
 //! descriptor has arrived when that frame is read. It is mapped only if it is sealed against resizing and has the
-//! announced size: then no access within it can fault.
+//! announced size. So no access within the mapping can fault.
 //!
-//! The mappings of one peer's arenas are bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a
-//! sealed file can be large without using memory. A mapping uses address space of this process, of which there are 128
-//! TiB, and one of its mappings, of which Linux allows 65,530. If a grant or a transfer still uses a mapping when its
-//! arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are recorded but not mapped,
-//! and are reached in other ways. Page tables, and pages of a sparse file, are allocated only where this process
-//! touches the memory, and it touches it only within operations that the application posts.
+//! The mappings of one peer's arenas are bounded in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a sealed
+//! file can be large without using memory. Each mapping uses part of the address space of this process, which is 128
+//! TiB, and is one of the 65,530 mappings that Linux allows for a process. If a grant or a transfer still uses a
+//! mapping when its arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are recorded
+//! but not mapped, and are reached in other ways. Page tables, and pages of a sparse file, are allocated only where
+//! this process touches the memory, and it touches the memory only within operations that the application posts.
 //!
 //! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a
 //! number is also a generation. An unknown number identifies an arena that was taken back or has not arrived yet, and
 //! never another arena. An unknown number is not a protocol violation: a frame may name an arena that was taken back
 //! while the frame waited to be read. Before a new arena is announced, arenas that were freed in the meantime are taken
-//! back, so that a peer keeps their pages no longer than that.
+//! back, so that a peer does not keep their pages any longer.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -38,12 +38,12 @@ use crate::system::process_socket::ProcessSocket;
 
 /// The number of arenas that each side gives to the other at a time. Memory in further arenas is reached in other ways.
 const LIMIT: usize = 1024;
-/// The number of announcements that are received from the socket at a time: far more than a socket holds. Without the
-/// limit, a peer that sends announcements faster than they are received, and does not announce the required arena,
-/// would keep this thread in the loop.
+/// The number of announcements that are received from the socket at a time. It is far more than a socket can hold.
+/// Without the limit, a peer that sends announcements faster than they are received, and never announces the required
+/// arena, would keep this thread in the loop.
 const MESSAGES: usize = 64 << 10;
 
-/// The access that a peer gets to an arena. The two kinds are given, mapped and taken back separately.
+/// The kind of access that a peer gets to an arena. The two kinds are given, mapped and taken back separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Sharing {
     Writable,
@@ -54,7 +54,7 @@ pub(in super::super) enum Sharing {
 /// An arena and the kind of access that was given to it.
 type Identity = (u32, Sharing);
 
-/// The message that accompanies a descriptor. Without a descriptor, and with a size of 0, it takes the arena back.
+/// The message that accompanies a descriptor. A message without a descriptor and with a size of 0 takes the arena back.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Announcement {
@@ -89,7 +89,7 @@ pub(in super::super) struct Remote {
 #[derive(Debug)]
 pub(in super::super) enum Given {
     Mapped(Arc<Mapping>),
-    /// The arena was given, and could not be mapped.
+    /// The arena was given, but could not be mapped.
     Unmapped,
     /// The arena is not known: it was taken back, or never given.
     Gone,
@@ -124,7 +124,8 @@ impl Arenas {
         Self { control, given: Vec::new(), mapped: Vec::new(), used_still: Vec::new(), taken_back: 0, most }
     }
 
-    /// Returns the arena that holds all of `memory` and the offset in it, once the peer has the arena; otherwise (0, 0).
+    /// Returns the arena that contains all of `memory` and the offset in it, once the peer has the arena. Otherwise
+    /// returns (0, 0).
     pub(in super::super) fn name(&mut self, memory: &Segments) -> (u32, u64) {
         let [only] = memory.as_slice() else { return (0, 0) };
         self.name_range(only.as_ptr(), only.len())
@@ -140,8 +141,8 @@ impl Arenas {
         }
     }
 
-    /// Gives this arena, of `size` bytes in the memfd `fd`, to the peer, unless the peer has it. Returns whether the peer
-    /// has it now.
+    /// Gives this arena, of `size` bytes in the memfd `fd`, to the peer, unless the peer has it. Returns whether the
+    /// peer has it now.
     pub(in super::super) fn give(&mut self, arena: Identity, size: usize, fd: &Arc<OwnedFd>) -> bool {
         if self.given.iter().any(|(given, _)| *given == arena) {
             return true;
@@ -157,7 +158,7 @@ impl Arenas {
             }
         };
         if let Err(error) = announced {
-            // The next operation that needs the arena tries again; this one uses another way.
+            // The next operation that needs the arena tries again. This one uses another way.
             crate::later::later!(debug: %error, ?arena, "cannot hand out an arena");
             return false;
         }
@@ -165,8 +166,8 @@ impl Arenas {
         true
     }
 
-    /// Notifies the peer of arenas that it was given and that no longer exist. If that cannot be sent now, it is sent the
-    /// next time: until then the peer has the arena, and the arena counts.
+    /// Notifies the peer of arenas that it was given and that no longer exist. If this cannot be sent now, it is sent
+    /// the next time. Until then the peer has the arena, and the arena counts.
     fn take_back(&mut self) {
         let Self { control, given, .. } = self;
         given.retain(|(arena, fd)| {
@@ -179,7 +180,7 @@ impl Arenas {
         });
     }
 
-    /// Returns `len` bytes from `offset` in the peer's arena, if the arena is known and can be mapped.
+    /// Returns the range of `len` bytes from `offset` in the peer's arena, if the arena is known and can be mapped.
     ///
     /// # Errors
     /// If the range does not lie in the arena.
@@ -193,7 +194,7 @@ impl Arenas {
         }
     }
 
-    /// Returns the peer's arena, as it was given to this side.
+    /// Returns the peer's arena in the form in which it was given to this side.
     ///
     /// # Errors
     /// If the peer sent an invalid message on the control socket, or does not stop sending.
@@ -208,8 +209,8 @@ impl Arenas {
         })
     }
 
-    /// Returns a count that increases when the peer takes an arena back. A mapping that is kept after that keeps the
-    /// peer's pages allocated.
+    /// Returns a count that increases when the peer takes an arena back. A mapping that is kept after that also keeps
+    /// the peer's pages allocated.
     pub(in super::super) const fn taken_back(&self) -> u64 {
         self.taken_back
     }
@@ -223,7 +224,7 @@ impl Arenas {
         count < LIMIT && bytes <= self.most.saturating_sub(sum)
     }
 
-    /// Forgets an arena that the peer has taken back. Users of its mapping may continue to use it.
+    /// Removes an arena that the peer has taken back. Users of its mapping may continue to use it.
     fn forget(&mut self, arena: Identity) {
         let gone = self.mapped.iter().position(|(known, _)| *known == arena).map(|at| self.mapped.swap_remove(at));
         if let Some((_, Some(mapping))) = gone {
@@ -239,7 +240,7 @@ impl Arenas {
         self.mapped.iter().find(|(known, _)| *known == arena).map(|(_, mapping)| mapping.clone())
     }
 
-    /// Receives the messages that wait on the control socket, at most `most`.
+    /// Receives at most `most` of the messages that wait on the control socket.
     ///
     /// # Errors
     /// If the peer sent an invalid message, or does not stop sending.
@@ -253,7 +254,7 @@ impl Arenas {
                 let mut into = [IoSliceMut::new(announcement.as_mut_bytes())];
                 match uninterrupted(|| rustix::net::recvmsg(&self.control, &mut into, &mut control, flags)) {
                     Ok(received) => received.bytes,
-                    // There is nothing more to receive. The watcher reports a socket that was reset.
+                    // There is nothing more to receive. If the socket was reset, the watcher reports this.
                     Err(_) => return Ok(()),
                 }
             };
@@ -307,8 +308,8 @@ impl Arenas {
 }
 
 /// Returns the largest number of bytes of one peer's arenas that are mapped at a time. It is twice the memory and swap
-/// space of this machine, since an arena can be given in two ways, but at most 1 TiB, so that a few peers cannot use up
-/// the address space of this process.
+/// space of this machine, because an arena can be given in two ways. It is at most 1 TiB, so that a few peers cannot
+/// use up the address space of this process.
 fn most_mapped() -> u64 {
     let memory = kernel::system_memory().map_or(u64::MAX, |(memory, swap)| memory.saturating_add(swap));
     memory.saturating_mul(2).min(1 << 40)
@@ -334,7 +335,7 @@ fn announce(
     uninterrupted(|| rustix::net::sendmsg(control, &bytes, &mut ancillary, flags))
 }
 
-/// Opens the same memory for reading only.
+/// Opens the same memory only for reading.
 fn read_only(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     uninterrupted(|| rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))

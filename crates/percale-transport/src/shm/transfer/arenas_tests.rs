@@ -1,4 +1,4 @@
-//! Tests with the two sides of one control socket.
+//! Tests of the two sides of one control socket.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -10,7 +10,7 @@ const BYTES: usize = 4096;
 fn pair() -> [Arenas; 2] {
     let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     [ends.0, ends.1].map(|end| {
-        // Does not depend on the system's default size.
+        // The size does not depend on the default of the system.
         rustix::net::sockopt::set_socket_send_buffer_size(&end, 64 << 10).unwrap();
         Arenas::new(end.into())
     })
@@ -23,7 +23,7 @@ fn memory() -> Arc<OwnedFd> {
 #[test]
 fn arena_is_revoked_when_the_socket_has_room() {
     let [mut ours, mut theirs] = pair();
-    // As many arenas as the socket has room to announce, of memory that stays allocated.
+    // Give as many arenas as the socket has room to announce. Their memory stays allocated.
     let stays = memory();
     let held = (2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
     assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
@@ -88,7 +88,7 @@ fn arenas_larger_than_memory_are_not_mapped() {
     assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
 }
 
-/// Gives an arena of this many bytes, and takes it back while its mapping is in use, as a grant would use it.
+/// Gives an arena of this many bytes, and takes it back while its mapping is in use, as by a grant.
 fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 2]) -> Option<Arc<Mapping>> {
     let memory = Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
     assert!(ours.give((number, Sharing::Writable), bytes as usize, &memory));

@@ -1,12 +1,13 @@
 //! The distribution of a transfer's chunks between its two sides.
 //!
 //! A payload is cut into chunks. The puller claims chunks from the front and the pusher from the back. Both add to the
-//! same word, until the claims meet. Either side can finish alone. There are two ends for two reasons. In repeated
-//! transfers each side then mostly writes to lines that are in its own cache. And the puller reads first what the
-//! pusher wrote longest ago, which is least likely to be in the pusher's cache.
+//! same word, until the claims meet. Either side can finish alone. The sides start at different ends for two reasons.
+//! In repeated transfers each side mostly writes to lines that are in its own cache. And the puller first reads the
+//! bytes that the pusher wrote longest ago, which are least likely to be in the pusher's cache.
 //!
-//! Measured between two cores with 2 MiB of cache each, 1 MiB, in µs: from one end 38.3 and 43.3 (the source just written),
-//! from two ends 34.3 and 37.3; through mappings 27.3 and 28.6, and 21.3 and 23.5.
+//! Measured between two cores with 2 MiB of cache each, for 1 MiB. Times are in µs; the second time of each pair is for
+//! a source that was just written. From one end: 38.3 and 43.3. From two ends: 34.3 and 37.3. Through mappings: 27.3
+//! and 28.6 from one end, and 21.3 and 23.5 from two ends.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -14,7 +15,7 @@ use std::ops::Range;
 
 use super::super::sync::{AtomicU64, Ordering};
 
-/// A side of a transfer, named by the end that it claims from.
+/// A side of a transfer, named after the end from which it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The puller.
@@ -27,12 +28,12 @@ pub(super) enum Side {
 /// claim of the other.
 const MOST: u64 = 2;
 
-/// The number of chunks up to which the pusher claims most of a payload at once: it can copy that many soon, and a
+/// The number of chunks up to which the pusher claims most of a payload at once. It can copy that many quickly, and a
 /// payload that was just written is in its cache.
 const FEW: u64 = 16;
 
 impl Side {
-    /// Returns how many chunks to claim while `left` of `total` are unclaimed.
+    /// Returns how many chunks to claim while `left` of `total` chunks are unclaimed.
     fn take(self, left: u64, total: u64, first: bool) -> u64 {
         let some = left / 4;
         match self {
@@ -43,8 +44,8 @@ impl Side {
         }
     }
 
-    /// Claims some of the `total` chunks that `word` counts; `first` is true for this side's first claim. Returns `None`
-    /// once all are claimed.
+    /// Claims some of the `total` chunks that `word` counts. `first` is true for this side's first claim. Returns
+    /// `None` once all chunks are claimed.
     pub(super) fn claim(self, word: &AtomicU64, total: u64, first: bool) -> Option<Range<u64>> {
         let left = total.saturating_sub(claimed(word.load(Ordering::Relaxed)));
         let wish = self.take(left, total, first);
@@ -74,9 +75,9 @@ impl Side {
 /// The half of the word that counts the puller's claims.
 const FRONT: u64 = u32::MAX as u64;
 
-/// Returns how many chunks are claimed from both ends.
+/// Returns how many chunks are claimed from both ends together.
 const fn claimed(word: u64) -> u64 {
-    (word & FRONT).wrapping_add(word >> 32) // Two halves of 32 bits.
+    (word & FRONT).wrapping_add(word >> 32) // The sum of the two 32-bit halves.
 }
 
 #[cfg(all(test, not(loom)))]
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each chunk is claimed once, in any order in which the sides claim.
+        /// Each chunk is claimed once, in any order of the claims of the two sides.
         #[test]
         fn each_chunk_is_claimed_once(total in 1_u64..300, turns in prop::collection::vec(any::<bool>(), 0..400)) {
             let word = AtomicU64::new(0);
@@ -107,7 +108,7 @@ mod tests {
             prop_assert!(owners.iter().all(|owner| *owner == 1), "{owners:?}");
         }
 
-        /// A claim lies within the payload, even if a peer wrote an arbitrary value to the word.
+        /// A claim lies within the payload even if a peer wrote an arbitrary value to the word.
         #[test]
         fn claim_of_arbitrary_word_stays_within_the_payload(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
             let end = if pusher { Side::Back } else { Side::Front };
@@ -117,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Two threads claim at once: all chunks are claimed, and none twice.
+    /// Two threads claim at the same time. All chunks are claimed, and none is claimed twice.
     #[test]
     fn concurrent_claims_cover_all_chunks_once() {
         for total in [1, 4, 5, 16, 17, 1000] {

@@ -21,7 +21,7 @@ impl Child {
         // SAFETY: the child writes its own memory, calls the kernel, and ends when it is killed.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: passes no memory. The signal ends the child if the test fails.
+            // SAFETY: no memory is passed. The signal ends the child if the test fails.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             memory.fill(value);
             let word = word_of_this_process().unwrap();
@@ -48,7 +48,7 @@ impl Child {
 }
 
 fn segment(bytes: &mut [u8]) -> Segments {
-    // SAFETY: the bytes live, and no other code touches them, until the copy that is made next returns.
+    // SAFETY: the bytes live until the next copy returns, and no other code touches them until then.
     Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
 }
 
@@ -66,8 +66,8 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
     assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
-    // Simulates a peer whose process id has been reused by an unrelated process: a later fork of the same program, with
-    // its memory at the same addresses.
+    // Simulates a peer whose process id has been reused by an unrelated process. That process is a later fork of the
+    // same program, with its memory at the same addresses.
     let stranger = Child::new(&mut memory, 2, 77);
     let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {
@@ -79,7 +79,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     let stranger_has = |len: usize| {
         let (mut found, stranger) = (vec![0_u8; len], PeerProcess::of(stranger.pid).unwrap());
         let local = [libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: len }];
-        // SAFETY: the vector is as long.
+        // SAFETY: the vector has this length.
         let read = unsafe { kernel::through(stranger.space().unwrap(), Direction::Read, &local, at) };
         assert_eq!(read.unwrap(), len);
         found
@@ -100,7 +100,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
-    // Now the process with the reused process id has a word at the same address as well.
+    // The process with the reused process id has a word at the same address as well.
     let same_word = Cma(Arc::new(Peer {
         process: Arc::new(PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid)),
         proof: (stranger.word, 77),
@@ -120,7 +120,8 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     stranger.end();
 }
 
-/// Makes the kernel refuse copies by process id from now on, for this process. Returns false if no filter can be installed.
+/// Makes the kernel refuse copies by process id from now on, for this process. Returns false if no filter can be
+/// installed.
 fn forbid_copies_by_number() -> bool {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [

@@ -33,7 +33,7 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
         let pusher = thread::spawn({
             let model = Arc::clone(&model);
             move || {
-                // Polls once, then closes.
+                // Poll once, then close.
                 if model.asked.load(Ordering::Acquire) {
                     model.slot.pusher.0.state.store(pusher::ACCEPTED, Ordering::SeqCst);
                     if model.slot.puller.state.load(Ordering::SeqCst) == puller::OPEN {
@@ -43,7 +43,7 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
                 model.gone.set();
             }
         });
-        // Opens the slot, sends the request, and gives up at once.
+        // Open the slot, send the request, and give up at once.
         model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
         model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
         model.asked.store(true, Ordering::Release);

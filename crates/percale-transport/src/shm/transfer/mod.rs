@@ -1,56 +1,56 @@
-//! Large payloads, copied once from the sender's memory to the receiver's, by either side or by both.
+//! Large payloads. They are copied once, from the sender's memory to the receiver's, by either side or by both.
 //!
-//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names it.
-//! Both sides then [claim](claim) chunks and copy them. Either side can finish alone, so a side that is not running does not
-//! delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena, or CMA. If neither
-//! side can copy, the sender (the *pusher*) sends `Data` frames.
+//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that
+//! names it. Both sides then [claim](claim) chunks and copy them. Either side can finish alone, so a side that is not
+//! running does not delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena,
+//! or CMA. If neither side can copy, the sender (the *pusher*) sends `Data` frames.
 //!
-//! Which side starts depends on the cache that holds the source. A source that was just written is in the pusher's cache, so
-//! the pusher copies short transfers alone and the puller helps only after [`HELP_AFTER`]; long transfers are shared from the
-//! start.
+//! Which side starts depends on the cache that contains the source. A source that was just written is in the pusher's
+//! cache, so the pusher copies short transfers alone, and the puller helps only after [`HELP_AFTER`]. Both sides copy
+//! long transfers from the start.
 //!
 //! # Life cycle of a slot
 //! ```text
-//! puller: clears the slot, sends Pull       OPEN
-//! pusher: engine calls push                 ACCEPTED | YOURS (I cannot copy) | BOUNCE* | GONE*
-//! either: claims, copies, adds to its done  (pusher may say FAULT or REVOKED, puller FAILED or REVOKED)
-//! pusher: may copy no more                  UNABLE
-//! puller: may copy no more, or saw UNABLE   FRAMES
-//! pusher: the puller said FRAMES            BOUNCE*
-//! puller: its link is over                  LEFT
-//! pusher: all done, or the puller FINISHED, FAILED, REVOKED or LEFT   CLOSED*
+//! puller: clears the slot, sends Pull              OPEN
+//! pusher: its engine calls push                    ACCEPTED | YOURS (it cannot copy) | BOUNCE* | GONE*
+//! either: claims, copies, adds to its done count   (pusher may write FAULT or REVOKED, puller FAILED or REVOKED)
+//! pusher: may not copy any more                    UNABLE
+//! puller: may not copy any more, or read UNABLE    FRAMES
+//! pusher: read FRAMES                              BOUNCE*
+//! puller: its link has ended                       LEFT
+//! pusher: everything is done, or it read FINISHED, FAILED, REVOKED or LEFT   CLOSED*
 //! ```
-//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use the
-//! slot again. The puller reports success when the pusher has accepted (so the operation was not cancelled) and the two
-//! counts add up to the requested length, not counting chunks that the puller read after the pusher's link had ended. It
-//! reports failure only when the pusher can have no copy in progress. The pusher reports the end when the counts add up or
-//! the puller is done. For a puller that LEFT the pusher reports nothing: the result of the operation follows when the end of
-//! the connection is noticed, and it is not a fault of anyone's memory.
+//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may
+//! use the slot again. The puller reports success when the pusher has accepted (so the operation was not cancelled) and
+//! the two counts add up to the requested length. Chunks that the puller read after the pusher's link had ended are not
+//! counted. The puller reports failure only when the pusher cannot have a copy in progress. The pusher reports the end
+//! when the counts add up or the puller has finished. After LEFT the pusher reports nothing: the operation gets its
+//! result when the end of the connection is detected, and this result is not a memory fault.
 //!
 //! The kernel may at any time forbid what it allowed when the connection was set up (a seccomp filter, a change of
-//! credentials). Then the whole payload is sent as frames, from its beginning: the puller decides this (FRAMES), so that no
-//! frame arrives for a pull that has failed in the meantime, and the pusher sends the first frame after its last copy
-//! (BOUNCE).
+//! credentials). In this case the whole payload is sent as frames, from its beginning. The puller decides this
+//! (FRAMES), so that no frame arrives for a pull that has failed in the meantime, and the pusher sends the first frame
+//! after its last copy (BOUNCE).
 //!
 //! A peer that writes wrong values to a slot harms only its own transfer: chunks are checked against this side's own
 //! segments, each side's claims are bounded, and each side keeps its own count in private memory. If a connection ends
 //! while the peer holds a chunk, the transfer ends when the peer releases the chunk or its process ends (see
 //! `residue`).
 //!
-//! # Letting go
+//! # The end of a side's link
 //! When the link of a side has ended, the side permanently sets its [`Gone`](super::pair::Gone) word, after its last
 //! copy. The word covers all slots, including slots that are opened later by a puller that has not noticed the end yet:
 //! opening a slot never clears the word.
 //!
-//! The operations of that side end at this point, and their source memory may be reused or unmapped while the puller may
-//! still read it. So the puller checks the word after each chunk that it read: once the word is set, the chunk is not
-//! counted, and a failed copy is not a fault of memory.
+//! The operations of that side end at this point, and their source memory may be reused or unmapped while the puller
+//! still reads it. So the puller checks the word after each chunk that it has read. Once the word is set, the chunk is
+//! not counted, and a failed copy is not a memory fault.
 //!
 //! # Memory that can be revoked
-//! Only its owner copies revocable memory: a revocable destination is not named in the request, and a revocable source is not
-//! named in the offer, so the other side cannot reach it. Each copy of a chunk enters the lease. If that fails, the side
-//! writes REVOKED to the slot; if the payload goes as frames, the puller discards what arrives, and the pusher sends one
-//! empty `Data` frame at the offset [`GONE`](crate::wire::head::GONE).
+//! Only the owner of revocable memory copies it. A revocable destination is not named in the request, and a revocable
+//! source is not named in the offer, so the other side cannot reach it. Each copy of a chunk enters the lease. If that
+//! fails, the side writes REVOKED to the slot. If the payload is sent as frames, the puller discards what arrives, and
+//! the pusher sends one empty `Data` frame at the offset [`GONE`](crate::wire::head::GONE).
 
 mod arenas;
 mod claim;
@@ -81,7 +81,7 @@ use crate::system::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Offer};
 use crate::{Connection, PullError, Sink};
 
-/// The largest chunk size if one side copies through a mapping. `CMA_CHUNK` applies if both sides use the kernel.
+/// The largest chunk size if a side copies through a mapping. `CMA_CHUNK` applies if both sides use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
 const CMA_CHUNK: u32 = 128 << 10;
 /// Payloads longer than this have shorter chunks, so that both sides finish at the same time.
@@ -89,10 +89,10 @@ const FINE: u64 = 512 << 10;
 const FINE_CHUNK: u32 = 64 << 10;
 /// The length of the shortest chunk, except for the last one.
 const CHUNK_LEAST: u32 = 16 << 10;
-/// The puller copies from the start if more than this is requested.
+/// The puller copies from the start if more than this is requested. `CMA_SHARED` applies if the kernel copies for it.
 const MAPPED_SHARED: u64 = 32 << 10;
 const CMA_SHARED: u64 = 32 << 10;
-/// Otherwise the puller helps if the pusher has not finished after this time.
+/// The time after which the puller helps with a shorter transfer, if the pusher has not finished.
 const HELP_AFTER: Duration = Duration::from_micros(30);
 
 /// The states that the pusher writes to a slot.
@@ -127,7 +127,7 @@ enum End {
 
 /// The result of one step of a transfer.
 enum Step {
-    /// Nothing was done.
+    /// There is nothing to do at the moment.
     Waits,
     /// Progress was made and more work remains.
     Moved,
@@ -142,7 +142,7 @@ pub(super) struct Transfers {
     side: usize,
     cma: Option<Cma>,
     arenas: Arenas,
-    /// Bit masks of this side's slots: the free ones, and those that their pusher has yet to close.
+    /// Bit masks of this side's slots: the free ones, and those that their pusher has not closed yet.
     free: u32,
     closing: u32,
     pulls: Vec<Pull>,
@@ -167,19 +167,19 @@ impl Transfers {
         }
     }
 
-    /// Returns the means of reaching the peer's memory: the peer process, if the kernel copies, and the arenas of both
-    /// sides.
+    /// Returns the objects through which the peer's memory is reached: the peer process, if the kernel copies, and the
+    /// arenas of both sides.
     pub(super) const fn reach(&mut self) -> (Option<&Cma>, &mut Arenas) {
         (self.cma.as_ref(), &mut self.arenas)
     }
 
-    /// For tests: returns the peer process, if the kernel copies.
+    /// Returns the peer process for tests, if the kernel copies.
     #[cfg(all(test, not(loom)))]
     pub(super) fn cma_of_peer(&self) -> Cma {
         self.cma.clone().expect("the kernel copies")
     }
 
-    /// Returns whether there is nothing to do at all.
+    /// Returns whether there are no transfers.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.pulls.is_empty() & self.pushes.is_empty() & self.waiting.is_empty() & self.ended.is_empty()
@@ -233,7 +233,7 @@ impl Transfers {
             moved = true;
         }
         for index in 0..self.pulls.len() {
-            // The oldest transfer first. Ended pulls are removed below, so that indices stay valid.
+            // Start with the oldest transfer. Pulls that have ended are removed below, so that indices stay valid.
             match self.pulls[index].step(&self.pair, self.side, sender, &mut may_copy)? {
                 Step::Waits => continue,
                 Step::Moved => {}
@@ -287,8 +287,8 @@ impl Transfers {
         pull.data(&self.pair, self.side, head.tag, payload)
     }
 
-    /// Stops all transfers, and closes the peer's slots of transfers that have ended. Returns true once the peer can
-    /// have no copy into local memory in progress.
+    /// Stops all transfers, and closes the peer's slots of transfers that have ended. Returns true once the peer cannot
+    /// have a copy into local memory in progress.
     pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
         self.waiting.clear();
         for mut push in self.pushes.drain(..) {
@@ -299,8 +299,8 @@ impl Transfers {
         quiet
     }
 
-    /// Marks this side as departed, because the link has ended. From then on nothing is copied to the peer's memory:
-    /// neither for a pull that was being served, nor for one with a request that is never read.
+    /// Sets this side's mark, because the link has ended. After that this side does not copy to the peer's memory any
+    /// more: neither for a pull that was being served, nor for a pull whose request is never read.
     pub(super) fn let_go(&self) {
         self.pair.gone(self.side).set();
     }

@@ -21,7 +21,7 @@ use crate::shm::sender::SendError;
 use crate::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
-/// A pull that has no slot yet, or for which there was no room to send the frame.
+/// A pull that has no slot yet, or whose frame could not be sent yet because there was no room.
 #[derive(Debug)]
 pub(super) struct Waiting {
     id: u32,
@@ -39,12 +39,12 @@ pub(super) struct Pull {
     wanted: u64,
     chunk: u64,
     way: Way,
-    /// Bytes that this side copied, and claims that it made.
+    /// The number of bytes that this side copied, and the number of claims that it made.
     copied: u64,
     claims: u64,
-    /// Nothing is left to claim.
+    /// Whether there is nothing left to claim.
     exhausted: bool,
-    /// The time before which this side does not copy; `None` if it copies at once.
+    /// The time before which this side does not copy. `None` if it copies from the start.
     help_at: Option<Instant>,
     phase: Phase,
 }
@@ -52,9 +52,9 @@ pub(super) struct Pull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// This side cannot continue, and waits until the pusher has released the transfer.
+    /// This side cannot continue. It waits until the pusher has released the transfer.
     Failed(PullError),
-    /// The payload has to be sent as frames, and the pusher has yet to stop copying.
+    /// The payload has to be sent as frames, but the pusher has not stopped copying yet.
     Asked,
     /// The payload arrives as frames; this many bytes have arrived.
     Bounce(u64),
@@ -65,19 +65,19 @@ enum Phase {
     Over,
 }
 
-/// Returns whether the pusher is done with this slot.
+/// Returns whether the pusher has finished with this slot.
 pub(super) fn is_closed(slot: &Slot) -> bool {
     is_closing(slot.pusher.0.state.load(Ordering::Acquire))
 }
 
-/// Returns whether the pusher can have no copy for this slot of `side` in progress, after the puller wrote that it has
-/// failed. Once true, the result does not change, because the puller does not open the slot again.
+/// Returns whether the pusher cannot have a copy for this slot of `side` in progress, after the puller wrote that it
+/// has failed. Once the result is true it stays true, because the puller does not open the slot again.
 pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
     pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(side ^ 1)))
 }
 
-/// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word, which is set after its last copy and also covers slots
-/// that were opened later.
+/// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word. The word is set after the pusher's last copy, and
+/// also covers slots that were opened later.
 pub(super) fn is_let_go(slot: &Slot, gone: &Gone) -> bool {
     gone.is_set() || has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
 }
@@ -86,19 +86,19 @@ const fn is_closing(state: u32) -> bool {
     matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
 }
 
-/// Returns whether the pusher can have no copy in progress: it has closed the slot, or waits until the puller has
-/// ended.
+/// Returns whether the pusher cannot have a copy in progress: it has closed the slot, or it waits for the end of the
+/// puller.
 const fn has_stopped(state: u32) -> bool {
     is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED | pusher::UNABLE)
 }
 
 impl Transfers {
-    /// Starts a pull. It never fails, but may wait for its turn.
+    /// Starts a pull. This never fails, but the pull may have to wait for a slot.
     pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) {
         self.waiting.push_back(Waiting { id, offer: *offer, into: into.clone(), token });
     }
 
-    /// Starts waiting pulls, as far as there are slots and room. Returns whether any was started.
+    /// Starts waiting pulls while there are slots and room. Returns whether any was started.
     pub(in super::super) fn start_waiting(&mut self, sender: &mut Sender) -> Result<bool, TransferError> {
         let mut started = false;
         while let Some(waiting) = self.waiting.pop_front() {
@@ -184,7 +184,8 @@ impl Transfers {
     }
 }
 
-/// Returns the length of a chunk: large enough to be worth a system call or a claim, small enough that both sides get some.
+/// Returns the length of a chunk. It is large enough to be worth a system call or a claim, and small enough that both
+/// sides get chunks.
 fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
     let (parts, least) = if wanted > FINE { (16, FINE_CHUNK) } else { (4, CHUNK_LEAST) };
@@ -292,8 +293,8 @@ impl Pull {
         let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
         if theirs.was_set() {
             // The operation has ended on the other side, and its memory may have been reused or unmapped when it was
-            // read. Nothing that is read from now on counts. The result of this side's operation follows when the end
-            // of the connection is noticed.
+            // read. Nothing that is read from now on counts. The operation of this side gets its result when the end of
+            // the connection is detected.
             self.exhausted = true;
             return;
         }
@@ -331,8 +332,8 @@ impl Pull {
         let (arrived, discard) = match self.phase {
             Phase::Bounce(arrived) => (arrived, false),
             Phase::Discard(arrived) => (arrived, true),
-            // A frame may be handled before the state is read; but a pusher that has not written this state may
-            // still be copying.
+            // A frame may be handled before the state is read. But a pusher that has not written this state may still
+            // be copying.
             Phase::Copying | Phase::Asked
                 if self.slot(pair, side)?.pusher.0.state.load(Ordering::SeqCst) == pusher::BOUNCE =>
             {
@@ -363,7 +364,8 @@ impl Pull {
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
         if !matches!(self.phase, Phase::Failed(_)) {
-            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // A failed pull keeps its state, which gives the reason.
+            // A failed pull keeps its state, which contains the reason.
+            slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
         }
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();

@@ -13,7 +13,7 @@ use crate::shm::sender::SendError;
 use crate::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind};
 
-/// The smallest chunk that a peer may request, so that it cannot cause excessive work.
+/// The smallest chunk size that a peer may request. It prevents a peer from causing excessive work.
 const CHUNK_MIN: u32 = 4096;
 
 /// A push in progress.
@@ -36,17 +36,17 @@ pub(super) struct Push {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// This side cannot continue, and waits until the puller has seen that.
+    /// This side cannot continue. It waits until the puller has read that.
     Failed(PullError),
     /// The payload is sent as frames with this id; this many bytes have been sent.
     Bounce(u32, u64),
-    /// The payload was sent as frames with this id; the rest was revoked, and the puller has yet to be notified.
+    /// The payload was sent as frames with this id, the rest was revoked, and the puller has not been notified yet.
     Void(u32),
 }
 
 impl Transfers {
-    /// Serves the peer's pull of operation `id` of this side from `source`. A source that is shorter than the requested
-    /// length means that the operation no longer exists. In this case no end is reported.
+    /// Serves the peer's pull of operation `id` of this side from `source`. If the source is shorter than the requested
+    /// length, the operation no longer exists. In this case no end is reported.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -109,14 +109,15 @@ impl Transfers {
             phase,
         };
         if !push.exhausted {
-            // The peer waits, so the first chunk is copied at once. (If there is a chunk, the step notifies the peer.)
+            // The peer waits, so the first chunk is copied at once. (If there is a chunk, this step notifies the peer.)
             match push.step(&self.pair, theirs, sender, &mut true)? {
                 Step::Ends(end) => {
                     self.ended.push(end);
                     return Ok(());
                 }
                 Step::Moved => {}
-                Step::Waits => sender.poke(), // The peer may have copied everything already, and waits until the pull is accepted.
+                // The peer may already have copied everything. It then waits until the pull is accepted.
+                Step::Waits => sender.poke(),
             }
         } else {
             sender.poke();
@@ -170,7 +171,7 @@ impl Push {
         Ok(Step::Moved)
     }
 
-    /// Claims chunks and copies them, if that is possible now. Returns whether it tried.
+    /// Claims chunks and copies them, if possible. Returns whether it tried.
     fn copy(&mut self, slot: &Slot, may_copy: &mut bool) -> bool {
         if self.exhausted
             || self.phase != Phase::Copying
@@ -254,7 +255,7 @@ impl Push {
                 Err(SendError::Refused(Refused::Full)) => break,
                 Err(error) => return Err(TransferError::Send(error)),
             }
-            // Only a few frames at a time, because other transfers have to be served as well.
+            // Send only a few frames at a time, because other transfers have to be served as well.
             if gone.saturating_sub(from) >= self.chunk {
                 break;
             }
@@ -267,7 +268,7 @@ impl Push {
         })
     }
 
-    /// Notifies the puller that no more data follows, once there is room for that.
+    /// Notifies the puller, once there is room for the frame, that no more data follows.
     fn give_up(&self, token: u32, sender: &mut Sender) -> Result<Step, TransferError> {
         let head = Head { kind: Kind::Data, flags: Flags::ID, len: 0, tag: GONE, data: 0, id: token };
         match sender.send(&head, &Segments::EMPTY, false) {

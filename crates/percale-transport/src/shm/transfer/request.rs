@@ -1,4 +1,4 @@
-//! The payload of a `Pull` frame between shared-memory links: 40 bytes, so that the frame fits one line.
+//! The payload of a `Pull` frame between shared-memory links. It has 40 bytes, so that the frame fits one line.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -11,8 +11,8 @@ pub(super) struct Request {
     pub(super) slot: u8,
     /// 1 if the puller can copy the payload itself.
     pub(super) puller_copies: u8,
-    /// The number of segments of the destination. It can be written from outside only if there is one; 0 for a
-    /// destination that can be revoked.
+    /// The number of segments of the destination. The destination can be written from outside only if it has one
+    /// segment. 0 for a destination that can be revoked.
     pub(super) pieces: u8,
     pub(super) reserved: u8,
     /// The length of a chunk in bytes.
@@ -21,7 +21,7 @@ pub(super) struct Request {
     pub(super) wanted: U64,
     /// The address of the destination's first byte in the puller.
     pub(super) address: U64,
-    /// The puller's arena that holds the destination, or 0; `offset` is the position in that arena.
+    /// The puller's arena that contains the destination, or 0. `offset` is the position in that arena.
     pub(super) arena: U32,
     pub(super) reserved2: U32,
     pub(super) offset: U64,

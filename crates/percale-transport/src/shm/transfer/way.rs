@@ -1,4 +1,5 @@
-//! How one side of a transfer copies: through a mapping of the other side's arena, by the kernel, or not at all.
+//! The way in which one side of a transfer copies: through a mapping of the other side's arena, by the kernel, or not
+//! at all.
 
 #![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
 
@@ -9,7 +10,7 @@ use crate::local_memory::kernel::Direction;
 use crate::local_memory::volatile::{SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 
-/// How this side reaches the other side's memory in a transfer.
+/// The way in which this side reaches the other side's memory in a transfer.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Way {
     /// The memory cannot be reached.
@@ -22,9 +23,9 @@ pub(in super::super) enum Way {
 
 /// The location of the other side's memory in a transfer, as reported by that side.
 pub(in super::super) struct Told {
-    /// The number of segments; only a single segment can be reached from outside.
+    /// The number of segments. Only a single segment can be reached from outside.
     pub(in super::super) pieces: u32,
-    /// The arena that holds the memory, or 0, and the offset in that arena.
+    /// The arena that contains the memory, or 0, and the offset in that arena.
     pub(in super::super) arena: u32,
     pub(in super::super) offset: u64,
     /// The address, or 0 if it is not given to this side.
@@ -99,7 +100,7 @@ impl Way {
     }
 }
 
-/// The reason why nothing, or not everything, was copied.
+/// The reason why nothing or only a part was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum NoWay {
     /// The transfer fails.

@@ -1,10 +1,11 @@
-//! Heads of valid frames that announce more than their kind may carry: refused before any of it is received.
+//! Tests of valid heads that announce more than their kind may carry. They are rejected before any of the payload is
+//! received.
 
 use super::*;
 use crate::wire::control::CONTROL_BYTES;
 use crate::wire::head::{HEAD_BYTES, RMA_EAGER};
 
-/// The longest payload of each kind that is sent over a stream. Data is also bounded by its pull.
+/// The longest payload of each kind that is sent over a stream. The length of `Data` is also limited by its pull.
 const LIMITS: [(Kind, usize); 25] = [
     (Kind::Message, TcpLink::EAGER_LIMIT),
     (Kind::Tagged, TcpLink::EAGER_LIMIT),

@@ -1,4 +1,4 @@
-//! Tests with two links over a loopback connection, and with malformed streams.
+//! Tests with two links over a loopback connection, and with invalid streams.
 
 mod limits;
 pub(super) mod outbound;
@@ -42,8 +42,8 @@ fn socket_without_peer_is_a_lost_connection() {
     let again = a.try_clone().unwrap();
     let mut link = TcpLink::new(OwnedFd::from(a), SMALL).unwrap();
     rustix::net::connect_unspec(&again).unwrap();
-    // Another call consumes the first error, as another thread might. The kernel then returns ENOTCONN for all later
-    // calls.
+    // Another call consumes the first error, as another thread could. After that the kernel returns ENOTCONN for all
+    // later calls.
     assert!(rustix::net::sockopt::socket_error(&again).unwrap().is_err());
     let lost = (0..1000).find_map(|_| link.poll(0, &mut Notes::keeping(0)).err());
     assert!(matches!(lost, Some(Broken::Died(_))), "{lost:?}");
@@ -287,7 +287,7 @@ fn reset_is_reported_as_death_after_earlier_messages() {
     let mut notes = Notes::keeping(99);
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
     b.send(&tagged(0, 2), &Segments::EMPTY, false).unwrap();
-    // Closed with an unread byte, which causes a reset.
+    // The socket is closed with an unread byte, which causes a reset.
     drop(a);
     until(|| b.send(&tagged(0, 3), &Segments::EMPTY, false) == Err(Refused::Broken));
     assert!(matches!(ending(&mut b, &mut notes), Broken::Died(_)));
@@ -363,7 +363,7 @@ fn a_goodbye_waits_for_pushes() {
     a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
     let mut end = None;
     until(|| {
-        // Once everything was sent, only the other end's close may be left to receive.
+        // Once everything was sent, the close of the other end may be the only event that is left to receive.
         a.poll(0, &mut at_a).ok();
         end = b.poll(0, &mut at_b).err();
         end.is_some()

@@ -47,7 +47,7 @@ fn lone_frame_is_sent_at_once_and_a_burst_is_batched() {
     to.writes.clear();
     let count = 5 * FLUSH_BYTES / 32;
     for n in 0..count {
-        // `more` is set, so the result does not depend on the clock.
+        // `more` is set, so that the result does not depend on the clock.
         out.send(&mut to, &tagged(0, n as u64), &Segments::EMPTY, true).unwrap();
     }
     out.poll(&mut to);

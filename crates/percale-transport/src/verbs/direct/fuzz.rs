@@ -1,4 +1,4 @@
-//! Fuzzes an initiator's table of a target's regions: the target sends arbitrary answers.
+//! Fuzzes an initiator's table of a target's regions. The target sends arbitrary answers.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ enum Known {
     Granted(Grant),
 }
 
-/// Sends requests, processes answers and removes grants as arbitrary bytes direct. A lookup must return the content of
-/// the last answer to a pending request, until the grant is removed.
+/// Sends requests, processes answers and removes grants, as the arbitrary bytes determine. A lookup must return the
+/// content of the last answer to a pending request, until the grant is removed.
 pub fn fuzz_grants(mut bytes: &[u8]) {
     let mut grants = Grants::default();
     let (mut model, mut asked) = (HashMap::new(), HashMap::new());
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Uses mostly valid steps, because arbitrary bytes are rarely an answer.
+        /// Uses mostly valid steps, because arbitrary bytes rarely form an answer.
         ///
         /// Requirements: FLT-007.
         #[test]

@@ -27,10 +27,10 @@ use crate::wire::located::{Grant, Located};
 #[derive(Debug)]
 pub(super) struct VerbsGrantee {
     domain: Arc<ProtectionDomain>,
-    /// The way in which windows are granted, or `None` if they are not.
+    /// How windows are granted, or `None` if they are not.
     using: Option<Using>,
     record: Mutex<Record>,
-    /// There is something to report to the peer. Read without the lock.
+    /// Whether there is something to report to the peer. It is read without the lock.
     any_news: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl VerbsGrantee {
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
         // Locked until the grant is recorded. A thread that closes the region, or attaches a counter for its writes,
-        // then either finds the grant, or has done so before.
+        // then either finds the grant, or has done this before.
         let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
@@ -140,8 +140,8 @@ impl VerbsGrantee {
             Ok(made) => made,
             Err(located) => {
                 if self.is_stuck() {
-                    // The stuck object may belong to this region. With this grant, a thread that closes the region
-                    // waits for it.
+                    // The stuck object may belong to this region. Because of this grant, a thread that closes the
+                    // region waits for it.
                     let _open = grants.add(me, NOBODYS); // The region is not closed while its grants are locked.
                 }
                 return located;
@@ -175,7 +175,7 @@ impl VerbsGrantee {
         let registration = Arc::new(self.register(memory, rights)?);
         let mut record = self.record();
         let number = if record.was_used(registration.keys().1) {
-            Err(Located::Unknown) // Not now: late accesses may use this key.
+            Err(Located::Unknown) // Not at the moment, because late accesses may use this key.
         } else {
             record.take().ok_or(Located::Executed)
         };
@@ -205,7 +205,7 @@ impl VerbsGrantee {
         };
         let binding = Binding { memory: Backing::Registration(registration, memory), rights };
         let bound = record.bind(&self.domain, &binding);
-        drop(binding); // The same applies here.
+        drop(binding); // The same applies to the binding.
         match bound {
             Ok(window) => Ok((number, Way::Window { window, under }, record)),
             Err(why) => {
@@ -216,7 +216,7 @@ impl VerbsGrantee {
         }
     }
 
-    /// Returns the registration to which a window is bound. The registration alone gives no rights to peers.
+    /// Returns the registration to which a window is bound. The registration alone does not give peers any rights.
     fn under(
         self: &Arc<Self>,
         using: &Using,
@@ -256,14 +256,14 @@ impl VerbsGrantee {
         Ok((Under::Shared(number), registration))
     }
 
-    /// Returns whether the device has failed to end a window or registration. No other queue pair is created in this
-    /// case, because the peer could access the memory over it.
+    /// Returns whether the device has failed to end a window or registration. In this case no other queue pair is
+    /// created, because the peer could access the memory over it.
     pub(super) fn is_stuck(&self) -> bool {
         self.record().is_stuck()
     }
 
-    /// Returns the news for the peer: the numbers and keys of ended grants, and whether the queue pair is in the error
-    /// state.
+    /// Returns the changes to report to the peer: the numbers and keys of ended grants, and whether the queue pair is
+    /// in the error state.
     pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
         if !self.any_news.swap(false, Ordering::AcqRel) {
             return (Vec::new(), false);
@@ -286,8 +286,8 @@ impl VerbsGrantee {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Handles the peer's answer that no outstanding request uses the ended grant `number` any more. A number that was
-    /// already released is ignored.
+    /// Handles the peer's confirmation that no outstanding request uses the ended grant `number` any more. A number
+    /// that was already released is ignored.
     ///
     /// # Errors
     /// If the grant exists and the peer was not notified of its end.
@@ -301,8 +301,8 @@ impl VerbsGrantee {
         Ok(())
     }
 
-    /// Ends everything that was granted, because the link has ended: first the windows, then the queue pair, then the
-    /// rest.
+    /// Ends everything that was granted, because the link has ended. First ends the windows, then the queue pair, then
+    /// the rest.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.domain.context().is_here() {
             return;
@@ -377,8 +377,8 @@ impl Grantee for VerbsGrantee {
     fn release(&self, _: u32) {} // The entry is released when the peer has confirmed the revocation.
 }
 
-/// Returns the memory of a region or a window if the device may access it: the memory must exist as long as the region,
-/// must be in one segment of host memory, and must have no counters that writes would have to update.
+/// Returns the memory of a region or a window if the device may access it. The memory must exist as long as the region,
+/// must be in one segment of host memory, and must not have counters that writes would have to update.
 fn reachable(region: &Registered) -> Option<Segment> {
     let plain = region.is_backed() && region.device().is_none() && region.counters().is_empty();
     region.place().only().filter(|memory| plain && !memory.is_empty() && memory.len() as u64 == region.len())

@@ -9,7 +9,7 @@ use crate::wire::located::{Grant, Located};
 const KEYS: usize = 64 << 10;
 /// The maximum number of pending requests.
 const ASKED: usize = 64;
-/// The number of accesses that the target executes before a new request is sent. By then the key may identify another
+/// The number of accesses that the target executes before a new request is sent. By then the key may belong to another
 /// region or window.
 const AGAIN: u32 = 1000;
 
@@ -17,7 +17,7 @@ const AGAIN: u32 = 1000;
 enum Known {
     Asked,
     Granted(Grant),
-    /// The target executes the accesses itself. A new request is sent after this many more.
+    /// The target executes the accesses itself. A new request is sent after this number of further accesses.
     Executed(u32),
 }
 
@@ -25,7 +25,7 @@ enum Known {
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     known: HashMap<u64, Known>,
-    /// Pending requests: number and key.
+    /// The number and key of each pending request.
     asked: Vec<(u32, u64)>,
     next: u32,
     /// The grant that was looked up last.
@@ -67,7 +67,7 @@ impl Grants {
         Err(Some(self.next))
     }
 
-    /// Records an answer.
+    /// Records an answer of the target.
     ///
     /// # Errors
     /// If there was no such request.

@@ -30,7 +30,7 @@ const PROVEN: u64 = 64;
 /// The state of the queue pair.
 #[derive(Debug)]
 enum State {
-    /// There is none, and none is created before this time.
+    /// There is no queue pair, and none is created before this time.
     None(Option<Instant>),
     /// The queue pair of this side is being created.
     Making(Making<Made>),
@@ -49,7 +49,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Undone {
     token: u32,
-    /// The access may have taken place, and must not be repeated.
+    /// Whether the access may have taken place, so that it must not be repeated.
     lost: bool,
 }
 
@@ -57,7 +57,7 @@ struct Undone {
 #[derive(Debug)]
 pub(super) struct Initiator {
     state: State,
-    /// The parts with which the queue pair is created, once an access was requested.
+    /// The parts from which the queue pair is created, once an access was requested.
     wire: Option<WireParts>,
     grants: Grants,
     local: Local,
@@ -67,14 +67,14 @@ pub(super) struct Initiator {
     first: u64,
     /// The number of queue pairs that failed since the last one that worked.
     broken: u32,
-    /// The peer has reported that its end of the queue pair is in the error state.
+    /// Whether the peer has reported that its end of the queue pair is in the error state.
     is_over: bool,
-    /// A request got no answer for that reason, so it is unknown which of the posted requests took place.
+    /// Whether a request got no answer because of that. If so, it is unknown which of the posted requests took place.
     unsure: bool,
-    /// The device did not accept a request although there was room.
+    /// Whether the device did not accept a request although there was room.
     is_dead: bool,
-    /// Grants that have ended: the key, the target's number, and the number of the first request posted after the
-    /// report.
+    /// Grants that have ended: the key, the target's number, and the number of the first request that was posted after
+    /// the report.
     gone: Vec<(u64, u32, u64)>,
 }
 
@@ -151,7 +151,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Stops the use of the queue pair, because it failed. `undone` is the access that caused this, if any.
+    /// Stops using the queue pair, because it failed. `undone` is the access that caused the failure, if any.
     fn failed(&mut self, undone: Option<Undone>) {
         if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
             lane.fail();
@@ -159,19 +159,19 @@ impl Initiator {
         }
     }
 
-    /// Handles the report that the peer's end of the queue pair is in the error state: posted requests have no effect
-    /// any more.
+    /// Handles the report that the peer's end of the queue pair is in the error state. Posted requests then have no
+    /// effect any more.
     pub(super) fn over(&mut self) {
         match self.state {
             State::Up(_) => self.is_over = true,
             State::Connecting(_) => self.state = self.again(),
-            _ => {} // The report refers to a queue pair that has already failed on this side.
+            _ => {} // The report refers to a queue pair that this side has already found to be in error.
         }
     }
 
     /// If the peer's end is in the error state, ends this side's queue pair as soon as all outstanding accesses can be
-    /// repeated. Accesses that cannot be repeated may have been acknowledged or refused before, which their completions
-    /// will soon show. Otherwise the device's retries run out.
+    /// repeated. Accesses that cannot be repeated may have been acknowledged or refused before, and their completions
+    /// will soon report this. Otherwise the device's retries are exhausted.
     pub(super) fn retire(&mut self) {
         if let State::Up(lane) = &self.state
             && self.is_over
@@ -226,7 +226,7 @@ impl Initiator {
             sink.assisted(me, flight.token, Ok(()));
             return Ok(());
         }
-        // Accesses that were posted after a refused one do not take place.
+        // Accesses that were posted after a refused access do not take place.
         let lost = self.unsure && !flight.reads && !self.is_gone(&flight);
         if let State::Broken(_, back) = &mut self.state {
             back.push(Undone { token: flight.token, lost });
@@ -251,9 +251,10 @@ impl Initiator {
         })
     }
 
-    /// Returns whether an access that got no answer, and all accesses posted after it, can be repeated. The target has
-    /// reported that the grant of the access has ended, so the access may have been refused. If it was not refused, a
-    /// repetition cannot be observed, because all accesses after it are reads or use grants that have ended.
+    /// Returns whether an access that got no answer, and all accesses posted after it, can be repeated. They can if the
+    /// target has reported that the grant of the access has ended, because the access may have been refused. If it was
+    /// not refused, a repetition cannot be observed, because all accesses after it are reads or use grants that have
+    /// ended.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
@@ -264,8 +265,8 @@ impl Initiator {
         self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
-    /// Returns the accesses that did not take place to the engine, the most recent one first, if the queue pair has
-    /// failed and no request is outstanding. Returns whether it did so.
+    /// If the queue pair has failed and no request is outstanding, returns the accesses that did not take place to the
+    /// engine, the most recent one first. Returns whether it did so.
     pub(super) fn give_back(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
         if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
             return false;
@@ -316,14 +317,14 @@ impl Initiator {
         true
     }
 
-    /// Returns the state without a queue pair, with the pause before another one is made.
+    /// Returns the state without a queue pair, with the pause before another queue pair is created.
     fn again(&mut self) -> State {
         let pause = PAUSE * (1 << self.broken.min(DOUBLED));
         self.broken += 1;
         State::None(Some(Instant::now() + pause))
     }
 
-    /// Handles the peer's answer: its end of the queue pair, or the reason why it has none.
+    /// Handles the peer's answer, which contains its end of the queue pair or the reason why it has none.
     pub(super) fn answered(&mut self, wire: &WireParts, offered: Offered) -> Result<(), &'static str> {
         match std::mem::replace(&mut self.state, State::None(None)) {
             State::Offered(made) => {
@@ -371,8 +372,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Reports to the target which of the ended grants are no longer used by outstanding requests. Returns whether
-    /// there were any.
+    /// Reports to the target the ended grants that outstanding requests no longer use. Returns whether there were any.
     fn answer_gone(&mut self, owed: &mut Owed) -> bool {
         if self.gone.is_empty() {
             return false;
@@ -435,8 +435,8 @@ impl Drop for Initiator {
     }
 }
 
-/// Returns whether the peer's device refused the request. In this case all requests before it took place, and none
-/// after it will.
+/// Returns whether the peer's device refused the request. If so, all requests before it took place, and none after it
+/// will.
 const fn is_refused(status: i32) -> bool {
     matches!(status, status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR | status::REM_OP_ERR)
 }

@@ -1,8 +1,8 @@
 //! The initiator's queue pair and its outstanding requests.
 //!
-//! Requests complete in the order in which they were posted. A short access uses a slot of the pair's own buffers, one
-//! for each request that may be outstanding. A longer access uses the operation's memory, which is registered for that
-//! time.
+//! Requests complete in the order in which they were posted. A short access uses a slot of the queue pair's own
+//! buffers. There is one slot for each request that may be outstanding. A longer access uses the operation's memory,
+//! which is registered until the access has ended.
 //!
 //! **Order.** The device executes requests in order, with one exception: a write may overtake a read that was posted
 //! before it. So a write that is posted while reads are outstanding is fenced.
@@ -35,7 +35,7 @@ pub(super) struct Flight {
     /// The key and the number of the grant.
     pub(super) grant: (u64, u32),
     pub(super) reads: bool,
-    /// The destination of the bytes in its slot, for a short read.
+    /// The memory into which the bytes of a short read are copied from its slot.
     into: Option<Segments>,
     pub(super) uses: Uses,
 }
@@ -101,7 +101,7 @@ impl Lane {
         let access = RemoteAccess { id: access_id(number), writes, to: (address, grant.remote_key), fenced };
         // SAFETY: the parts are either a slot that no outstanding request uses, or the memory of an operation. That
         // memory is lent until the operation completes, which is not before the end of this request or of its queue
-        // pair, and it is registered until then.
+        // pair. The memory is registered until then.
         if let Err(error) = unsafe { self.pair.post_remote(&access, &mut parts[..count]) } {
             crate::later::later!(debug: %error, "an access cannot be posted");
             let mut flight = flight;
@@ -113,7 +113,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Handles the end of the oldest outstanding access. Copies its bytes to their destination if it was a short read.
+    /// Handles the end of the oldest outstanding access. If it was a short read, copies its bytes to their destination.
     pub(super) fn over(&mut self, done: bool, local: &Local) -> Option<Flight> {
         let mut flight = self.flights.pop_front()?;
         self.reads -= usize::from(flight.reads);
@@ -125,7 +125,7 @@ impl Lane {
         Some(flight)
     }
 
-    /// Returns whether the queue pair belongs to this process, and not to its parent.
+    /// Returns whether the queue pair belongs to this process and not to its parent.
     pub(super) fn is_here(&self) -> bool {
         self.pair.domain().context().is_here()
     }
@@ -137,7 +137,7 @@ impl Lane {
         flights
     }
 
-    /// Makes all outstanding requests complete, with an error if they have not been executed.
+    /// Makes all outstanding requests complete. Requests that have not been executed complete with an error.
     pub(super) fn fail(&self) {
         if let Err(error) = self.pair.fail() {
             crate::later::later!(debug: %error, "a queue pair for accesses does not go into error");

@@ -15,7 +15,7 @@ mod registered {
 
     /// The owner of a registration cache.
     pub trait Registers: fmt::Debug + Send + Sync {
-        /// Returns the cache, which the first caller opens with its registrar, or `None` if it cannot be opened.
+        /// Returns the cache, or `None` if it cannot be opened. The first call opens the cache with its registrar.
         fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>>;
     }
 
@@ -29,7 +29,7 @@ mod registered {
     #[derive(Debug)]
     pub(in super::super) struct Local {
         pins: Pins,
-        /// The lane of the cache, once it was requested.
+        /// The lane of the cache, once it was requested. The inner `None` means that there is no cache.
         lane: Option<Option<Lane<VerbsRegistrar>>>,
     }
 
@@ -50,7 +50,7 @@ mod registered {
             let pins = &self.pins;
             let lane = self.lane.get_or_insert_with(|| {
                 // SAFETY: only the memory of operations is registered, for requests of this process. No peer has a
-                // right to it, and the device accesses it only as the operations direct.
+                // right to it, and the device accesses it only as the operations specify.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
                 pins.cache(registrar).map(Cache::lane)
             });
@@ -64,7 +64,7 @@ mod registered {
                     Ok(used) => {
                         let lkey = used.local_key() as u32;
                         parts[at] = Sge { addr: address, length: u32::try_from(piece.len()).unwrap_or(u32::MAX), lkey };
-                        // Hold the registration until the peer's device answers, which may take long.
+                        // Hold the registration until the peer's device answers, which may take a long time.
                         uses[at] = Some(lane.hold(used));
                     }
                     Err(error) => {
@@ -85,14 +85,14 @@ mod registered {
     }
 }
 
-/// The replacement for loom's tests, which have no registration cache.
+/// The replacement in loom tests, which have no registration cache.
 #[cfg(loom)]
 mod registered {
     use super::super::super::Adapter;
     use crate::local_memory::volatile::{IOV_LIMIT, Segments};
     use percale_verbs::Sge;
 
-    /// Nothing.
+    /// Unused in loom tests.
     pub type Pins = ();
     pub(in super::super) type Uses = ();
 

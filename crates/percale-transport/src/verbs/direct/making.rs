@@ -11,8 +11,8 @@ use super::{Offered, WireParts};
 use crate::local_memory::volatile::IOV_LIMIT;
 use crate::verbs::errno_of;
 
-/// The maximum number of outstanding reads, which must be the same on both sides. A device that allows fewer makes no
-/// accesses.
+/// The maximum number of outstanding reads, which must be the same on both sides. A device with a lower limit is not
+/// used for accesses.
 pub(super) const READS: u8 = 4;
 
 /// A queue pair, and the data that its peer needs to connect to it.
@@ -32,14 +32,14 @@ pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
     make(wire, (&wire.queue, &buffers), size, Rights::empty())
 }
 
-/// Creates and connects the other end of a peer's queue pair, in this protection domain. Through it the peer reaches
+/// Creates and connects the other end of a peer's queue pair, in this protection domain. Through it the peer can reach
 /// everything that is registered in the domain.
 pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
     suffices(wire)?;
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
     let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
-    // The code that binds and invalidates windows polls for completions itself, on any thread, and is not woken up by
-    // them.
+    // The code that binds and invalidates windows polls for completions itself, on any thread. Completions do not wake
+    // it up.
     let queue = match wire.adapter.windows() {
         Some(_) => CompletionQueue::new(wire.queue.channel(), REQUESTS + 1)?,
         None => Arc::clone(&wire.queue),
@@ -48,8 +48,8 @@ pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &E
     connect(made, peer)
 }
 
-/// Checks whether the device meets the requirements of queue pairs for accesses. Returns EPERM, after which no further
-/// attempt is made, if it does not.
+/// Checks whether the device meets the requirements of queue pairs for accesses. If not, returns EPERM, after which no
+/// further attempt is made.
 fn suffices(wire: &WireParts) -> io::Result<()> {
     let limits = wire.adapter.limits();
     let is_enough = limits.reads >= READS.into() && limits.requests >= DEPTH as u32;
@@ -75,7 +75,7 @@ pub(super) fn connect(made: Made, peer: &End) -> io::Result<Made> {
     Ok(made)
 }
 
-/// Converts the result of a creation to the form in which it is sent.
+/// Converts the result of a creation to its wire representation.
 pub(super) fn offer(ours: &io::Result<End>) -> Offered {
     ours.as_ref().copied().map_err(|error| errno_of(error).cast_unsigned())
 }

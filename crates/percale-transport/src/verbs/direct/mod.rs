@@ -6,45 +6,50 @@
 //! with the region's rights, and answers with the address and the remote key ([`Kind::Located`]). From then on the
 //! initiator posts RDMA reads and writes itself.
 //!
-//! * `initiator`, with `grants` (its table of regions, by key), `lane` (its queue pair and the outstanding requests)
-//!   and `local` (registrations of the operations' own memory)
-//! * `target`: answers; `grantee`: the grants to a peer and how they are made; `record`: these grants by number, and
-//!   their end; `windows`: the device's windows
+//! * `initiator`: the initiator's side of a link
+//! * `grants`: the initiator's table of regions, by key
+//! * `lane`: the initiator's queue pair and the outstanding requests
+//! * `local`: registrations of the operations' own memory
+//! * `target`: the target's side of a link, and its answers
+//! * `grantee`: the target's grants to a peer
+//! * `record`: these grants by number, and their end
+//! * `windows`: the device's windows
 //! * `making`: queue pairs, which are created and destroyed by separate threads (`makers`)
 //!
 //! # Revocation
-//! A grant is a registration in a *protection domain that contains only this peer's queue pair*. Revoking it ends the
-//! registration: after ibv_dereg_mr has returned, the device allows no access, so a revocation never waits for a peer,
-//! whether it is alive or not. A remote key has 32 bits and can be guessed. Because of the separate protection domain
-//! it is useless to other peers.
+//! A grant is a registration in a *protection domain that contains only this peer's queue pair*. Revoking the grant
+//! ends the registration. After ibv_dereg_mr has returned, the device does not allow any access, so a revocation never
+//! waits for a peer, whether it is alive or not. A remote key has 32 bits and can be guessed. Because of the separate
+//! protection domain it is useless to other peers.
 //!
 //! A window is granted by binding one of the device's windows over that queue pair, to a registration without rights
 //! for peers. Revoking it unbinds the device's window, and waits only for the local device (`windows`). The window also
 //! ends with its queue pair.
 //!
-//! The device refuses a late access, which uses a key that is no longer valid, and sets that queue pair to the error
-//! state. Nothing else uses that queue pair: there is one for each direction, separate from the one of the frames. A
-//! refusal implies that all requests posted before it took place, and none posted after it. So the refused access and
-//! the accesses after it are then executed by the target, in their order, which gives each access the right result. A
-//! new queue pair is created for later accesses. The target also reports that a grant has ended ([`Kind::Revoked`]), so
-//! that late accesses are rare.
+//! A late access uses a key that is no longer valid. The device refuses it and sets that queue pair to the error state.
+//! Nothing else uses that queue pair: there is one for each direction, separate from the queue pair of the frames. A
+//! refusal implies that all requests posted before the refused one took place, and none posted after it. So the refused
+//! access and the accesses after it are then executed by the target, in their order, which gives each access the right
+//! result. A new queue pair is created for later accesses. The target also reports that a grant has ended
+//! ([`Kind::Revoked`]), so that late accesses are rare.
 //!
-//! **A target's end in the error state** does not answer. The target detects this when it unbinds a window, or it sets
-//! its end to the error state itself because a window or registration does not end. In both cases it notifies the
-//! initiator. The initiator then posts nothing more to that end, and requests a new one as soon as the outstanding
-//! accesses have ended. Acknowledged accesses took place. Reads, and accesses with grants that have ended, are executed
-//! by the target, because a repetition of them cannot be observed. A write with a grant that still exists fails,
-//! because it is unknown whether it took place. The connection continues.
+//! **A target's end in the error state** does not answer. The target detects this state when it unbinds a window, or it
+//! sets its end to the error state itself because it cannot end a window or registration. In both cases it notifies the
+//! initiator. The initiator then stops posting to that end, and requests a new one as soon as the outstanding accesses
+//! have ended. Acknowledged accesses took place. Reads, and accesses with grants that have ended, are executed by the
+//! target, because a repetition of them cannot be observed. A write with a grant that still exists fails, because it is
+//! unknown whether it took place. The connection continues.
 //!
-//! **The device reuses keys.** A late access must not find its key valid for another region. So the target makes no
-//! grant with a remote key that it has used for this peer before, until the peer has confirmed that no outstanding
-//! request uses the old grant. For a window of type 2 this is checked before it is bound, because its next key can be
-//! computed. In all other cases the driver chooses the key, and it is checked immediately after it has become valid.
+//! **The device reuses keys.** The key of a late access must not be valid for another region. So the target does not
+//! make a grant with a remote key that it has used for this peer before, until the peer has confirmed that no
+//! outstanding request uses the old grant. For a window of type 2 this is checked before it is bound, because its next
+//! key can be computed. In all other cases the driver chooses the key, and the key is checked immediately after it has
+//! become valid.
 //!
 //! # Trust
-//! Everything that either side sends is checked. A hostile target's grant can make the initiator's accesses to that
-//! target fail, and has no other effect. A hostile initiator reaches only what it was granted, within rights and range,
-//! and only until it is revoked: the device enforces this.
+//! Everything that either side sends is checked. A grant from a hostile target can make the initiator's accesses to
+//! that target fail, and has no other effect. A hostile initiator reaches only memory that was granted to it, within
+//! rights and range, and only until the grant is revoked. The device enforces this.
 
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -82,8 +87,8 @@ use crate::wire::head::{Flags, Head, Kind};
 use crate::wire::queue_pair::{Offered, OfferedBytes};
 use crate::{Broken, Connection, Link, Refused, Sink};
 
-/// The maximum number of frames that may wait for room. This exceeds the number of grants to report in both directions.
-/// A peer that sends requests and never reads is disconnected.
+/// The maximum number of frames that may wait for room. This is more than the number of grants to report in both
+/// directions. A peer that sends requests and never reads is disconnected.
 const OWED: usize = 3 * record::GRANTS;
 
 /// The values of the `id` of a frame about a queue pair.
@@ -97,7 +102,7 @@ const OVER: u64 = 2;
 /// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unposted {
-    /// There is no room now.
+    /// There is no room at the moment.
     Full,
     /// The grant or the queue pair no longer exists, or the memory of the operation cannot be registered.
     Unreachable,
@@ -105,7 +110,7 @@ pub enum Unposted {
     Broken,
 }
 
-/// Both sides of a link's direct accesses. Nothing is allocated here for a link without accesses to regions.
+/// Both sides of a link's direct accesses. A link without accesses to regions allocates nothing here.
 #[derive(Debug)]
 pub(super) struct Direct {
     /// The local regions, or `None` if peers must not access them directly.
@@ -117,7 +122,7 @@ pub(super) struct Direct {
     target: Option<Box<Target>>,
     /// Frames that are waiting to be sent.
     owed: Owed,
-    /// Accesses were returned to the engine in the last call.
+    /// Whether accesses were returned to the engine in the last call.
     gave_back: bool,
 }
 
@@ -245,8 +250,8 @@ impl Direct {
         Ok(any | self.owed.send(frames))
     }
 
-    /// Returns whether there is work that only continues with calls to [`progress`](Self::progress): a queue pair that
-    /// is being created, a device that accepts no requests, frames to send, or accesses that were returned to the
+    /// Returns whether there is work that continues only in calls to [`progress`](Self::progress): a queue pair that is
+    /// being created, a device that does not accept requests, frames to send, or accesses that were returned to the
     /// engine.
     #[inline]
     pub(super) fn has_chores(&self) -> bool {
@@ -256,7 +261,7 @@ impl Direct {
             || self.target.as_ref().is_some_and(|target| target.has_chores())
     }
 
-    /// Returns whether there is no work or outstanding access that needs this side.
+    /// Returns whether there is no work and no outstanding access that needs this side.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         !self.has_chores() && self.initiator.as_ref().is_none_or(|initiator| initiator.is_calm())
@@ -285,7 +290,7 @@ impl Direct {
         self.initiator.as_ref().map_or(1, |initiator| initiator.longest())
     }
 
-    /// Describes as text how accesses to the peer's regions and to local regions are made.
+    /// Describes as text how the peer's regions and local regions are accessed.
     pub(super) fn describe(&self) -> String {
         let ours = self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe());
         match self.target.as_ref().and_then(|target| target.describe()) {

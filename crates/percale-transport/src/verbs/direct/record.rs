@@ -5,7 +5,7 @@
 //! polled. Once no access through the grant is possible any more, the peer is notified. The entry stays until the peer
 //! has answered, and until then no other grant is made with the same remote key. The *number* of a grant contains a
 //! generation ([`Table`]) and is the only way to find its entry. So a late number, from the peer or from a region that
-//! is closed, finds nothing, and never another grant.
+//! is closed, never finds a different grant.
 
 use std::sync::{Arc, Weak};
 
@@ -18,7 +18,7 @@ use crate::table::Table;
 /// The maximum number of grants to one peer, including those that the peer has not confirmed to be unused.
 pub(super) const GRANTS: usize = 4096;
 
-/// A number that is never used for a grant. It stands for memory that was never offered to the peer.
+/// A number that is never used for a grant. It means that memory was never offered to the peer.
 pub(super) const NOBODYS: u32 = u32::MAX;
 
 // The slot of this number is never used.
@@ -40,7 +40,7 @@ pub(super) enum Entry {
         registration: Arc<Registration>,
         /// The number of windows bound to it.
         windows: u32,
-        /// The registration ends with the last window, because the region was closed.
+        /// Whether the registration ends with its last window, because the region was closed.
         ends: bool,
     },
     /// A window that is being unbound. Accesses through it are still possible.
@@ -51,7 +51,7 @@ pub(super) enum Entry {
         under: Under,
         request: Request,
     },
-    /// No access through the grant is possible any more. `told` is whether the peer was notified.
+    /// No access through the grant is possible any more. `told` is true if the peer was notified.
     Gone {
         key: u64,
         remote_key: u32,
@@ -59,7 +59,7 @@ pub(super) enum Entry {
     },
 }
 
-/// The registration or the window by which the peer reaches a region or a window.
+/// The registration or the window through which the peer reaches a region or a window.
 #[derive(Debug)]
 pub(super) enum Way {
     Registration(Arc<Registration>),
@@ -71,7 +71,7 @@ pub(super) enum Way {
 pub(super) enum Under {
     /// A registration that ends with the window.
     Own(Arc<Registration>),
-    /// The number of the entry with the registration of the window's region.
+    /// The number of the entry that contains the registration of the window's region.
     Shared(u32),
 }
 
@@ -86,11 +86,11 @@ pub(super) struct Record {
     leaving: Vec<u32>,
     /// Objects that the device failed to end.
     stuck: Stuck,
-    /// There are ended grants of which the peer has to be notified.
+    /// Whether there are ended grants of which the peer has to be notified.
     pub(super) any_gone: bool,
-    /// The queue pair was set to the error state, because a window or registration does not end.
+    /// Whether the queue pair was set to the error state because a window or registration could not be ended.
     failed: bool,
-    /// The peer was notified that the queue pair is in the error state.
+    /// Whether the peer was notified that the queue pair is in the error state.
     told: bool,
 }
 
@@ -205,8 +205,8 @@ impl Record {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
 
-    /// Revokes a grant, or starts to: a window [leaves](Self::go_on). For a registration with windows, ends it once no
-    /// window is bound to it.
+    /// Revokes a grant, or starts to revoke it: a window [leaves](Self::go_on). A registration with windows ends once
+    /// no window is bound to it.
     pub(super) fn revoke(&mut self, number: u32) {
         let Some(slot) = self.get_mut(number) else { return };
         match std::mem::replace(slot, Entry::Taken) {
@@ -233,7 +233,7 @@ impl Record {
         }
     }
 
-    /// Polls once whether a leaving entry is unbound.
+    /// Polls once whether the window of a leaving entry is unbound.
     pub(super) fn go_on(&mut self, number: u32) {
         let Self { pair, entries, windows, .. } = self;
         let entry = entries.find_wire(number).and_then(|id| entries.get_mut(id));
@@ -247,8 +247,9 @@ impl Record {
         }
     }
 
-    /// Completes the revocation of a leaving entry. If the device has not `unbound` its window, the window is
-    /// deallocated. If that fails too, the queue pair is set to the error state, so that no access over it is possible.
+    /// Completes the revocation of a leaving entry. If `unbound` is false, the device has not unbound the window, and
+    /// the window is deallocated. If that fails too, the queue pair is set to the error state, so that no access over
+    /// it is possible.
     fn left(&mut self, number: u32, unbound: bool) {
         let Some(slot) = self.get_mut(number) else { return };
         let (window, under) = match std::mem::replace(slot, Entry::Taken) {
@@ -293,8 +294,8 @@ impl Record {
         }
     }
 
-    /// Ends a registration, so that no access through it is possible any more. It can be in use otherwise only by
-    /// windows that failed to end. If the device refuses, the queue pair is set to the error state.
+    /// Ends a registration, so that no access through it is possible any more. Only windows that could not be ended can
+    /// still use it. If the device refuses, the queue pair is set to the error state.
     pub(super) fn end_registration(&mut self, registration: Arc<Registration>) {
         let error = match Arc::try_unwrap(registration).map(Registration::end) {
             Ok(Ok(())) => return,
@@ -358,8 +359,8 @@ impl Record {
     }
 
     /// Deallocates all windows that were bound over the queue pair. Called when the queue pair is about to be
-    /// destroyed, because no window may be bound over it then. Returns the grants that this revoked and that are not
-    /// being revoked otherwise, with their regions. The peer has to be notified of them.
+    /// destroyed, because no window may be bound over it at that time. Returns the grants that this revoked and that
+    /// were not already being revoked, with their regions. The peer has to be notified of them.
     pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);

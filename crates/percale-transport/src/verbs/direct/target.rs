@@ -32,7 +32,7 @@ impl Drop for Target {
 }
 
 impl Target {
-    /// Handles the peer's request for the other end of its queue pair for accesses. A former queue pair ends.
+    /// Handles the peer's request for the other end of its queue pair for accesses. An earlier queue pair ends.
     pub(super) fn asked(
         &mut self,
         allowed: bool,
@@ -43,14 +43,14 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
-        // If the address differs from that of the frames' queue pair, the kernel might search for a port for a long
+        // If the address differs from that of the frames' queue pair, the kernel could search for a port for a long
         // time.
         if wire.peer.is_some_and(|gid| gid != peer.gid) {
             owed.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
             return Ok(());
         }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
-        // The peer could access memory whose grant failed to end over a new queue pair.
+        // Over a new queue pair, the peer could access memory whose grant could not be ended.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
             makers::end(wire.adapter.makers(), former);
@@ -76,13 +76,14 @@ impl Target {
     /// pair is in the error state. Returns whether anything happened.
     pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
-        // First, so that the peer does not try to use grants that ended with the former queue pair over the next one.
+        // Report this first, so that the peer does not use grants that ended with the earlier queue pair over the next
+        // one.
         if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_news()) {
             let (gone, is_over) = grantee.take_news();
             for (id, key) in gone {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
-            // This comes last, so that the peer can repeat accesses with grants that have ended.
+            // Report this last, so that the peer can repeat accesses with grants that have ended.
             if is_over {
                 owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
             }

@@ -1,4 +1,4 @@
-//! Tests of the grants of a target, on a device if there is one.
+//! Tests of the grants of a target. They use a device if there is one.
 
 #![expect(unsafe_code, reason = "makes regions of the test's own memory; each block states its own reason")]
 
@@ -36,7 +36,7 @@ fn number(located: Located) -> u32 {
 #[test]
 fn unregistrable_regions_are_accessed_by_the_target() {
     let Some(grantee) = grantee() else { return };
-    // SAFETY: the memory is not written, because it must not be registered with the device.
+    // SAFETY: the memory is not written, because it is never registered with the device.
     let fixed = unsafe { Segment::new(FIXED.as_ptr().cast_mut(), FIXED.len()) };
     assert_eq!(grantee.grant(&Registered::for_test(Segments::one(fixed))), Located::Executed, "it cannot be written");
     let mut memory = vec![0; 100];
@@ -66,7 +66,7 @@ fn grant_number_and_key_are_not_reused_before_peer_release() {
     assert_eq!(grantee.take_news().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
     assert!(!grantee.has_news() && grantee.take_news().0.is_empty());
     grantee.forgotten(numbers[5]).expect("it was told");
-    // Late confirmations and those of unknown numbers are ignored.
+    // Late confirmations and confirmations of unknown numbers are ignored.
     grantee.forgotten(numbers[5]).expect("late");
     grantee.forgotten(1000).expect("nobody's");
     // The slot is reused under a different number. A late revocation of the old number has no effect.

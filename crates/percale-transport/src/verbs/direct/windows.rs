@@ -1,9 +1,10 @@
-//! The device's windows of one peer, which are bound over its queue pair, and their revocation.
+//! The device's windows of one peer. They are bound over its queue pair. Also contains their revocation.
 //!
 //! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. The local device
-//! alone executes them, so no thread waits for a peer. A bind is waited for. A request that unbinds a window is posted,
-//! and its completion is polled later. A queue pair that does not answer in time, or is in the error state, gets no
-//! more requests: deallocating a window revokes its rights as well, and needs no queue pair.
+//! alone executes them, so no thread waits for a peer. A thread that binds a window waits for the completion. A request
+//! that unbinds a window is posted, and its completion is polled later. A queue pair that does not answer in time, or
+//! is in the error state, gets no more requests: deallocating a window revokes its rights as well, and does not need
+//! the queue pair.
 //!
 //! Invariants:
 //! 1. A window is invalidated only if it is known to be bound.
@@ -16,12 +17,12 @@ use std::time::{Duration, Instant};
 use super::super::window_use::Using;
 use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, status};
 
-/// The maximum number of outstanding requests that unbind windows. Others wait for room.
+/// The maximum number of outstanding requests that unbind windows. Further requests wait for room.
 const TAKING: u32 = 15;
-/// The maximum number of outstanding requests: those, and one bind.
+/// The maximum number of outstanding requests: those that unbind windows, and one bind.
 pub(super) const REQUESTS: u32 = TAKING + 1;
 
-/// The time to wait for a completion. A device that does not answer in this time never will.
+/// The timeout of a completion. A device that does not answer in this time is assumed never to answer.
 const ANSWERS: Duration = Duration::from_secs(5);
 /// The time for which no windows are bound for a peer after a valid request has failed. It doubles with each further
 /// failure.
@@ -43,7 +44,7 @@ pub(super) enum Unbound {
 /// The state of the unbinding of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
-    /// Not complete. Poll again.
+    /// The request is not complete. Poll again.
     Waits,
     /// No access through the window is possible any more, and it may be bound again.
     Over,
@@ -76,14 +77,14 @@ pub(super) struct Windows {
     next: u64,
     /// The number of binds so far.
     pub(super) binds: u64,
-    /// No more requests are posted to the queue pair.
+    /// Whether the queue pair does not get any more requests.
     broken: bool,
     /// The number of valid requests that failed since the last successful bind, and the end of the pause.
     failures: u32,
     refuses: Option<Instant>,
     /// The number of outstanding requests on the queue pair.
     under_way: u32,
-    /// Completions that have not been queried yet: number and status.
+    /// The number and status of each completion that has not been queried yet.
     done: Vec<(u64, i32)>,
 }
 
@@ -102,7 +103,7 @@ impl Windows {
         }
     }
 
-    /// Changes to a new queue pair, or to none if `broken` is true.
+    /// Changes to a new queue pair. If `broken` is true, there is none.
     pub(super) fn change_pair(&mut self, broken: bool) {
         (self.broken, self.under_way) = (broken, 0);
         self.done.clear();
@@ -127,7 +128,7 @@ impl Windows {
     /// Binds a window over the queue pair, under a key for which `used` returns false.
     ///
     /// # Errors
-    /// The reason, and the window if it may be bound and the device does not even deallocate it.
+    /// The reason, and the window if it may be bound and the device did not deallocate it.
     pub(super) fn bind(
         &mut self,
         (domain, pair): (&Arc<ProtectionDomain>, &Arc<QueuePair>),
@@ -155,7 +156,7 @@ impl Windows {
         self.binds += 1;
         self.failures = 0;
         if used(window.remote_key()) {
-            // This happens for type 1, where the driver chose the key.
+            // This happens for type 1, because the driver chose the key.
             if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
                 return Err((Unbound::Later, Self::deallocate(window).err()));
             }
@@ -190,7 +191,7 @@ impl Windows {
             return Taking::Failed;
         }
         if self.under_way >= TAKING {
-            // It is possible that no thread polls for the requests before this one, so the wait for them is limited.
+            // Possibly no thread polls for the requests before this one, so the wait for them is limited.
             if request.since.elapsed() <= ANSWERS {
                 return Taking::Waits;
             }
@@ -206,7 +207,7 @@ impl Windows {
         }
     }
 
-    /// Keeps a window that is no longer bound, so that it can be bound again. All its requests have completed.
+    /// Keeps a window that is no longer bound, so that it can be bound again. All its requests must have completed.
     pub(super) fn give_back(&mut self, window: Window) {
         window.let_go();
         self.keep(window);

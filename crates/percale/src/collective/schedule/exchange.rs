@@ -1,16 +1,16 @@
 //! Exchanges between all members.
 //!
-//! * All-gather: Bruck's algorithm. A member that has `k` blocks, beginning with its own, receives the `k` that follow,
-//!   until it has all. Each block is at its final position from the beginning, so that no rotation is needed at the
-//!   end. A run that wraps around to the first block is sent in two pieces.
-//! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards together all
-//!   blocks that travel that round's distance. There are as many rounds as the number of members has bits. Otherwise
-//!   every member sends directly to every other, to a few at a time, which are different ones for each member (pairwise
-//!   exchange).
+//! * All-gather: Bruck's algorithm. In each round, a member that has `k` consecutive blocks, starting with its own,
+//!   receives the next `k` blocks, until it has all of them. Each block is received at its final position, so no
+//!   rotation is needed at the end. A run that wraps around to the first block is sent in two pieces.
+//! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards, in one message,
+//!   all blocks that move by that round's distance. There are as many rounds as the number of members has bits.
+//!   Otherwise every member sends directly to every other member, to a few of them at a time. The order of the
+//!   destinations differs between members (pairwise exchange).
 
 use super::{Place, Program, runs};
 
-/// The number of members from which on short blocks are forwarded.
+/// The minimum number of members for which short blocks are forwarded.
 const CROWD: usize = 8;
 
 /// The maximum length of a short block.
@@ -57,16 +57,16 @@ impl Program {
         }
     }
 
-    /// Forwards blocks. Block `n` goes to the member `n` ranks further. Each round sends the blocks whose numbers have
-    /// that round's bit set.
+    /// Forwards blocks. Block `n` is for the member `n` ranks after this one. Each round sends the blocks whose numbers
+    /// have that round's bit set.
     fn hand_on(&mut self, members: usize, rank: usize, block: usize) {
         let mut held = 0;
         for (at, count) in runs(rank, members, members) {
             self.copy((Place::Source, at * block), (Place::Scratch, held * block), count * block);
             held += count;
         }
-        // After the blocks there is room for those that are sent and those that are received. Of every two blocks whose
-        // numbers differ only in the round's bit, one is sent.
+        // The blocks are followed by room for the blocks that are sent and received in a round. Of every two blocks
+        // whose numbers differ only in the round's bit, one is sent.
         let going = members * block;
         let coming = going + members / 2 * block;
         let mut distance = 1;

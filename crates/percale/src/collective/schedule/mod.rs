@@ -1,12 +1,12 @@
 //! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the
 //! operation.
 //!
-//! Sends and receives run concurrently. [`Step::Settle`] waits for those before it, and follows the last of them in
-//! every program. Between two members, the sends of one and the receives of the other have the same order and the same
-//! lengths in all programs.
+//! Sends and receives run concurrently. [`Step::Settle`] waits for all earlier ones, and in every program it follows
+//! the last of them. Between two members, the sends of one and the receives of the other have the same order and the
+//! same lengths in all programs.
 //!
 //! * `trees`: barrier, broadcast, scatter, gather
-//! * `reduction`: reduction to one member, to all members, and of one part to each member
+//! * `reduction`: reduction to one member, to all members, and with one part for each member
 //! * `exchange`: all-gather, all-to-all
 
 mod exchange;
@@ -30,19 +30,19 @@ pub(crate) enum Place {
 /// A position in memory: the part, and the offset in bytes.
 pub(crate) type Spot = (Place, usize);
 
-/// A step of a program. Members are given by rank, lengths are in bytes.
+/// A step of a program. Members are identified by rank, and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Sends.
+    /// Sends bytes to a member.
     Send { to: usize, from: Spot, len: usize },
-    /// Receives.
+    /// Receives bytes from a member.
     Receive { from: usize, into: Spot, len: usize },
     /// Waits until all earlier steps have ended.
     Settle,
     /// Combines the elements at `ours` with those in scratch at `theirs`. The operand of the member with the lower rank
     /// is the first.
     Fold { ours: Spot, theirs: usize, into: Spot, len: usize, theirs_first: bool },
-    /// Copies.
+    /// Copies bytes.
     Copy { from: Spot, into: Spot, len: usize },
 }
 
@@ -52,8 +52,7 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     /// The number of bytes of scratch.
     pub(crate) scratch: usize,
-    /// The position of the combined elements. `None` until elements were combined, when there are only this member's
-    /// elements.
+    /// The position of the combined elements. `None` before elements have been combined.
     combined: Option<Place>,
     /// The plan for which the program was created.
     pub(crate) plan: Option<Plan>,
@@ -62,15 +61,15 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Creates the program of operations with this plan, for the member with this rank of `members`.
+    /// Creates the program of operations with this plan, for the member with this rank in a group of `members`.
     pub(crate) fn make(&mut self, plan: Plan, members: usize, rank: usize) {
         self.write(plan.what, members, rank, plan.count, plan.datatype, plan.in_place);
         self.folds = self.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
         self.plan = Some(plan);
     }
 
-    /// Creates the program of this operation with `count` elements (in each block), for one of `members`. `in_place`
-    /// states whether the result of an all-to-all overlaps its elements.
+    /// Creates the program of this operation with `count` elements (in each block), for one of `members` members.
+    /// `in_place` states whether the result of an all-to-all overlaps its elements.
     pub(crate) fn write(
         &mut self,
         what: Collective,
@@ -132,14 +131,14 @@ impl Program {
 }
 
 /// Returns the rank above a member and the ranks below it, in a tree of all members with rank 0 as the root. Barriers
-/// use the same connections.
+/// use these connections too.
 pub(crate) fn neighbours(members: usize, rank: usize) -> (Option<usize>, Vec<usize>) {
     let tree = trees::Tree::new(members, rank, 0);
     ((rank > 0).then(|| rank - tree.above()), tree.below().collect())
 }
 
-/// Returns `count` blocks from number `first` on, of `blocks` in a circle, as runs: the first block of each run and its
-/// length. There are at most two runs.
+/// Divides `count` blocks, starting at number `first` and wrapping around after `blocks`, into at most two runs.
+/// Returns the first block of each run and its length.
 fn runs(first: usize, count: usize, blocks: usize) -> impl Iterator<Item = (usize, usize)> {
     let here = count.min(blocks - first);
     [(first, here), (0, count - here)].into_iter().filter(|(_, run)| *run > 0)

@@ -1,9 +1,9 @@
-//! Reductions.
+//! The programs of reductions.
 //!
-//! * To one member: a binomial tree.
-//! * To all members, short: recursive doubling. Long: each member combines a part (recursive halving), then the parts
-//!   are collected (Rabenseifner's algorithm).
-//! * A part to each member: recursive halving.
+//! * Reduction to one member: a binomial tree.
+//! * Reduction to all members: recursive doubling for short elements. For long ones, each member combines a part
+//!   (recursive halving), and then the parts are collected (Rabenseifner's algorithm).
+//! * Reduction with a part for each member: recursive halving.
 //!
 //! If the number of members is not a power of two, each surplus member is paired with a neighbour, and the pairs are
 //! the first members. The surplus member sends its elements to the neighbour before the exchange, and gets its result
@@ -12,7 +12,7 @@
 use super::trees::Tree;
 use super::{Place, Program, Spot, Step};
 
-/// The maximum number of bytes for which all members combine everything, which needs fewer messages.
+/// The maximum number of bytes for which every member combines all elements, which needs fewer messages.
 const SHORT: usize = 8 << 10;
 
 /// The approximate size of the pieces of a long exchange. While one piece is transferred, the previous one is combined,
@@ -78,8 +78,8 @@ impl Program {
 
     pub(super) fn reduce_scatter(&mut self, members: usize, rank: usize, block: usize, size: usize) {
         let bytes = members * block;
-        // The elements are only read, and the result has room for only one block. So the elements are combined in
-        // scratch, and those of other members are received after them in scratch.
+        // The elements are only read, and the result has room for only one block. So the elements are combined at the
+        // start of scratch, and the elements of other members are received behind them.
         let into = Sums { place: Place::Scratch, coming: bytes, size };
         let Some(exchange) = self.join(members, rank, Cut::Blocks { block }, bytes, &into) else {
             self.send(rank + 1, (Place::Source, 0), bytes);
@@ -113,7 +113,7 @@ impl Program {
         Some(exchange)
     }
 
-    /// Every member combines all elements with those of its partners, one partner after the other.
+    /// Combines all elements with those of each partner, one partner after the other.
     fn doubling(&mut self, exchange: &Exchange, bytes: usize) {
         let mut mask = 1;
         while mask < exchange.parts {
@@ -128,7 +128,7 @@ impl Program {
         }
     }
 
-    /// Every member combines half of its elements, then half of these, and so on, until only its own part is left.
+    /// Combines half of the elements, then half of these, and so on, until only the member's own part is left.
     fn halving(&mut self, exchange: &Exchange, into: &Sums) {
         let (mut low, mut high) = (0, exchange.parts);
         let mut mask = exchange.parts / 2;
@@ -161,8 +161,8 @@ impl Program {
         }
     }
 
-    /// Sends elements, and combines the remaining ones with the received ones. Both happen in pieces, so that one piece
-    /// is transferred while the previous one is combined.
+    /// Sends elements, and combines the remaining ones with the received ones. Works in pieces, so that one piece is
+    /// transferred while the previous one is combined.
     fn pieces(
         &mut self,
         other: usize,
@@ -200,9 +200,9 @@ struct Sums {
 
 /// The division of the elements among the participants.
 enum Cut {
-    /// In equal parts, as far as possible.
+    /// Equal parts, as far as possible.
     Evenly { count: usize, size: usize },
-    /// In blocks, one for each member. A participant that represents two members has the blocks of both.
+    /// Blocks, one for each member. A participant that represents two members has the blocks of both.
     Blocks { block: usize },
 }
 
@@ -226,7 +226,8 @@ impl Exchange {
         rank < 2 * self.surplus
     }
 
-    /// Returns the rank of the member across `mask`, and whether it is before this one.
+    /// Returns the rank of the partner whose number differs in the bit `mask`, and whether the partner is before this
+    /// member.
     const fn partner(&self, mask: usize) -> (usize, bool) {
         let other = self.own ^ mask;
         let rank = if other < self.surplus { 2 * other + 1 } else { other + self.surplus };

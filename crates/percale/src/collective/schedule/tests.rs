@@ -4,19 +4,19 @@ use super::{Place, Program, Spot, Step};
 use crate::collective::{Collective, combines};
 use crate::local_memory::atomic::{AtomicOp, Datatype, fold};
 
-/// One member, with the state of executing its program.
+/// A member, and the state of its program.
 struct Member {
     steps: VecDeque<Step>,
     memory: Vec<u8>,
-    /// The offsets of the elements, the result and scratch in it. The first two may overlap.
+    /// The offsets of the elements, the result and scratch in its memory. The first two may overlap.
     places: [usize; 3],
     result: usize,
     /// The receives that wait: the sender, the destination offset and the length.
     expected: VecDeque<(usize, usize, usize)>,
 }
 
-/// A message under way: its bytes, or the place from which they are read when it is received (the member and the offset
-/// in its memory).
+/// A message in flight: its bytes, or the location from which they are read when it is received (the member and the
+/// offset in its memory).
 enum Message {
     Eager(Vec<u8>),
     Offered(usize, usize),
@@ -47,7 +47,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         // The messages that arrived, in order for each sender.
         for (from, into, len) in std::mem::take(&mut members[rank].expected) {
             let waits = members[rank].expected.iter().any(|(other, ..)| *other == from);
-            // Some messages are not seen immediately.
+            // Some messages are read later.
             let late = next(4) == 0;
             let wire = wires.get_mut(&(from, rank)).filter(|_| !waits && !late);
             let Some((message, sent)) = wire.and_then(VecDeque::pop_front) else {
@@ -191,7 +191,7 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     }
 }
 
-/// Returns all operations with a root, and those without.
+/// Returns all operations. Those with a root use this root.
 fn all(root: usize) -> [Collective; 8] {
     [
         Collective::Broadcast { root },
@@ -212,7 +212,7 @@ fn program_matches_sequential_model_for_every_root() {
     for members in 1..=9 {
         for root in 0..members {
             for what in all(root) {
-                // Below and above the sizes at which the algorithm changes.
+                // These counts are below and above the sizes at which the algorithm changes.
                 for count in [0, 1, 3, 40, 128, 129, 5_000, 36_000] {
                     if count < 5_000 || root == members / 2 {
                         try_one(what, members, count, elements, &mut seed);
@@ -275,7 +275,7 @@ fn barrier_blocks_until_all_members_enter() {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);
             all[late].steps = VecDeque::from([Step::Settle]);
-            all[late].expected.push_back((members, 0, 0)); // It expects a message from a member that does not exist, so it waits.
+            all[late].expected.push_back((members, 0, 0)); // It expects a message from a member that does not exist, so it waits forever.
             let mut turn = 0;
             // All other members run as far as possible.
             let passed = run(&mut all, AtomicOp::Sum, Datatype::U8, |members| {

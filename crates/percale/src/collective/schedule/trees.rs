@@ -1,9 +1,10 @@
 //! Operations along trees, from a root or to it.
 //!
-//! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member has been notified of `2^k` members.
+//! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member has been notified that `2^k`
+//!   members have begun.
 //! * Broadcast: a binomial tree.
-//! * Scatter and gather, short: the same tree, along which each subtree receives or sends all of its blocks at once.
-//!   Long: directly between the root and each member, so that no block is transferred twice.
+//! * Scatter and gather: for short blocks the same tree, along which each subtree receives or sends all of its blocks
+//!   at once. Long blocks are sent directly between the root and each member, so that no block is transferred twice.
 
 use super::{Place, Program, Step, runs};
 
@@ -11,7 +12,7 @@ use super::{Place, Program, Step, runs};
 const SHORT: usize = 64 << 10;
 
 /// A binomial tree. Its members have *places*, counted from the root. The lowest set bit of a place is the distance to
-/// the place above it. The places below it are those that differ in one bit lower than that.
+/// the place above it. The places below it differ from it in one lower bit.
 pub(super) struct Tree {
     members: usize,
     root: usize,
@@ -120,7 +121,7 @@ impl Program {
             }
         }
         if rank == root {
-            // Copied after everything has been sent, because the result may overlap the source.
+            // This copy follows all sends, because the result may overlap the source.
             self.copy(own, result, block);
         }
     }

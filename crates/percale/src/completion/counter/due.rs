@@ -19,8 +19,8 @@ pub(crate) enum Due {
 
 /// Work that waits for a counter. Its owner determines its kind and how it begins.
 pub(crate) trait Work: Any + Debug + Send {
-    /// Begins the work. The counter's line is locked meanwhile, so this function waits for no other thread and wakes no
-    /// task. Actions for after the line is unlocked are passed to `begun`.
+    /// Begins the work. The counter's line is locked during the call, so this function must not wait for another thread
+    /// or wake a task. It passes the actions that must run after the line is unlocked to `begun`.
     fn begin(self: Box<Self>, begun: &mut Begun);
 
     /// Ends work that will not begin, because it was canceled or its counter no longer exists.

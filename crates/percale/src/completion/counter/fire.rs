@@ -35,7 +35,7 @@ enum Job<'a> {
 }
 
 /// The jobs of a thread. They have no destructor, because a thread may also count in one of its last destructors, and
-/// must then not fire inside of a line that it processes. [`Ending`] frees the memory instead.
+/// must not fire there while it processes a line. [`Ending`] frees the memory instead.
 struct Jobs {
     /// Set while a call further up in this thread's stack processes the list.
     busy: bool,
@@ -122,7 +122,7 @@ impl Drop for Working {
     }
 }
 
-/// Fires the work that became due by a change of this counter, and all work that becomes due as a result.
+/// Fires the work that became due because this counter changed, and all work that becomes due as a result.
 #[cold]
 pub(crate) fn fire(counter: &Counter) {
     run(Job::Counter(Cow::Borrowed(counter)));
@@ -161,7 +161,7 @@ fn run(job: Job<'_>) {
         jobs.ending
     });
     let Some(first) = job else {
-        ENDING.try_with(|_| ()).ok(); // The list has memory from now on, which `ENDING` frees.
+        ENDING.try_with(|_| ()).ok(); // From now on the list has memory, which `ENDING` frees.
         return;
     };
     let _working = Working;
@@ -179,9 +179,9 @@ fn run(job: Job<'_>) {
 pub(crate) struct Begun {
     /// The object to whose list work was added last.
     last: Option<Arc<dyn Starter>>,
-    /// The objects in which work began. If an object is closed meanwhile, the last of these handles frees its memory
-    /// and everything that its work owns, which may include counters and their lines. So the handles are dropped when
-    /// no line is locked.
+    /// The objects in which work began. If an object is closed in the meantime, the last of these handles frees its
+    /// memory and everything that its work owns, which may include counters and their lines. So the handles are dropped
+    /// when no line is locked.
     first: Option<Arc<dyn Send + Sync>>,
     others: Vec<Arc<dyn Send + Sync>>,
 }
@@ -217,8 +217,8 @@ fn is_same<T: ?Sized>(one: &Arc<T>, other: &Arc<T>) -> bool {
     Arc::as_ptr(one).addr() == Arc::as_ptr(other).addr()
 }
 
-/// Takes all work that is due from a counter's line, in order. The line is locked meanwhile. Work begins immediately
-/// only if that does not wait for another thread, and no task is woken here.
+/// Takes all work that is due from a counter's line, in order. The line is locked during the call. Work begins
+/// immediately only if that does not wait for another thread, and no task is woken here.
 fn begin_due(counter: &Counter) {
     let mut begun = Begun::default();
     counter.each_due(|due| match due {

@@ -8,8 +8,8 @@ use crate::sync::{AtomicU64, Ordering, loom_fence};
 pub(crate) struct Gate {
     value: AtomicU64,
     errors: AtomicU64,
-    /// A number below which no threshold waits, or `u64::MAX` if no work waits. A counter that has reached that value
-    /// checks the line without result.
+    /// A lower bound of the thresholds for which work waits, or `u64::MAX` if no work waits. A counter that has reached
+    /// this bound may check the line and find no work that is due.
     next: AtomicU64,
 }
 
@@ -20,13 +20,13 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Successes.
+    /// Returns the number of successes.
     #[inline]
     pub(crate) fn value(&self) -> u64 {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// Failures.
+    /// Returns the number of failures.
     #[inline]
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::SeqCst)

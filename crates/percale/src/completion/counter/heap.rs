@@ -1,20 +1,20 @@
-//! An ordered queue for thresholds: a radix heap with sorted small buckets.
+//! A priority queue for thresholds: a radix heap with sorted small buckets.
 //!
 //! Work that waits for a counter is removed in the order of thresholds, and counters usually increase, so no new
 //! threshold is below one that was already removed. For this case a radix heap needs few comparisons. An item is in the
 //! bucket of the highest bit in which its threshold differs from [`floor`](Heap::floor). When all items before it have
 //! been removed, the lowest bucket is distributed over the buckets below it. So an item moves down at most 64 times,
-//! usually a few times, each move is one of many in sequence, and a push is one store (R. Ahuja et al., "Faster
-//! algorithms for the shortest path problem", 1990, section 4). A bucket of a few items is sorted into the `front`
-//! instead, from which items are removed. A bucket of many items that were pushed in order, as is usual for thresholds,
-//! becomes the `run` unchanged, from which items are removed too.
+//! and usually only a few times. Many items are moved together, in sequence, and a push is one store (R. Ahuja et al.,
+//! "Faster algorithms for the shortest path problem", 1990, section 4). A bucket of a few items is sorted into the
+//! `front` instead, from which items are removed. A bucket of many items that were pushed in order, as is usual for
+//! thresholds, becomes the `run` unchanged, from which items are removed too.
 //!
-//! Items at or below the floor wait separately in a binary heap. These are work whose condition is already met, which
-//! is removed immediately, and thresholds of a counter that was set back.
+//! Items at or below the floor wait separately in a binary heap. They belong to work whose condition is already met,
+//! which is removed immediately, or to a counter that was set back.
 //!
-//! Equal thresholds keep their order. In the buckets they are always in the same bucket, and distributing and sorting
-//! keep their order. Items in the front or in the run were pushed before equal items in the buckets, and before those
-//! at the floor that wait separately. Stamps decide between the front and the run.
+//! Items with equal thresholds keep their order. In the buckets they are always in the same bucket, and distributing
+//! and sorting keep their order. Items in the front or in the run were pushed before equal items in the buckets, and
+//! before those at the floor that wait separately. Stamps decide between the front and the run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,12 +27,12 @@ const FEW: usize = if cfg!(test) { 8 } else { 256 };
 /// The distance, in items removed from the run, between the announcement of an item (`soon`) and its removal.
 const AHEAD: usize = 8;
 
-/// An item of the heap: a threshold, and the information by which the owner finds its entry.
+/// An item of the heap: a threshold, and the information that the owner needs to find its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
-    /// The order of insertion of two items between which fewer than 2^31 items were inserted. (Beyond that only items
+    /// The insertion stamp. It orders two items if fewer than 2^31 items were inserted between them. (Otherwise items
     /// with equal thresholds may be removed out of order.)
     pub(crate) stamp: u32,
 }
@@ -82,7 +82,7 @@ impl Line {
 /// A radix heap of items ordered by threshold.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// All items in the front, in the run and in the buckets are above the floor or at it.
+    /// All items in the front, in the run and in the buckets are at or above the floor.
     floor: u64,
     front: Line,
     run: Line,
@@ -99,7 +99,7 @@ pub(crate) struct Heap {
 #[derive(Debug)]
 struct Bucket {
     items: Vec<Item>,
-    /// The lowest threshold of its items. It has no meaning if there are none.
+    /// The lowest threshold of the items. It is meaningless if there are none.
     least: u64,
     /// Whether the items were inserted in order.
     sorted: bool,
@@ -132,7 +132,7 @@ impl Heap {
             self.floor = 0;
         }
         if self.filled == 0 && self.is_last(item.threshold) {
-            // For a short line that grows at its end nothing else is needed.
+            // Nothing else is needed for a short queue that grows at its end.
             if self.front.items.len() >= FEW {
                 self.front.tidy();
             }

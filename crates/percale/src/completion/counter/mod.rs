@@ -1,4 +1,4 @@
-//! Counters: they count completed operations instead of describing them.
+//! Counters, which count completed operations instead of describing them.
 //!
 //! A [`Counter`] has a value, which is the number of operations that succeeded, and an error value, which is the number
 //! of those that failed. Counting costs one atomic addition and one load: both values and the mark of a sleeping thread
@@ -8,10 +8,10 @@
 //! other, and writes made before counting are visible to every thread that sees the count.
 //!
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
-//! ([`trigger`](crate::trigger)). Counting that reaches a threshold begins the work in the counting thread.
+//! ([`trigger`](crate::trigger)). The thread whose addition reaches a threshold begins the work.
 //!
 //! * `gate`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
-//! * `due`: the kinds of work; `fire`: begins what is due
+//! * `due`: the kinds of work; `fire`: begins the work that is due
 
 mod due;
 mod fire;
@@ -39,7 +39,7 @@ pub enum CounterError {
     /// The timeout expired.
     #[error("the counter did not reach its threshold before the time was up")]
     TimedOut,
-    /// Operations failed meanwhile. Their errors are in the completion queue, if there is one.
+    /// Operations failed during the wait. Their errors are in the completion queue, if there is one.
     #[error("operations failed: the counter's error value is now {errors}")]
     Failed {
         /// The error value.
@@ -85,7 +85,7 @@ pub struct Counter {
 crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.gate.errors());
 
 /// The fields that counting accesses are in the first cache line. The alignment is two lines, because processors fetch
-/// pairs.
+/// lines in pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line {
@@ -131,7 +131,7 @@ impl Counter {
         &self.line.wait
     }
 
-    /// Returns a state that differs from an earlier one if the counter was counted or set meanwhile.
+    /// Returns a state that differs from an earlier one if a value was increased or set in between.
     pub(in crate::completion) fn state(&self) -> [u64; 3] {
         [self.line.gate.value(), self.line.gate.errors(), self.line.sets.load(Ordering::SeqCst)]
     }
@@ -206,7 +206,7 @@ impl Counter {
 
     /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
     /// ticket and with whether the owner already has a record that some of its work waits here. Returns true if the
-    /// work may be due. In that case [`fire`] must be called when no lock is held that it needs.
+    /// work may be due. In that case the caller must call [`fire`] without holding a lock that it needs.
     #[must_use = "what is due is to be begun"]
     pub(crate) fn queue(
         &self,
@@ -221,15 +221,15 @@ impl Counter {
         self.line.gate.waits_for(waiting.next())
     }
 
-    /// Takes all work that is due from the line, in order. No other thread takes any meanwhile.
+    /// Takes all work that is due from the line, in order. No other thread takes work during the call.
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
         let mut waiting = self.waiting();
         let gate = &self.line.gate;
-        // The values are read again each time, because work that begins may count here.
+        // The values are read again each time, because work that begins may increase this counter.
         while let Some(due) = waiting.pop(gate.value(), gate.value().saturating_add(gate.errors())) {
             begin(due);
         }
-        gate.waits_for(waiting.next()); // A thread that counts from here on reads this threshold or waits for the lock.
+        gate.waits_for(waiting.next()); // A thread that counts after this point reads this threshold or waits for the lock.
     }
 
     /// Accesses the waiting work, to cancel some of it.
@@ -257,7 +257,7 @@ impl Counter {
         WeakCounter(Arc::downgrade(&self.line))
     }
 
-    /// Makes the shared endpoints that feed the counter progress without calls by the application.
+    /// Makes the shared endpoints that feed the counter advance without calls by the application.
     pub(crate) fn automate(&self) -> io::Result<()> {
         self.line.wait.automate()
     }
@@ -266,9 +266,9 @@ impl Counter {
     /// no limit).
     ///
     /// # Errors
-    /// If the error value changes meanwhile, the timeout expires, or the thread cannot sleep. If the value is lower and
-    /// an endpoint of one owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) counts
-    /// here, it fails immediately.
+    /// If the error value changes during the wait, the timeout expires, or the thread cannot sleep. If the value is
+    /// lower and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not
+    /// [`SharedEndpoint`](crate::SharedEndpoint)) counts here, it fails immediately.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
         self.wait_since(threshold, self.line.gate.errors(), timeout)
     }
@@ -291,8 +291,7 @@ impl Counter {
     /// Makes readers and waiting threads drive `endpoint` from now on, as long as it exists.
     ///
     /// # Errors
-    /// If the system refuses to watch the endpoint's descriptor, or refuses a thread for its progress, or in a forked
-    /// child.
+    /// If the system cannot watch the endpoint's descriptor or start a thread for its progress, or in a forked child.
     pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
         self.line.wait.attach(endpoint)
     }
@@ -306,16 +305,16 @@ impl Counter {
     /// Before each sleep on it, call [`try_wait`](Self::try_wait) and then check the values once more.
     ///
     /// # Errors
-    /// If the system refuses a descriptor, or in a forked child.
+    /// If no descriptor can be created, or in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.line.wait.descriptor()
     }
 
-    /// Arms the descriptor for the next change. Returns false if progress can be made by reading first, or by the owner
-    /// of an endpoint that counts here.
+    /// Arms the descriptor for the next change. Returns false if reading can make progress, or if the owner of an
+    /// endpoint that counts here can.
     ///
     /// # Errors
-    /// If the system refuses a descriptor, or in a forked child.
+    /// If no descriptor can be created, or in a forked child.
     pub fn try_wait(&self) -> io::Result<bool> {
         Ok(self.line.wait.arm()? && !self.line.wait.is_undriven())
     }

@@ -48,7 +48,7 @@ struct Entry {
     due: Due,
 }
 
-/// Half a cache line, because a million entries may wait.
+/// An entry is at most half a cache line, because a million entries may wait.
 const _: () = assert!(size_of::<Entry>() <= 32);
 
 /// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap
@@ -98,7 +98,7 @@ impl Waiting {
         (Ticket { line: self.id, slot, stamp }, known)
     }
 
-    /// Returns a number below which no threshold waits, or `u64::MAX` if nothing waits.
+    /// Returns a lower bound of the thresholds for which work waits, or `u64::MAX` if no work waits.
     pub(crate) fn next(&self) -> u64 {
         let next = |heap: &Heap| heap.next().unwrap_or(u64::MAX);
         next(&self.successes).min(next(&self.ends))
@@ -169,7 +169,7 @@ impl Waiting {
         Some(due)
     }
 
-    /// Returns how much work was queued since this entry.
+    /// Returns the number of entries that were queued after this one.
     const fn age(&self, entry: &Entry) -> u32 {
         self.stamp.wrapping_sub(entry.stamp)
     }
@@ -241,7 +241,7 @@ mod tests {
                     let first = model.iter().position(is_due).map(|at| model.remove(at).1);
                     proptest::prop_assert_eq!(Some(begun), first);
                     if step % 2 == 0 {
-                        break; // Other calls follow in between.
+                        break; // In half of the steps, other calls come before the next `pop`.
                     }
                 }
             }

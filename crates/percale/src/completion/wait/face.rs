@@ -13,8 +13,8 @@ macro_rules! face {
             /// Makes readers and waiting threads drive `endpoint` from now on, as long as it exists.
             ///
             /// # Errors
-            /// If the system refuses to watch the endpoint's descriptor, or refuses a thread for its progress, or in a
-            /// forked child.
+            /// If the system cannot watch the endpoint's descriptor or start a thread for its progress, or in a forked
+            /// child.
             pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
                 self.shared.wait.attach(endpoint)
             }
@@ -28,7 +28,7 @@ macro_rules! face {
             /// to read. Before each sleep on it, [`try_wait`](Self::try_wait) must have returned true.
             ///
             /// # Errors
-            /// If the system refuses a descriptor, or in a forked child.
+            /// If no descriptor can be created, or in a forked child.
             pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
                 self.shared.wait.descriptor()
             }
@@ -38,7 +38,7 @@ macro_rules! face {
             /// here.
             ///
             /// # Errors
-            /// If the system refuses a descriptor, or in a forked child.
+            /// If no descriptor can be created, or in a forked child.
             pub fn try_wait(&self) -> io::Result<bool> {
                 Ok(self.shared.wait.arm()? && self.is_empty() && !self.shared.wait.is_undriven())
             }

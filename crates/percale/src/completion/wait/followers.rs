@@ -11,7 +11,7 @@ pub(in crate::completion) trait Follower: Send + Sync {
     /// Called when `driver` was attached to a followed `Wait`.
     ///
     /// # Errors
-    /// If the system refuses to watch the driver's descriptor.
+    /// If the system cannot watch the driver's descriptor.
     fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()>;
 
     /// Called when `driver` was detached from a followed `Wait`, or when this follower stops following a `Wait` with
@@ -45,8 +45,8 @@ impl Wait {
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(follower));
         drop(list);
-        // The follower is already in the list, so a driver that is attached meanwhile is attached to it twice, which
-        // has the same effect as once.
+        // The follower is already in the list, so a driver that is attached at the same time may be attached to it
+        // twice, which has the same effect as once.
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| follower.attached(&driver))
     }
 

@@ -1,4 +1,4 @@
-//! The mark that states whether a thread sleeps, and from which value on it has to be woken.
+//! The mark that states whether a thread sleeps, and the lowest value for which it has to be woken.
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
@@ -55,7 +55,7 @@ mod model {
 
     use super::*;
 
-    /// Two threads wait for different values, as [`Wait::until_value`](super::super::Wait) does, while a third counts.
+    /// Two threads wait for different values, like [`Wait::until_value`](super::super::Wait), while a third one counts.
     struct Place {
         mark: Mark,
         value: AtomicU64,
@@ -75,7 +75,7 @@ mod model {
             }
         }
 
-        /// Returns whether the thread would continue to sleep, whether or not its event was rung.
+        /// Returns whether the thread would continue to sleep, regardless of its event.
         fn sleeps(&self, number: usize, from: u64) -> bool {
             for _ in 0..2 {
                 self.rung[number].store(false, Ordering::SeqCst);
@@ -84,7 +84,7 @@ mod model {
                     return false;
                 }
                 if !self.rung[number].load(Ordering::SeqCst) {
-                    return true; // The thread sleeps here until its event is rung.
+                    return true; // The thread sleeps here until its event is set.
                 }
             }
             true

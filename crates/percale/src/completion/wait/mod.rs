@@ -62,9 +62,9 @@ pub trait Progress: Send + Sync {
     /// Prepares for a thread that is about to sleep: ensures that [`descriptor`](Self::descriptor) becomes readable
     /// when there is something to do. Returns false if there is something to do already.
     ///
-    /// This remains in effect until the descriptor has become readable, even if another thread makes progress
-    /// meanwhile. If that progress disarms the endpoint, it makes the descriptor readable, so that the thread that
-    /// armed the endpoint arms it again.
+    /// This remains in effect until the descriptor has become readable, even if another thread makes progress in the
+    /// meantime. If that progress disarms the endpoint, it makes the descriptor readable, so that the thread that armed
+    /// the endpoint arms it again.
     fn arm(&self) -> bool {
         true
     }
@@ -196,12 +196,12 @@ impl Wait {
         if self.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }
 
-    /// Makes waiting threads and readers drive `driver` from now on, as long as it exists: once per check, however
-    /// often it is attached.
+    /// Makes waiting threads and readers drive `driver` from now on, as long as it exists. They drive it once per
+    /// check, even if it is attached several times.
     ///
     /// # Errors
-    /// If a thread has slept here or in a follower and the system refuses to watch the driver's descriptor as well, if
-    /// the drivers make progress without calls and the system cannot start a thread, or in a forked child.
+    /// If a thread has slept here or in a follower and the system cannot watch the driver's descriptor as well, if the
+    /// drivers make progress without calls and the system cannot start a thread, or in a forked child.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
@@ -242,13 +242,13 @@ impl Wait {
         self.followers.all().iter().for_each(|follower| follower.detached(driver));
     }
 
-    /// Counts an endpoint that reports here and that only its owner can drive. From then on waits that find nothing are
-    /// refused.
+    /// Counts an endpoint that reports here and that only its owner can drive. From then on waits that find nothing
+    /// fail.
     pub(in crate::completion) fn add_undriven(&self) {
         self.undriven.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Uncounts one of these endpoints, which was dropped or can be driven now.
+    /// Removes one of these endpoints from the count, because it was dropped or can be driven now.
     pub(in crate::completion) fn remove_undriven(&self) {
         self.undriven.fetch_sub(1, Ordering::SeqCst);
     }
@@ -272,7 +272,7 @@ impl Wait {
         }
     }
 
-    /// Makes all endpoints that feed the queue progress without calls by the application.
+    /// Makes all endpoints that feed the queue advance without calls by the application.
     pub(in crate::completion) fn automate(&self) -> io::Result<()> {
         if !self.is_here() || self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
             return Ok(()); // A driver that is attached later is automated in `attach`.
@@ -344,7 +344,7 @@ impl Wait {
         let outside = Outside { epoll: new_set()?, event: EventDescriptor::new()? };
         epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
         epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
-        // If another thread was faster, its descriptors are used.
+        // If another thread has created the descriptors first, those are used.
         Ok(self.outside.get_or_init(|| outside))
     }
 
@@ -353,7 +353,7 @@ impl Wait {
     /// this way.
     ///
     /// # Errors
-    /// If the system refuses a descriptor, or in a forked child.
+    /// If no descriptor can be created, or in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.outside()?.epoll.as_fd())
     }
@@ -363,7 +363,7 @@ impl Wait {
     /// is still nothing to read.
     ///
     /// # Errors
-    /// If the system refuses a descriptor, or in a forked child.
+    /// If no descriptor can be created, or in a forked child.
     pub fn arm(&self) -> io::Result<bool> {
         // Drain before arming: a wake-up that arrives after arming must be kept.
         drain(&self.outside()?.event)?;
@@ -391,7 +391,7 @@ impl Wait {
     }
 
     /// Like [`until`](Self::until), but for a `look` that returns no value before a counter's value is at least `from`.
-    /// A lower value does not wake the caller, other events do.
+    /// A lower value does not wake the caller, but other events do.
     ///
     /// # Errors
     /// Those of [`until`](Self::until).
@@ -443,7 +443,7 @@ impl Wait {
     }
 }
 
-/// A thread in the list of those to wake, until this object is dropped.
+/// Keeps a thread in the list of threads to wake until this object is dropped.
 struct Sleeper<'a> {
     wait: &'a Wait,
     event: Arc<EventDescriptor>,

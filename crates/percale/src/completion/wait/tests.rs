@@ -23,7 +23,7 @@ fn descriptor_is_readable_only_after_arm() {
     assert!(!readable(&wait));
 }
 
-/// A driver that becomes ready after a number of rounds. Its descriptor is a pipe's.
+/// A driver that becomes ready after a number of rounds. Its descriptor is that of a pipe.
 struct Driver {
     rounds: AtomicU32,
     busy: AtomicBool,
@@ -140,7 +140,7 @@ fn wait_ends_at_its_timeout() {
 
 #[test]
 fn wait_misses_no_wakeup() {
-    // Each thread waits for the other's turn. A lost wake-up would make this test hang.
+    // The threads take turns. A lost wake-up would make this test hang.
     let turn = AtomicU32::new(0);
     let waits = [Wait::new(), Wait::new()];
     std::thread::scope(|scope| {

@@ -8,10 +8,10 @@
 //! reads [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
 //!
 //! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]. In all other respects it is like any
-//! endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side [shuts
-//! down](Endpoint::shutdown), closes or dies, the other side reads [`Event::Shutdown`](crate::Event::Shutdown) once,
-//! after every message that had been handed over. Receives without a message then fail. An endpoint is connected once
-//! in its lifetime.
+//! other endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side
+//! [shuts down](Endpoint::shutdown), closes or dies, the other side reads [`Event::Shutdown`](crate::Event::Shutdown)
+//! once, after all messages that were posted before. Receives that have no message then fail. An endpoint is connected
+//! at most once in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,9 +29,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! An endpoint makes progress on its connection as on everything else: in its calls, or, for a shared endpoint, when
-//! the event queue to which it is bound is read. A listener is shared: every thread that reads or waits for its events
-//! drives it.
+//! The connection makes progress like the rest of the endpoint: in the endpoint's calls, or, for a shared endpoint,
+//! when the event queue to which it is bound is read. A listener is shared: every thread that reads or waits for its
+//! events drives it.
 
 mod listener;
 mod open;
@@ -161,9 +161,9 @@ impl<A: Ownership> Endpoint<A> {
         request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.call_off(&gone.to_string())))
     }
 
-    /// Shuts down the connection in an orderly way (fi_shutdown(3)). Data that was handed over is sent, for at most one
-    /// second if the peer does not read it. Then all outstanding operations fail with [`ErrorCode::Canceled`], and the
-    /// peer reads [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has ended already.
+    /// Shuts down the connection in an orderly way (fi_shutdown(3)). Pending data is sent first, for at most one second
+    /// if the peer does not read it. Then all outstanding operations fail with [`ErrorCode::Canceled`], and the peer
+    /// reads [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has already ended.
     ///
     /// # Errors
     /// If the endpoint is not for a single connection, or this is a forked child.
@@ -190,7 +190,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(super::engine::Engine::connection_state)
     }
 
-    /// Returns the number by which operations name the peer of an endpoint of one connection. The number never changes.
+    /// Returns the address by which operations refer to the peer of an endpoint of one connection. It never changes.
     /// Returns [`PeerAddress::UNSPECIFIED`] for other endpoints.
     #[must_use]
     pub const fn peer(&self) -> PeerAddress {
@@ -205,7 +205,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(super::engine::Engine::remote)
     }
 
-    /// Returns the number by which events name the endpoint. It is unique among the endpoints of this process.
+    /// Returns the number that identifies the endpoint in events. It is unique among the endpoints of this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.access.with(|engine| engine.id())

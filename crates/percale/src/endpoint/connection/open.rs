@@ -1,4 +1,4 @@
-//! Opening endpoints of one connection.
+//! Opens endpoints of one connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

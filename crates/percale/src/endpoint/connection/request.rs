@@ -38,7 +38,7 @@ impl ConnectionRequest {
         self.answer(&Control::Rejected { why: Rejection::Owner, data: data.to_vec() })
     }
 
-    /// Sends the connecting peer the address of the endpoint to which it has to connect.
+    /// Sends the connecting peer the address of the endpoint to which it connects next.
     pub(super) fn grant(&self, to: Awaiting, data: &[u8]) -> Result<(), ConnectionError> {
         let Awaiting { address, anywhere, incarnation } = to;
         self.answer(&Control::Granted { address, anywhere, incarnation, data: data.to_vec() })

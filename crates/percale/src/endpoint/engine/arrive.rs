@@ -68,9 +68,9 @@ impl Core {
         self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
     }
 
-    /// Delivers a message of the most common kind, on a fast path. Such a message carries at most a tag and data, has a
-    /// receive of one segment, fits into that segment, and is reported only to the endpoint's own queue. Returns the
-    /// completion. Returns `None`, and does nothing, for any other message.
+    /// Delivers a message on the fast path, which handles messages that carry at most a tag and data, have a receive of
+    /// one segment, fit into that segment, and are reported only to the endpoint's own queue. Returns the completion.
+    /// Returns `None`, and does nothing, for any other message.
     #[inline(always)]
     fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
         let Self { messages, peers, reporting, .. } = self;
@@ -86,8 +86,9 @@ impl Core {
         Some(Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source })
     }
 
-    /// Delivers such a message and reports it to the queue. Returns false, and does nothing, for any other message.
-    // Out of line, and with few arguments, so that no registers need to be saved.
+    /// Delivers a message on the fast path and reports it to the queue. Returns false, and does nothing, for any other
+    /// message.
+    // Not inlined, and with few arguments, so that no registers need to be saved.
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
         let Some(entry) = self.in_place(from, head, payload) else { return false };
@@ -143,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Handles any eager message that arrived whole.
+    /// Handles any eager message that arrived completely.
     #[inline(never)]
     fn message_by_parts(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
@@ -187,7 +188,7 @@ impl Core {
         }
     }
 
-    /// Handles the notice that the receiver needs none of the payload of a local offer.
+    /// Handles the notice that the receiver does not need the payload of a local offer.
     fn not_pulled(&mut self, from: Connection, wire: u32) {
         match self.messages.sends_mut().not_pulled(from, wire) {
             Ok(end) => self.send_ended(end),
@@ -195,7 +196,8 @@ impl Core {
         }
     }
 
-    /// Handles the acknowledgement that the receiver has delivered a message, or (with an error code) could not.
+    /// Handles the acknowledgement that the receiver has delivered a message or, with an error code, could not deliver
+    /// it.
     fn acknowledged(&mut self, from: Connection, wire: u32, why: u64) {
         let end = self.messages.sends_mut().acknowledged(from, wire, refusal_of(why));
         self.send_ended(end);
@@ -213,7 +215,7 @@ impl Core {
         };
         let source = match asked {
             Asked::Source(source) => source,
-            Asked::Gone => Lease::own(&Segments::EMPTY), // Fewer than requested: the transport answers accordingly.
+            Asked::Gone => Lease::own(&Segments::EMPTY), // This is shorter than the request.
             Asked::Nothing => {
                 return self.peers.accuse(from, "a pull request for an operation that offers nothing");
             }
@@ -237,7 +239,7 @@ impl Core {
 
 impl Core {
     /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible. Other accesses
-    /// are assembled in a buffer, the length of which the link limits.
+    /// are assembled in a buffer, whose length the link limits.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {

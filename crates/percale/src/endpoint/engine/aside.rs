@@ -1,8 +1,8 @@
 //! Memory that outlives its endpoint, because a local peer may still be writing to it.
 //!
-//! A peer that was stopped in the middle of a copy continues the copy when it is resumed, however long the endpoint has
-//! been closed. So the memory that closing endpoints own for such operations is kept here until the peer has released
-//! it or the peer process has ended. Operations on memory of the application are reported only then.
+//! A peer that was stopped in the middle of a copy continues the copy when it is resumed, even if the endpoint was
+//! closed long before. So the memory that closing endpoints own for such operations is kept here until the peer has
+//! released it or the peer process has ended. Operations on memory of the application are reported only then.
 //!
 //! A thread checks the kept memory while there is any, so that an end is reported independent of the calls of the
 //! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
@@ -10,15 +10,17 @@
 //! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory
 //! may run code of the application.
 //!
-//! Nothing is dropped early, however much is kept: a report would be lost, together with the room that was reserved for
-//! it. The amount is bounded as follows:
-//! * For one connection it is at most eight pulls and one long access, and only if the peer was stopped in the middle of a copy, or
-//!   violates the protocol. Memory and operations are those that the application posted.
-//! * For one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was closed.
-//! * Each kept connection holds descriptors that pin the peer's process, so there are no more connections than descriptors.
+//! Kept memory is never dropped early, regardless of its amount: otherwise a report, and the room that was reserved for
+//! it, would be lost. The amount is bounded as follows:
+//! * For one connection it is at most eight pulls and one long access, and only if the peer was stopped in the middle
+//!   of a copy, or violates the protocol. Memory and operations are those that the application posted.
+//! * For one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was
+//!   closed.
+//! * Each kept connection holds descriptors that pin the peer's process, so the number of descriptors limits the number
+//!   of connections.
 //! * All of it is released when the peer's process ends.
 //!
-//! One check covers at most [`LOOKS`] closed endpoints, in turn, so that readers of queues do not pay for many of them.
+//! One check covers at most [`LOOKS`] closed endpoints, in turn, so that the cost for a reader of a queue is bounded.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +43,8 @@ use crate::transport::shm::Residue;
 
 /// The maximum number of closed endpoints that one check covers.
 const LOOKS: usize = 64;
-/// The time between two checks by the thread: the first time, which doubles after each check, and the longest time.
+/// The time between two checks by the thread. It begins with the first value, doubles after each check, and is at most
+/// the second value.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -60,7 +63,7 @@ pub(super) enum Memory {
 /// A report that is due when the application may use the memory again.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// The place of the report.
+    /// Where the report is made.
     pub(super) place: LatePlace,
     /// Whether room was reserved there.
     pub(super) reserved: bool,
@@ -157,8 +160,8 @@ pub(super) fn keep(aside: Aside) {
 }
 
 impl Kept {
-    /// Starts the thread that checks, unless it runs or there is nothing to check. If the system refuses it, the next check by another
-    /// thread tries again.
+    /// Starts the thread that checks, unless it runs or there is nothing to check. If the system refuses to start it,
+    /// the next check by another thread tries again.
     fn ensure_thread(&mut self) {
         if self.has_thread || self.list.is_empty() {
             return;
@@ -187,7 +190,7 @@ impl Kept {
     }
 }
 
-/// Checks until nothing is kept.
+/// Checks the kept memory until there is none.
 fn check() {
     let Some(kept) = KEPT.get() else { return };
     let mut pause = FIRST_PAUSE;
@@ -208,7 +211,8 @@ fn check() {
     }
 }
 
-/// Releases and reports memory to which no peer writes any more, for at most [`LOOKS`] closed endpoints. Costs one load if nothing is kept.
+/// Releases and reports memory to which no peer writes any more, for at most [`LOOKS`] closed endpoints. Costs one load
+/// if nothing is kept.
 #[inline]
 pub(crate) fn settle() {
     if COUNT.load(Ordering::Relaxed) > 0 {

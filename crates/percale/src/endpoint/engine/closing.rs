@@ -20,8 +20,8 @@ const WHY: &str = "the endpoint was closed";
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Like [`LINGER`], but over the simulated network, where the clock does not advance during that time unless another
-/// thread advances it. The remaining frames then mostly wait for a peer that this thread drives, so a longer wait only
-/// takes time (2 ms took a third of the time of the search).
+/// thread advances it. The remaining frames then mostly wait for a peer that this thread drives, so a longer wait has
+/// no use (with 2 ms, these waits took a third of the time of the search in the simulation tests).
 const SIMULATED_LINGER: Duration = Duration::from_micros(500);
 
 impl Engine {
@@ -80,7 +80,8 @@ impl Engine {
         loop {
             let any = self.progress();
             let waiting = self.poller.is_working(&self.links) || self.core.peers.has_answers();
-            // Messages that were injected before the connection was established were reported as sent, so they are flushed too.
+            // Messages that were injected before the connection was established were reported as sent, so they are
+            // flushed too.
             let pending = (0..self.core.peers.len() as u32).any(|slot| self.core.peers.get(slot).is_to_be_flushed());
             if (!waiting && !pending && !any) || Instant::now() >= until {
                 return until;

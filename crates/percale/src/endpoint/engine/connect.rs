@@ -317,7 +317,7 @@ impl Engine {
             }
             AnyLink::Verbs(verbs) => self.watch_pair(slot, verbs),
             AnyLink::Sim(_) => self.poller.add_polled(slot),
-            // A loopback link holds only messages that this endpoint sent, and is busy then.
+            // A loopback link holds only messages that this endpoint sent, and is a busy link while it holds any.
             AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);

@@ -21,7 +21,7 @@ pub(crate) enum Connector {
     },
     /// A simulated network.
     Sim(crate::transport::sim::Port),
-    /// There is none, because the endpoint is closed.
+    /// No source, because the endpoint is closed.
     Closed,
 }
 

@@ -1,15 +1,17 @@
-//! The state of the protocol: everything about an endpoint except its links. It consists of components, and of routes between them.
+//! The state of the protocol: everything about an endpoint except its links. It consists of components, and of routes
+//! between them.
 //!
-//! A component has private fields, states its invariants at its top, and has unit tests that construct it alone. It
-//! neither sends nor reports: its functions return the frames and reports, and the routes (`impl Core` and `impl
-//! Engine` in the other modules) send and report them.
+//! A component has private fields, lists its invariants in its module documentation, and has unit tests that construct
+//! it alone. It neither sends nor reports: its functions return the frames and reports, and the routes (`impl Core` and
+//! `impl Engine` in the other modules) send and report them.
 //!
-//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox
-//! ([`Peers::push`]), which the engine empties afterwards. Invariants of all components together:
-//! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it there.
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to
+//! the outbox ([`Peers::push`]), which the engine empties afterwards. Invariants of all components together:
+//! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it
+//!    there.
 //! 2. A number that a peer or a link returns is looked up in the component that assigned it, which checks that the
-//!    number belongs to that peer. The number of an entry that no longer exists is late: it is ignored, or answered as
-//!    gone.
+//!    number belongs to that peer. The number of an entry that no longer exists is late: it is ignored, or the answer
+//!    is that the entry is gone.
 
 use super::gate::Gate;
 use super::groups::Groups;
@@ -36,13 +38,14 @@ use crate::wire::head::{Flags, Head, Kind};
 pub(crate) struct Core {
     /// Peers, by connection number.
     pub(crate) peers: Peers,
-    /// Receives, messages that wait for receives, payloads that arrive or are fetched, and sends that wait for their peer.
+    /// Receives, messages that wait for receives, payloads that arrive or are fetched, and sends that wait for their
+    /// peer.
     pub(crate) messages: Messages,
-    /// Accesses to the memory of peers in progress, and transfers from local regions.
+    /// Accesses in progress to the memory of peers, and transfers from local regions.
     pub(crate) remote: Remote,
     /// Operations that wait until another process releases memory (see [`residue`](super::residue)).
     pub(crate) left: Left,
-    /// The local regions, as peers reach them.
+    /// The local regions that peers access.
     pub(crate) local: LocalRegions,
     /// The destinations of the endpoint's reports.
     pub(crate) reporting: Reporting,
@@ -150,13 +153,13 @@ impl Core {
         self.reporting.has_room()
     }
 
-    /// Ends the receive of a message that is in its buffer and that is `len` bytes long at its sender: answers the sender and reports the
-    /// message.
+    /// Ends the receive of a message whose payload is in its buffer: answers the sender and reports the message. `len`
+    /// is the length of the message at its sender.
     #[inline]
     pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
-                return; // Reported later: the key that the message invalidated is still in use.
+                return; // It is reported later, because the key that the message invalidated is still in use.
             }
             self.peers.reply(from, Kind::Ack, head.id, 0);
         }
@@ -197,8 +200,7 @@ impl Core {
         }
     }
 
-    /// Fails a receive that was matched but that gets no message, because its peer died or the payload could not be
-    /// fetched.
+    /// Fails a receive that was matched but gets no message, because its peer died or the payload could not be fetched.
     pub(crate) fn receive_failed(
         &mut self,
         from: Connection,
@@ -229,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Uncounts a send that waited for its peer.
+    /// Counts one send fewer that waits for its peer.
     #[inline]
     fn send_over(&mut self, to: Connection, notify: Notify) {
         self.peers.finished(to);

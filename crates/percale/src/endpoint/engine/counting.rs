@@ -1,9 +1,9 @@
-//! Counting operations and accesses (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
+//! Counts operations and accesses (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
 //!
 //! Operations that this endpoint begins, and messages that it receives, are counted when they are reported, by the
-//! flags of their completions. Accesses of peers to local regions are counted where this endpoint executes them. Peers
+//! flags of their completions. Accesses of peers to local regions are counted when this endpoint executes them. Peers
 //! send a notice of accesses that this endpoint does not see ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because
-//! it asked for that when the connection was established ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
+//! it requested that when the connection was established ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub(super) fn counts_of_atomic(op: AtomicOp, kind: AtomicKind) -> Counts {
 }
 
 impl Core {
-    /// Counts an access of a peer to this region. A counter that belongs both to the region and to the endpoint counts it once.
+    /// Counts an access of a peer to this region. A counter that belongs both to the region and to the endpoint counts
+    /// it once.
     pub(super) fn count_access(&self, region: Option<&Registered>, counts: Counts) {
         let own = self.reporting.counters();
         let regions = region.filter(|_| own.regions_count(counts)).map(Registered::counters);

@@ -1,5 +1,5 @@
-//! Posts one-sided operations. They are made within the call if the peer's memory can be reached, else they are queued
-//! behind the waiting operations.
+//! Posts one-sided operations. They are made within the call if the peer's memory can be reached. Otherwise they are
+//! queued after the waiting operations.
 
 use super::Engine;
 use super::access::{Course, by_rdma, execute, refused_code};
@@ -108,8 +108,8 @@ impl Engine {
         self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
     }
 
-    /// Returns the link over which an access that is posted now may be made directly, the kinds of accesses that the peer counts, and the
-    /// mapped keys.
+    /// Returns the link over which an access that is posted now may be made directly, the kinds of accesses that the
+    /// peer counts, and the mapped keys.
     #[inline]
     fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
         let peer = self.core.peers.get(slot);
@@ -135,8 +135,9 @@ impl Engine {
         !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_leave(Leaving::Access { fenced: true })
     }
 
-    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region
-    /// (key and generation), the counters that count the access there, and the events that the target reports.
+    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one. It contains
+    /// the region (key and generation), the counters that count the access there, and the events that the target
+    /// reports.
     #[inline]
     fn over(
         &mut self,
@@ -224,15 +225,15 @@ impl Engine {
     }
 }
 
-/// Returns an atomic operation as one on a single word, if it is one and is valid. For any other operation the caller
-/// determines whether it is valid.
+/// Converts an atomic operation to one on a single word. Returns `None` if that is not possible or the operation is
+/// invalid; the caller then determines whether it is valid.
 #[inline]
 fn word_of(work: &AtomicWork) -> Option<Word> {
     if work.remote.len != Word::LEN as u64
         || !matches!(work.datatype, Datatype::U64 | Datatype::I64)
         || work.flags.contains(OpFlags::DEVICE)
     {
-        return None; // The memory may also be a device's, which must not be read here.
+        return None; // It may be device memory, which must not be read here.
     }
     let compare = match (work.op, &work.compare) {
         (AtomicOp::Sum, None) => None,
@@ -242,7 +243,7 @@ fn word_of(work: &AtomicWork) -> Option<Word> {
     Word::new(only(&work.operand)?, compare, only(work.result.as_ref()?)?)
 }
 
-/// Returns the only segment of memory that is in one piece.
+/// Returns the segment if the memory consists of exactly one.
 #[inline]
 fn only(segments: &Segments) -> Option<Segment> {
     match segments.as_slice() {

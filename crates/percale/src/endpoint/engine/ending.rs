@@ -1,4 +1,4 @@
-//! How a closing endpoint ends its operations.
+//! Ends the operations of a closing endpoint.
 //!
 //! Every operation ends once: it is in one table, is removed from it, and is reported as failed, which uses up the room
 //! that it reserved. Operations on memory to which a local peer may still be writing are the exception. Such an
@@ -27,7 +27,7 @@ pub(super) struct Held {
     side: Side,
     notify: Notify,
     error: ErrorEntry,
-    /// Whether the endpoint's counters do not count it.
+    /// Whether the endpoint's counters ignore it.
     quiet: bool,
     /// The operation's own counter, which counts its end.
     counting: Option<Counter>,
@@ -186,7 +186,7 @@ impl Core {
         }
         let Holding { operations, memory } = holding;
         let mut kept = Aside::new(residues, memory);
-        // Only operations justify a wait: memory that the library owns can be released later.
+        // Waits only for operations, because memory that the library owns can be released later.
         while !kept.is_over() && !operations.is_empty() && Instant::now() < until {
             std::thread::yield_now();
         }
@@ -216,9 +216,9 @@ impl Core {
         }
     }
 
-    /// Takes the memory of a failed operation to which a peer may still be writing. The failure of a safe operation,
-    /// which owns its memory, is reported now. For other operations the report, which returns the memory to the
-    /// application, is made later.
+    /// Takes the memory of a failed operation if a peer may still be writing to that memory. The failure of a safe
+    /// operation, which owns its memory, is reported now. For other operations the report, which returns the memory to
+    /// the application, is made later.
     fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
         let context = error.entry.context;
         match notify {

@@ -1,7 +1,8 @@
-//! The fast path of a read, a write or an atomic operation on a word, which is complete when the call that posts it returns.
+//! The fast path of a read, a write or an atomic operation on a word, which is complete when the call that posts it
+//! returns.
 //!
-//! This path handles the most common kind: one short piece on each side, in memory of the most recently used grant,
-//! reported to the endpoint's own queue, and neither counted nor reported at the target. Any other operation, and any
+//! This path handles operations with one short piece on each side, in memory of the most recently used grant, that are
+//! reported to the endpoint's own queue and neither counted nor reported at the target. Any other operation, and any
 //! operation that fails, is not reported here: the caller posts it on the general path. A write that failed may have
 //! been made in part, and is then made again.
 
@@ -87,7 +88,7 @@ impl Engine {
     }
 }
 
-/// Makes an access if there is room for its result, and reports it if the flags ask for that.
+/// Makes an access if there is room for its result, and reports it if the flags request that.
 #[inline(always)]
 fn report(
     queue: &mut Ring,

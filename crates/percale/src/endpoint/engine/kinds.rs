@@ -1,4 +1,4 @@
-//! Messages by the kind of their frames.
+//! Classifies messages by the kind of their frames.
 
 use crate::endpoint::matching::Envelope;
 use crate::transport::Connection;

@@ -1,7 +1,7 @@
 //! Spins on the rings for messages that are about to arrive. This is for applications that poll and do other work
 //! between two polls.
 //!
-//! [`LingerPolicy`](super::linger_policy::LingerPolicy) decides when.
+//! [`LingerPolicy`](super::linger_policy::LingerPolicy) decides when to do so.
 
 use std::time::{Duration, Instant};
 

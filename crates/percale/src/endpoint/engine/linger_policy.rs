@@ -13,9 +13,8 @@
 //! polls in short steps of its work looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each
 //! update. So the number adapts: it is halved when it was used up, and doubled, up to [`MAX_UNSUCCESSFUL`], when
 //! lingering was successful. With a constant number of [`MAX_UNSUCCESSFUL`], that benchmark took 2.0 s instead of 0.7 s
-//! on two processes over shared memory. An application that really waits has waited for 24 µs by then, so its work
-//! between two polls matters little.
-//! matters little.
+//! on two processes over shared memory. An application that really waits has waited for 24 µs by then, so the work that
+//! it does between two polls makes little difference.
 
 use std::num::NonZeroU64;
 use std::sync::OnceLock;
@@ -30,14 +29,16 @@ const AT_ONCE: Duration = Duration::from_nanos(1000);
 /// The largest number of unsuccessful attempts in a row.
 const MAX_UNSUCCESSFUL: u8 = 16;
 
-/// The state of an endpoint that is kept from poll to poll. Small, because an idle endpoint is to take little memory.
+/// The state of an endpoint that is kept from poll to poll. The type is small, because an idle endpoint should take
+/// little memory.
 #[derive(Debug)]
 pub(super) struct LingerPolicy {
     /// The number of unsuccessful attempts since a poll last found a result.
     unsuccessful: u8,
     /// The number of unsuccessful attempts that are allowed, from 1 to [`MAX_UNSUCCESSFUL`].
     limit: u8,
-    /// The end of the last poll that found nothing, in nanoseconds (see [`nanoseconds`]): an `Option<Instant>` takes twice the memory.
+    /// The end of the last poll that found nothing, in nanoseconds (see [`nanoseconds`]): an `Option<Instant>` takes
+    /// twice the memory.
     nothing: Option<NonZeroU64>,
     /// Set if the last lingering read found a result.
     hopeful: bool,

@@ -1,4 +1,4 @@
-//! A listener: receives connection requests, and sends the answers of its owner.
+//! A listener, which receives connection requests and sends the answers of its owner.
 //!
 //! A requester stays connected until it gets its answer, or gives up. Its request is valid for that time.
 
@@ -38,8 +38,8 @@ pub(crate) struct Listening {
     thrown: Option<Arc<Thrown>>,
 }
 
-/// Connection requests that the application dropped. The thread that drops a request may hold any lock, including the listener's, so the
-/// request is only recorded here.
+/// Connection requests that the application dropped. The thread that drops a request may hold any lock, including the
+/// listener's, so the request is only recorded here.
 #[derive(Debug)]
 pub(crate) struct Thrown {
     any: AtomicBool,
@@ -50,7 +50,7 @@ pub(crate) struct Thrown {
 impl Thrown {
     /// Records that this request was dropped, perhaps after it was answered.
     pub(crate) fn push(&self, number: u64) {
-        let Some(mut numbers) = self.numbers.lock() else { return }; // In a forked child: the parent answers it.
+        let Some(mut numbers) = self.numbers.lock() else { return }; // In a forked child, the parent answers it.
         numbers.push(number);
         drop(numbers);
         self.any.store(true, Ordering::Release);
@@ -155,8 +155,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a new connection of a requester. The number of connections that have no request waiting for an answer is bounded:
-    /// above the bound, the oldest of them is closed.
+    /// Records a new connection of a requester. The number of connections that have no request waiting for an answer is
+    /// bounded: above the bound, the oldest of them is closed.
     pub(super) fn listener_link(&mut self, slot: Connection) {
         let Some(listening) = self.listening() else { return };
         listening.connected.push_back(slot);

@@ -4,32 +4,35 @@
 //! never blocks, and it makes no connection itself: the domain's service thread makes connections and leaves notices in
 //! a mailbox. [`Engine::progress`] makes all progress. It handles the following, in this order: hot links; notices;
 //! cold links and sockets; links with waiting sends, which are retried; the actions that arrived frames request. While
-//! hot links are busy, most rounds do only the first and the last of these.
+//! hot links are busy, most rounds only poll them and perform these actions.
 //!
 //! The protocol's state consists of components with private fields, and of routes between them (see [`core`]):
 //!
 //! | component | routes |
 //! |---|---|
-//! | [`peers`]: the peers, and whether a frame may leave for one of them now | [`connect`], [`closing`], `parted`, `senders` |
+//! | [`peers`]: the peers, and the decision whether a frame may be sent to one of them now | [`connect`], [`closing`], `parted`, `senders` |
 //! | [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends | [`arrive`], [`receive`], [`send`] |
-//! | [`remote`]: accesses to the memory of peers in progress, and bytes that peers fetch | `access`, `direct`, `in_place`, `target` |
-//! | [`local`]: the local regions, as peers reach them | `windows`, `target` |
-//! | [`reporting`]: where results go | [`core`], `counting` |
+//! | [`remote`]: accesses in progress to the memory of peers, and bytes that peers fetch | `access`, `direct`, `in_place`, `target` |
+//! | [`local`]: the local regions that peers access | `windows`, `target` |
+//! | [`reporting`]: the destinations of results | [`core`], `counting` |
 //! | [`groups`]: groups, their operations and messages | `collective` |
 //! | [`triggered`]: operations that wait for a counter, and those that have begun | `triggering`, `staged` |
-//! | `residue`: operations that wait until another process lets go of memory | `ending`, `windows` |
+//! | `residue`: operations that wait until another process releases memory | `ending`, `windows` |
 //! | [`shared`]: the endpoint's part in a shared receive context | `pooled` |
 //! | [`gate`]: the peers that the endpoint accepts | [`role`], [`single`], [`listening`] |
 //! | `waiting`: the threads and tasks that may be asleep, and how much progress reads make | [`sleep`], [`read`] |
 //!
-//! Besides:
+//! Other modules:
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
-//! * [`poller`]: which links to poll, and when; `linger`, `linger_policy`: spinning on rings for messages that are about to arrive, and when
+//! * [`poller`]: decides which links to poll, and when; `linger`, `linger_policy`: spin on rings for messages that are
+//!   about to arrive, and decide when to do so
 //! * `rdma`: links over verbs in the endpoint's epoll; [`ticks`]: detection of silent TCP peers; `connector`: the
 //!   source of connections
-//! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
-//!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
-//! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`]
+//! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint;
+//!   `ending`: ends the operations of a closing endpoint; `aside`: memory of those operations that outlives the
+//!   endpoint
+//! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection,
+//!   and [`listening`]
 
 mod access;
 mod arrive;
@@ -135,7 +138,8 @@ pub struct Engine {
     waiting: Waiting,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
-    /// The work that only some endpoints have: of roles, of shared receive contexts, and of operations that wait for counters.
+    /// Work that only some endpoints have: for roles, for shared receive contexts, and for operations that wait for
+    /// counters.
     attention: Attention,
     /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
@@ -170,7 +174,7 @@ impl Engine {
     }
 
     /// Makes progress while the completion queue is full. Arriving frames stay in the transports, but the notices of
-    /// the service thread are handled, so the deaths of peers are noticed. In a forked child this does nothing.
+    /// the service thread are handled, so the deaths of peers are detected. In a forked child this does nothing.
     #[cold]
     fn only_notices(&mut self) -> bool {
         let any = self.process.is_here() && self.connector.has_notices();
@@ -297,7 +301,7 @@ impl Engine {
     }
 
     /// Polls every cold link, whether its peer rang or not. All local peers can write the doorbell's page, and a peer
-    /// that overwrites it must not silence the others.
+    /// that overwrites it must not suppress the wake-ups of the others.
     #[inline(never)]
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
@@ -345,7 +349,7 @@ impl Engine {
         for event in ready {
             let slot = event.data.u64();
             if slot == BELL || slot == LOOKS || slot == ALARM {
-                continue; // The next arming empties or sets this timer; the alarm ends with its deadline.
+                continue; // The next arming clears or sets this timer; the alarm ends with its deadline.
             }
             if slot == TICKS {
                 self.tick();
@@ -408,7 +412,7 @@ impl Engine {
             if matches!(action, Action::Advance) {
                 advance = true;
             } else if !self.core.peers.may_answer(slot) {
-                self.core.peers.owe(slot, action); // Behind earlier actions that the link refused.
+                self.core.peers.owe(slot, action); // After the earlier actions that the link refused.
             } else if let Some(refused) = self.perform(slot, action) {
                 self.core.peers.owe(slot, refused);
                 self.poller.waits(slot);
@@ -472,8 +476,8 @@ impl Engine {
         }
     }
 
-    /// Posts a receive of the most common kind (see [`Core::post_plain_receive`]). Returns false, and does nothing, if the receive is of
-    /// another kind.
+    /// Posts a receive on the fast path (see [`Core::post_plain_receive`]). Returns false, and does nothing, if the
+    /// receive needs the general path.
     #[inline(always)]
     pub(crate) fn receive_in_place(
         &mut self,

@@ -1,4 +1,5 @@
-//! Reclaims the slots of permanently disconnected peers. Without this, a server with many short-lived clients would keep a slot for each of them.
+//! Reclaims the slots of permanently disconnected peers. Without this, a server with many short-lived clients would
+//! keep a slot for each of them.
 //!
 //! A slot is given up when nothing refers to it any more: it has no connection and none is being established, its
 //! address is not in the vector or does not lead to it, no receive is directed at it, none of its messages waits to be

@@ -8,7 +8,7 @@
 //!   (`system::spin`) polls epoll only. While shared memory is busy, sockets are polled only every [`SWEEP`] rounds,
 //!   unless the thread is crowded. If the hot socket is the only one, epoll can report nothing else and is polled every
 //!   [`LONE_SWEEP`] rounds.
-//! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until they no longer do.
+//! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until nothing waits.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ const HOT: usize = 64;
 /// Rounds between two polls of every socket.
 const SWEEP: u32 = 16;
 
-/// Like [`SWEEP`], but if there is only one socket: one more epoll_wait(2) in each wait for a message made messages of 8 bytes 8 % slower.
+/// Like [`SWEEP`], but if there is only one socket: one more epoll_wait(2) in each wait for a message made messages of
+/// 8 bytes slower by 8 %.
 const LONE_SWEEP: u32 = 1024;
 
 /// Rounds between two polls of all cold links.
@@ -75,7 +76,8 @@ pub(crate) struct Poller {
     quiet: u32,
     /// The hot link that delivered a frame last.
     pub(super) last: Connection,
-    /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time slices.
+    /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time
+    /// slices.
     crowded: bool,
 }
 
@@ -164,7 +166,7 @@ impl Poller {
         }
     }
 
-    /// Returns whether cold links are to be polled although no peer rang.
+    /// Returns whether cold links have to be polled although no peer rang.
     #[inline]
     pub(super) fn cold_are_due(&self) -> bool {
         self.round.is_multiple_of(COLD_SWEEP)
@@ -193,8 +195,8 @@ impl Poller {
         self.crowded && self.sockets > 1
     }
 
-    /// Returns whether epoll is polled after the hot socket. `heard` is whether that socket delivered a frame, `sweep`
-    /// whether every socket is due.
+    /// Returns whether epoll is polled after the hot socket. `heard` states whether that socket delivered a frame,
+    /// `sweep` whether every socket is due.
     #[inline]
     pub(super) fn asks_epoll(&self, heard: bool, sweep: bool) -> bool {
         if self.sockets > 1 || self.hot_socket.is_none() {
@@ -209,7 +211,7 @@ impl Poller {
         self.quiet <= 1
     }
 
-    /// Returns whether a message came so recently that the next one may come at once.
+    /// Returns whether a message came so recently that the next one may come very soon.
     #[inline]
     pub(super) const fn was_heard_lately(&self) -> bool {
         self.quiet <= LATELY
@@ -320,7 +322,8 @@ impl Poller {
         self.marks.get(slot as usize).is_some_and(|mark| mark.hot)
     }
 
-    /// Takes the list of cold links with peers that rang. The caller returns the list with [`return_rung`](Self::return_rung).
+    /// Takes the list of cold links with peers that rang. The caller returns the list with
+    /// [`return_rung`](Self::return_rung).
     pub(super) fn take_rung(&mut self, bell: &Bell) -> Vec<Connection> {
         let mut rung = std::mem::take(&mut self.rung);
         rung.clear();
@@ -341,7 +344,7 @@ impl Poller {
         self.rung = list;
     }
 
-    /// Removes a link that is closed. `shared` is whether it was a shared-memory link.
+    /// Removes a link that is closed. `shared` states whether it was a shared-memory link.
     pub(super) fn forget(&mut self, slot: Connection, shared: bool) {
         if shared && !self.is_hot(slot) {
             self.cold -= 1;
@@ -369,7 +372,7 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` is whether the hot
+    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` states whether the hot
     /// socket delivers frames.
     fn looks(poller: &mut Poller, rounds: u32, heard: bool) -> (u32, u32) {
         let (mut hot, mut all) = (0, 0);
@@ -410,7 +413,7 @@ mod tests {
         let mut poller = poller(3);
         poller.set_crowded(true);
         assert_eq!(looks(&mut poller, 64, false), (0, 64));
-        // This holds also while shared memory is busy, which otherwise delays the polls of sockets.
+        // This is also true while shared memory is busy, which otherwise delays the polls of sockets.
         poller.heard(7);
         assert_eq!(looks(&mut poller, SWEEP, false), (0, SWEEP));
         poller.set_crowded(false);

@@ -1,7 +1,7 @@
 //! An endpoint with a shared receive context: see [`pool`](crate::endpoint::pool).
 //!
 //! The endpoint's own tables are searched first, and are mostly empty. A receive that was taken from the pool is
-//! treated like any other from then on. Its results go to the growing part of the queue, since no room could be
+//! treated like any other from then on. Its results go to the part of the queue that can grow, since no room could be
 //! reserved for them.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::transport::Connection;
 use crate::wire::head::Head;
 
 impl Core {
-    /// Takes a shared receive for a message that matches none of the endpoint's own.
+    /// Takes a shared receive for a message that matches none of the endpoint's own receives.
     #[cold]
     #[inline(never)]
     pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
@@ -31,7 +31,8 @@ impl Core {
         Some(self.shared_receive(waiting))
     }
 
-    /// Announces a message that is kept here to the pool. If a receive for it was posted meanwhile, the message goes to that receive.
+    /// Announces a message that is kept here to the pool. If a receive for it was posted meanwhile, the message goes to
+    /// that receive.
     #[cold]
     #[inline(never)]
     pub(super) fn announce(&mut self, tagged: bool, held: Held) {
@@ -58,7 +59,8 @@ impl Core {
         }
     }
 
-    /// Notifies the pool that two slots are the same peer: `slot` leads to `real`, which had an address before or has that of `slot` now.
+    /// Notifies the pool that two slots are the same peer: `slot` is an alias of `real`. If `had_address` is false,
+    /// `real` had no address before and now has that of `slot`.
     pub(super) fn shared_alias(&self, slot: Connection, real: Connection, had_address: bool) {
         let Some(pool) = self.shared.membership() else { return };
         let (peer, at) = (self.sender(real), self.peers.get(slot).at());
@@ -95,8 +97,8 @@ impl Core {
         self.messages.memory_mut().take_shared_part(multi)
     }
 
-    /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the
-    /// end in the queue, since other endpoints have parts too: no entry of a buffer follows the one that releases it.
+    /// Ends a part of a shared multi-receive buffer. One atomic step decides whether this releases the buffer and
+    /// queues the end, because other endpoints have parts too, and the entry that releases a buffer must be its last.
     /// The end is counted afterwards, because counting may begin operations that need a part of the same buffer.
     #[cold]
     pub(super) fn shared_part_over(&mut self, many: Arc<Many>, notify: Notify, result: Result<Entry, ErrorEntry>) {
@@ -134,8 +136,8 @@ impl Core {
         }
     }
 
-    /// Reports the end of a shared receive that goes to no queue of the application. Reports it in the endpoint's own
-    /// queue or, when the endpoint is closing, in the queue of another member.
+    /// Reports the end of a shared receive for which the application passed no queue: in the endpoint's own queue or,
+    /// if the endpoint is closing, through another member.
     #[cold]
     #[inline(never)]
     pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
@@ -154,7 +156,8 @@ impl Core {
     pub(super) fn leave_pool(&mut self) {
         let reports_elsewhere = self.reporting.queue_of(Side::Receive).is_some();
         let Some(pool) = self.shared.leave(reports_elsewhere) else { return };
-        // Receives to which messages of this endpoint were promised count as taken: other receives may have been given later messages meanwhile.
+        // Receives to which messages of this endpoint were promised count as taken: other receives may have been given
+        // later messages meanwhile.
         for promise in pool.leave() {
             if let Some(gone) = self.keep_promise(promise) {
                 let (tagged, receive) = give_back(&pool, gone);
@@ -171,7 +174,7 @@ impl Core {
         None
     }
 
-    /// Ends a shared receive whose promised message no longer exists, if the receive gets no other.
+    /// Ends a shared receive whose promised message no longer exists, if the receive gets no other message.
     #[cold]
     fn promise_over(&mut self, tagged: bool, receive: Option<Waiting>) {
         let Some(receive) = receive else { return };
@@ -195,7 +198,7 @@ impl Core {
 
     /// Handles the pool's requests that concern messages kept here. This is done before a receive of the endpoint's own
     /// is matched with them: a message that was promised to a shared receive belongs to that receive, which would
-    /// otherwise be queued behind later ones.
+    /// otherwise be queued after later ones.
     #[cold]
     pub(super) fn keep_promises(&mut self) {
         let Some(pool) = self.shared.with_notes() else { return };
@@ -211,8 +214,8 @@ impl Core {
         }
     }
 
-    /// Returns the first message here that matches the pattern and that was promised to no shared receive. From now on
-    /// the message cannot be promised. The caller has to take or claim it.
+    /// Returns the first message held here that matches the pattern and was not promised to a shared receive. From now
+    /// on the message cannot be promised. The caller has to take or claim it.
     pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
         let held = self.messages.table(tagged).find(pattern)?;
         if self.shared.is_member() { self.keep_own(tagged, pattern) } else { Some(held) }
@@ -225,7 +228,7 @@ impl Core {
             if self.shared.membership().is_some_and(|pool| pool.withdraw(tagged, held)) {
                 return Some(held);
             }
-            // The receive of this message takes it now, if there is one.
+            // If there is a receive for this message, the receive takes it now.
             self.keep_promises();
             if self.messages.table(tagged).held(held).is_some() {
                 return Some(held);

@@ -1,4 +1,4 @@
-//! Reading results, and the progress that is made for that.
+//! Reads results, and makes the progress that this requires.
 //!
 //! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to
 //! its receive and reported to the reader at once, without passing through the queue. While nothing arrives, most reads
@@ -49,7 +49,7 @@ impl Engine {
                     // Measured between distant cores: without this hint a cache line often takes three transfers
                     // instead of two. The line is probably requested again before its mark is written, and has to be
                     // transferred once more. The hint is given only for a while after a message, because a client that
-                    // polls after each step of its own work loses more by it (HPCC's MPIRandomAccess on two ranks: 1.75
+                    // polls after each step of its own work loses time by it (HPCC's MPIRandomAccess on two ranks: 1.75
                     // s with the hint at every read, 1.38 s like this).
                     if self.poller.was_heard_lately() {
                         std::hint::spin_loop();
@@ -94,7 +94,7 @@ impl Engine {
         if link.take(&message) { Found::Messages } else { Found::Message }
     }
 
-    /// Like [`look`](Self::look), but for several links. The next call begins behind the link that had a frame.
+    /// Like [`look`](Self::look), but for several links. The next call begins after the link that had a frame.
     #[inline(never)]
     fn look_in_turn(&mut self, into: &mut Entry) -> Found {
         let mut found = Found::More;
@@ -108,8 +108,7 @@ impl Engine {
         found
     }
 
-    /// Takes more messages after one that did not arrive alone: at most as many as the caller wants. Returns the total
-    /// number.
+    /// Takes further messages after the first one, at most as many as `entries` can hold. Returns the total number.
     #[inline(never)]
     fn take_more(&mut self, entries: &mut [Entry]) -> usize {
         let most = entries.len().min(BATCH);
@@ -121,15 +120,15 @@ impl Engine {
         most
     }
 
-    /// Makes the next read make progress even if results wait. Used after something was sent that leaves only with that
-    /// progress, or of which the peer is notified only then. (A send that was reported as complete arrives without
+    /// Makes the next read make progress even if results wait. This is called after a send whose bytes leave only with
+    /// that progress, or of which the peer is notified only then. (A send that was reported as complete arrives without
     /// further progress of this endpoint from the moment at which the completion can be read.)
     #[inline]
     pub(super) const fn owe_progress(&mut self) {
         self.pace.owe_progress();
     }
 
-    // Out of line, so that a read of waiting results need not save the registers that this uses.
+    // Not inlined, so that a read of waiting results need not save the registers that this uses.
     #[inline(never)]
     fn progress_for_read(&mut self) {
         self.pace.begin_progress();
@@ -144,7 +143,7 @@ impl Engine {
     }
 
     /// Handles a read that found nothing and took as long as `looks` polls of a ring. Other threads may need the
-    /// processor, unless they have just had it because the caller did other work.
+    /// processor, unless they have just used it because the caller did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
@@ -156,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Decides, after everything was polled, whether the next reads may check the rings only.
+    /// Decides, after everything was polled, whether the next reads may check only the rings.
     #[inline]
     pub(super) fn glance_next(&mut self) {
         if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attention.any() {

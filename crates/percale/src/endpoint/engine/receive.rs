@@ -15,9 +15,8 @@ use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind};
 
 impl Core {
-    /// Posts a receive of the most common kind, on a fast path. Such a receive has one segment, reports to the
-    /// endpoint's own queue, and matches no message that is held here. Returns false, and does nothing, for any other
-    /// receive.
+    /// Posts a receive on the fast path, which handles receives that have one segment, report to the endpoint's own
+    /// queue, and match no message that is held here. Returns false, and does nothing, for any other receive.
     #[inline(always)]
     pub(super) fn post_plain_receive(
         &mut self,
@@ -83,7 +82,7 @@ impl Core {
                     let Some(message) = self.messages.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
                     // This takes the first receive that matches, which may be another one. There is none if the receive
-                    // of this pattern no longer exists.
+                    // with this pattern no longer exists.
                     if self.messages.table(tagged).meet(envelope(to, &head)).is_none() {
                         break;
                     }
@@ -147,7 +146,7 @@ impl Core {
         Ok(())
     }
 
-    /// Handles FI_PEEK: reports the first message that the pattern matches, or that there is none.
+    /// Handles FI_PEEK: reports the first message that the pattern matches, or reports that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let takes = work.flags.intersects(OpFlags::CLAIM | OpFlags::DISCARD);
         let found = if takes { self.find_own(tagged, pattern) } else { self.messages.table(tagged).find(pattern) };
@@ -238,8 +237,8 @@ impl Core {
         Ok(())
     }
 
-    /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE if that released the
-    /// buffer.
+    /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE
+    /// if that released the buffer.
     pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
         let released = self.messages.memory_mut().part_over(multi);
         if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() }
@@ -264,7 +263,8 @@ impl Core {
         dropped.len()
     }
 
-    /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be received.
+    /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be
+    /// received.
     pub(super) fn drop_unfinished(&mut self, from: Connection) {
         for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
             let dropped = self.drop_held(kind, |of, _, message| {
@@ -272,7 +272,7 @@ impl Core {
             });
             crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
-        self.peers.set_left(from, true); // Assumed here; `has_left_messages` checks whether it is true.
+        self.peers.set_left(from, true); // This is an assumption, which `has_left_messages` checks.
     }
 
     /// Assigns the held messages of a peer to receives directed at any of its slots, after its connection has ended.
@@ -322,7 +322,7 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
+    /// Fails the receives that only this peer could have satisfied, because a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
         if self.peers.is_single() {
@@ -336,7 +336,8 @@ impl Core {
         }
     }
 
-    /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was one.
+    /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was
+    /// one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
         if self.triggered.any() && self.cancel_waiting(context, notify_operation) {

@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Performs the work that only some endpoints have: that of roles, shared receive contexts and counters. Returns
+    /// Performs the work that only some endpoints have: for roles, shared receive contexts and counters. Returns
     /// whether there was any.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
@@ -113,8 +113,8 @@ impl Core {
         self.reporting.detour_receives(false);
     }
 
-    /// Closes the gate because no message will come any more. Receives that find no message fail, both those that are
-    /// posted and those that will be.
+    /// Closes the gate because no message will come any more. Receives that match no message fail, both those already
+    /// posted and those posted later.
     pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
         self.gate.close(error, why);
         self.reporting.detour_receives(true);

@@ -1,4 +1,4 @@
-//! Tests listeners and endpoints of one connection against peers that send frames that no correct peer sends. The tests
+//! Tests listeners and endpoints of one connection with peers that send frames that no correct peer sends. The tests
 //! use a simulated network, and run on one thread.
 
 use super::Engine;
@@ -17,7 +17,7 @@ use crate::transport::{Connection, Sink};
 use crate::wire::control::{Control, Rejection};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The number of turns after which everything that can happen has happened.
+/// A number of turns after which all pending work is done.
 const MANY: usize = 3000;
 
 struct World {
@@ -187,7 +187,7 @@ fn control_frames_are_counted_per_peer_and_poll() {
         let slots = [flooding, calling].map(|address| engine.core.peers.slot((address, 0)));
         assert_ne!(slots[0], slots[1]);
         let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused().is_some());
-        // A few requests at a time, which the listener handles in between, are no flood.
+        // A few requests at a time, which the listener handles in between, are not a flood.
         for _ in 0..10 {
             for slot in slots {
                 (0..3).for_each(|_| engine.core.frame(slot, &head, View::of(&payload)));

@@ -1,5 +1,5 @@
-//! Posts sends. A send goes directly to the link if that is possible, else it is queued behind the operations that wait
-//! for the link.
+//! Posts sends. A send goes directly to the link if that is possible. Otherwise it is queued after the operations that
+//! wait for the link.
 
 use zerocopy::IntoBytes;
 
@@ -23,9 +23,9 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
 
 impl Engine {
-    /// Posts a send of the most common kind, on a fast path. Such a send is a short message in one piece over shared
-    /// memory, to a peer that is connected and for which nothing waits, and is reported to the endpoint's own queue or
-    /// not at all. Returns `None`, and does nothing, for any other send.
+    /// Posts a send on the fast path, which handles short messages in one piece over shared memory to a peer that is
+    /// connected and for which nothing waits, if they are reported to the endpoint's own queue or not at all. Returns
+    /// `None`, and does nothing, for any other send.
     ///
     /// This is always inlined, and the parts of the message are separate arguments, so that the compiler neither tests
     /// nor stores properties of the message that are constant at the caller.
@@ -42,7 +42,7 @@ impl Engine {
         const PLAIN: OpFlags =
             OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::INJECT).union(OpFlags::TRANSMIT_COMPLETE);
         if self.poller.hot.is_empty() {
-            return None; // The link is not one over shared memory.
+            return None; // The link is not a shared-memory link.
         }
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, reporting, .. }, links, pace, .. } = self;
@@ -244,8 +244,8 @@ impl Core {
         }
     }
 
-    /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it is reported when its
-    /// last byte has left.
+    /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it
+    /// is reported when its last byte has left.
     #[inline]
     fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
         self.report_sent(to, link); // This reports earlier sends: their last bytes may have left with this one.
@@ -279,13 +279,14 @@ impl Core {
     }
 }
 
-/// Returns whether the memory of an injected message is no longer needed once its link has taken it. Any other injected message is copied first.
+/// Returns whether the memory of an injected message is no longer needed once its link has taken it. Any other injected
+/// message is copied first.
 #[inline]
 fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
     work.segments.len() <= link.frame_limit().min(INJECT_LIMIT) && !work.flags.intersects(ACKNOWLEDGED)
 }
 
-/// Hands one send to its link: the message itself, or an offer of it if the message is long or the peer asked for
+/// Hands one send to its link: the message itself, or an offer of it if the message is long or the peer requested
 /// offers. `posted` is called if the send needs its memory after that.
 #[inline(always)]
 fn transmit(
@@ -327,8 +328,8 @@ const fn message(tagged: bool) -> Kind {
     if tagged { Kind::Tagged } else { Kind::Message }
 }
 
-/// Like [`transmit`], but for a message of a group. Returns whether the message has left. If so, its end is not
-/// reported otherwise.
+/// Like [`transmit`], but for a message of a group. Returns whether the message has left. If so, the end of the message
+/// is not reported in another way.
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
@@ -352,7 +353,8 @@ pub(super) fn transmit_collective(
     Ok(core.has_left(slot, link, notify, || message.entry()))
 }
 
-/// Like [`transmit`], but for sends that wait for an answer of their peer: messages, or offers of messages, of these kinds.
+/// Like [`transmit`], but for sends that wait for an answer of their peer: messages, or offers of messages, of these
+/// kinds.
 #[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
 fn transmit_tracked(
     link: &mut AnyLink,

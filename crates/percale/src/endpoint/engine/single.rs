@@ -1,9 +1,9 @@
-//! An endpoint of one connection (FI_EP_MSG): how the connection is established, and how it ends.
+//! Establishes and ends the connection of an endpoint of one connection (FI_EP_MSG).
 //!
-//! One side *calls*: it connects to a listener and sends a request. The answer names an endpoint, and the caller
-//! connects to that endpoint. The other side *awaits* this caller, after the listener's owner has accepted the request
-//! with it. Both sides identify each other by their incarnations, so no other peer can take the place of either: any
-//! other peer that connects is rejected before it can send a frame.
+//! One side *calls*: it connects to a listener and sends a request. The answer contains the address of another
+//! endpoint, and the caller connects to that endpoint. The endpoint on the other side *awaits* this caller, after the
+//! listener's owner has accepted the request with it. The two sides identify each other by their incarnations, so no
+//! other peer can take the place of either: any other peer that connects is rejected before it can send a frame.
 //!
 //! ```text
 //! Unconnected ── call ──> Calling ──> Asking ──> Joining ──> Connected ──> Over
@@ -32,7 +32,7 @@ pub(crate) struct Single {
     anywhere: bool,
     /// The address of the other side: the called listener, or the awaited caller.
     remote: Option<SocketAddr>,
-    /// The data that the other side gave.
+    /// The data that the other side passed.
     data: Vec<u8>,
     deadline: Option<Deadline>,
     ending: Option<Ending>,
@@ -50,8 +50,8 @@ struct Ending {
     why: String,
 }
 
-/// Rounds of progress between the end of a connection and the failure of its receives. A thread that goes to sleep polls each endpoint
-/// twice before it reads the queue.
+/// Rounds of progress between the end of a connection and the failure of its receives. A thread that goes to sleep
+/// polls each endpoint twice before it reads the queue.
 const ROUNDS: u32 = 2;
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ enum Stage {
     Calling(Connection, Vec<u8>),
     /// The endpoint has sent a request to this listener.
     Asking(Connection),
-    /// The endpoint connects to the endpoint that this listener named.
+    /// The endpoint connects to the endpoint whose address this listener sent.
     Joining {
         listener: Connection,
         peer: Connection,
@@ -142,7 +142,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Awaits a caller, which sent the data `theirs`. `ours` is the data for the caller, and is only checked here.
+    /// Awaits a caller, which sent the data `theirs`. `ours` is the data for the caller; only its length is checked
+    /// here.
     pub(crate) fn await_caller(
         &mut self,
         caller: (SocketAddr, u128),
@@ -209,7 +210,7 @@ impl Engine {
             self.poller.favour(slot);
         }
         self.core.open_gate();
-        self.core.reporting.count_change(); // For threads that sleep until the connection is established.
+        self.core.reporting.count_change(); // This wakes threads that wait for the connection.
         let (peer, address) = self.core.peers.identify(slot);
         let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason().to_owned());
         let transport = transport.name();
@@ -299,7 +300,8 @@ impl Engine {
         self.core.reporting.count_change();
     }
 
-    /// Handles the answer of a listener, and the deadline. Returns whether the end of a connection was pending in this round.
+    /// Handles the answer of a listener, and the deadline. Returns whether the end of a connection was pending in this
+    /// round.
     pub(super) fn attend_single(&mut self) -> bool {
         self.hear_single();
         self.end_receives()
@@ -330,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// Connects to the endpoint that a listener named.
+    /// Connects to the endpoint whose address a listener sent.
     fn join(&mut self, listener: Connection, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
         let there = self.core.peers.get(listener).address().ip();
         if anywhere && !there.is_unspecified() {

@@ -1,8 +1,8 @@
-//! Going to sleep, on the endpoint's descriptor or on its bell alone.
+//! Puts waiters to sleep, on the endpoint's descriptor or on its bell alone.
 //!
-//! There are two kinds of sleepers. A *waiter* reports when it is awake again ([`Engine::arm`], [`Engine::disarm`]); a *watcher* does not
-//! ([`Engine::watch`]): the reader of a queue, a task, an event loop of the application. Both may sleep at the same time, in several
-//! threads that share an endpoint or in several tasks.
+//! There are two kinds of sleepers. A *waiter* reports when it is awake again ([`Engine::arm`], [`Engine::disarm`]). A
+//! *watcher*, such as the reader of a queue, a task or an event loop of the application, does not ([`Engine::watch`]).
+//! Both may sleep at the same time, in several threads that share an endpoint or in several tasks.
 //!
 //! While a thread or task sleeps, one of these conditions holds:
 //!
@@ -13,9 +13,9 @@
 //! of events wakes them ([`Engine::has_descriptor`]). Three rules follow. A thread that arms, finds work and does not
 //! sleep wakes the others, since it may leave some of that work. A waiter that wakes up leaves the bell armed while
 //! others sleep. Work that continues only through naps wakes the sleepers
-//! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper asleep that was
-//! just woken. That sleeper is then notified through the object with which it waits (its queue, its waker, the
-//! condition variable of the lock).
+//! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, so a sleeper that was just woken may stay
+//! asleep. That sleeper is then notified through the object with which it waits (its queue, its waker, or the condition
+//! variable of the lock).
 //!
 //! Every sleep ends after [`SLEEP`] at most, and everything is polled then, because one peer can consume the wake-up of
 //! another. Waiters limit their own sleep to that time. The [reactor](crate::endpoint::reactor) wakes one of the tasks
@@ -39,8 +39,8 @@ use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{Bell, Rouse};
 
-/// The maximum time of one sleep. All local peers share the doorbell's page, so a peer that overwrites it, or dies at the wrong moment, can
-/// destroy the wake-up of another. Therefore each sleeper wakes up and polls at this interval.
+/// The maximum time of one sleep. All local peers share the doorbell's page, so a peer that overwrites it, or dies at
+/// the wrong moment, can suppress the wake-up of another. Therefore each sleeper wakes up and polls at this interval.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 
 /// The object on which a waiter sleeps.
@@ -145,7 +145,7 @@ impl Engine {
         if !self.waiting.any() {
             self.bell.disarm();
         } else if self.needs_naps() && !self.waiting.naps_long() {
-            self.bell.wake(); // This waiter takes no more naps, so another sleeper has to.
+            self.bell.wake(); // This waiter takes no more naps, so another sleeper has to take them.
         }
     }
 
@@ -168,7 +168,8 @@ impl Engine {
         calm
     }
 
-    /// Like [`watch`](Self::watch), but for a sleeper that only the descriptor wakes: the descriptor also becomes readable after [`SLEEP`].
+    /// Like [`watch`](Self::watch), but for a sleeper that only the descriptor wakes: the descriptor also becomes
+    /// readable after [`SLEEP`].
     pub(crate) fn watch_in_time(&mut self) -> bool {
         if self.poller.has_rings() {
             self.make_looks();
@@ -183,13 +184,15 @@ impl Engine {
         }
     }
 
-    /// Like [`watch_in_time`](Self::watch_in_time), but for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
+    /// Like [`watch_in_time`](Self::watch_in_time), but for a sleeper that waits for entries of the endpoint's own
+    /// queue, or for safe operations.
     pub(crate) fn watch_results(&mut self) -> bool {
         self.waiting.watch_results();
         self.watch_in_time()
     }
 
-    /// Sets the timer, if a sleeper needs it, to make the descriptor readable after [`SLEEP`]. Stops the timer if no peer maps the bell's page.
+    /// Sets the timer, if a sleeper needs it, to make the descriptor readable after [`SLEEP`]. Stops the timer if no
+    /// peer maps the bell's page.
     fn look_later(&self) {
         self.look_again_after(if self.poller.has_rings() { SLEEP } else { Duration::ZERO });
     }
@@ -202,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// Arms the bell, then polls everything once more. Returns `None` if that found work, else the maximum time to
+    /// Arms the bell, then polls everything once more. Returns `None` if that found work, otherwise the maximum time to
     /// sleep.
     fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<Duration> {
         if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
@@ -221,7 +224,7 @@ impl Engine {
             any |= self.poll_cold();
         }
         any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events was added since that poll.
-        // Results may appear although nothing arrived: for example, a send just found room.
+        // Results may appear although nothing arrived, for example because a link took a waiting send.
         if any || self.results() != looked || self.core.triggered.is_eager() {
             if self.waiting.any() {
                 self.bell.wake();
@@ -256,8 +259,8 @@ impl Engine {
             || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
     }
 
-    /// Returns whether the first operation that waits for this peer binds or invalidates a window. Such an operation waits for accesses of
-    /// other peers to end, which does not ring the bell.
+    /// Returns whether the first operation that waits for this peer binds or invalidates a window. Such an operation
+    /// waits for accesses of other peers to end, which does not ring the bell.
     fn waits_for_window(&self, slot: Connection) -> bool {
         matches!(self.core.peers.get(slot).first(), Some(Pending { work: Work::Window(..), .. }))
     }
@@ -285,7 +288,7 @@ impl Engine {
         }
         for &slot in &self.poller.hot {
             if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                // Sleeping while a peer streams takes a barrier on all processors, which costs more than the peer's
+                // Sleeping while a peer streams requires a barrier on all processors, which costs more than the peer's
                 // fences.
                 link.end_stream();
             }

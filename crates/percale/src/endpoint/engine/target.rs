@@ -1,8 +1,8 @@
 //! Remote accesses that this endpoint executes for its peers.
 //!
 //! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at
-//! the end of a pull, unless the peer expects the answer at once. For every request, the memory of a region is touched
-//! only while the region is pinned, so that closing the region waits for this endpoint only.
+//! the end of a pull, unless the peer expects the answer immediately. For every request, the memory of a region is
+//! touched only while the region is pinned, so that closing the region waits for this endpoint only.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -78,8 +78,8 @@ impl Core {
         self.peers.reply(to, Kind::Done, head.id, number);
     }
 
-    /// Answers a request that changed a region, in a case where the initiator may send a notice of the access later.
-    /// The notice identifies the region by the generation in this answer.
+    /// Answers a request that changed a region, if the initiator may send a notice of the access later. The notice
+    /// identifies the region by the generation in this answer.
     #[cold]
     fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
         self.peers.get_mut(to).reply_queued();
@@ -160,7 +160,8 @@ impl Core {
         Ok(Some((region, into)))
     }
 
-    /// Ends such a write. It has arrived in its region or, if it was refused, its bytes were discarded.
+    /// Ends a write that arrived in pieces. It has arrived in its region or, if it was refused, its bytes were
+    /// discarded.
     pub(super) fn write_landed(&mut self, from: Connection, head: &Head, region: Result<Arc<Registered>, Refusal>) {
         if self.too_many(from) {
             return;
@@ -178,7 +179,7 @@ impl Core {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| Refusal::Memory)?;
-        self.count_staged(from, len)?; // Last, so that a refused request is not counted.
+        self.count_staged(from, len)?; // This is last, so that a refused request is not counted.
         bytes.resize(room, 0);
         Ok(Buffer::from(bytes))
     }
@@ -293,7 +294,7 @@ impl Core {
 
     /// Lets a peer fetch the bytes that its part reads, and returns the offer.
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
-        // The offer names no memory: the region may be closed while the peer copies, so only this endpoint copies.
+        // The offer contains no address: the region may be closed while the peer copies, so only this endpoint copies.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         self.peers.get_mut(to).serving_started();
         let serve = self.remote.serve(to, source, staged, ServeMode::Offered, counted);

@@ -1,8 +1,9 @@
-//! Operations that a counter begins: from their endpoint's list to their end.
+//! Operations that a counter begins, from the submission list of their endpoint to their end.
 //!
-//! Once begun, such an operation is like any other, except that its end is reported to a [`Triggered`] first. It never
-//! fails for lack of room: results go to the growing part of the queue, and an operation that a link does not take
-//! waits. Progress checks for due operations. A post that makes some due leaves them to progress.
+//! Once such an operation has begun, it is treated like any other, except that its end is first reported to a
+//! [`Triggered`]. It never fails for lack of room: results go to the part of the queue that can grow, and an operation
+//! that a link does not take waits. Operations that are due begin during progress, even if a call that posts an
+//! operation made them due.
 
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ impl Operation {
         }
     }
 
-    /// Returns what a completion would report.
+    /// Returns the completion of the operation.
     pub(crate) fn entry(&self) -> Entry {
         match self {
             Self::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
@@ -80,7 +81,8 @@ impl Operation {
 }
 
 impl Engine {
-    /// Prepares an operation that waits for a counter. Injected data is copied now. Deferred work may have a counter of its own.
+    /// Prepares an operation that waits for a counter. Injected data is copied now. Deferred work may have a separate
+    /// counter.
     pub(crate) fn transfer(
         &mut self,
         operation: &Operation,
@@ -113,15 +115,15 @@ impl Engine {
         Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located, endpoint })
     }
 
-    /// From now on, makes progress check for operations that are due and for the end of operations that have begun.
-    /// Other endpoints have no cost from this.
+    /// Makes progress check, from now on, for operations that are due and for the end of operations that have begun.
+    /// This adds no cost to other endpoints.
     pub(super) const fn watch_begun(&mut self) {
         self.attention.expect_triggers();
         self.core.triggered.expect();
         self.core.reporting.count_all();
     }
 
-    /// Queues an operation in the line of a counter. Returns whether operations may be due there.
+    /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         self.core.triggered.queue(transfer, counter, condition)
     }
@@ -141,7 +143,7 @@ impl Engine {
             self.begin(transfer);
             any = true;
         }
-        // An operation may end as soon as it begins, and that may make others due.
+        // An operation may end as soon as it begins, which may make others due.
         while let Some(mut due) = self.core.triggered.take_due() {
             while let Some(transfer) = due.pop_front() {
                 self.begin(transfer);
@@ -219,14 +221,15 @@ const fn code(why: &PostError) -> ErrorCode {
 }
 
 impl Core {
-    /// Ends an operation that a counter began. Reports it with its own context, to the place that its post requested.
+    /// Ends an operation that a counter began. Reports it with its own context, to the destination that was requested
+    /// when it was posted.
     #[cold]
     pub(super) fn triggered_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
         let id = match &result {
             Ok(entry) => entry.context,
             Err(error) => error.entry.context,
         };
-        // The memory of the operation is freed when this returns: nothing touches it any more.
+        // The memory of the operation is freed when this returns: it is not accessed any more.
         let Some(begun) = self.triggered.take_begun(Id::from_u64(id)) else { return };
         let transfer = begun.transfer();
         let (context, notify, quiet) = (transfer.context(), transfer.notify, transfer.quiet);
@@ -286,8 +289,8 @@ impl Core {
         }
     }
 
-    /// Ends all operations that wait for counters and variables, because the endpoint closes. From now on none is
-    /// begun.
+    /// Ends all operations that wait for counters and variables, because the endpoint closes. From now on no such
+    /// operation begins.
     pub(super) fn end_waiting(&mut self, why: &str) {
         let ended = self.triggered.close(self.reporting.queues());
         for transfer in ended {

@@ -24,25 +24,27 @@ use super::super::matching::Held;
 pub(crate) enum Notify {
     /// The completion queue, with the context.
     Queue,
-    /// The completion queue, where no room was reserved: one of many results of a multi-receive.
+    /// The completion queue, without reserved room: one of many results of a multi-receive.
     Event,
     /// Success is not reported. A failure goes to the completion queue.
     Silent,
-    /// Like [`Event`](Self::Event), but for a receive of a shared receive context: if this endpoint closes before the receive ends, and its
-    /// queue with it, another endpoint of the context reports it.
+    /// Like [`Event`](Self::Event), but for a receive of a shared receive context: if this endpoint closes before the
+    /// receive ends, and its queue with it, another endpoint of the context reports it.
     Shared,
     /// Like [`Silent`](Self::Silent), but for a receive of a shared receive context.
     SharedSilent,
-    /// The safe operation whose number is the context.
+    /// The safe operation whose ID is the context.
     Operation,
     /// An operation that a counter started. The context is its number. See [`Triggered`](super::triggered::Triggered).
     Triggered,
-    /// A transfer of a group's operation: see [`Groups`](super::groups::Groups). The context is the group and the operation.
+    /// A transfer of a group's operation: see [`Groups`](super::groups::Groups). The context is the group and the
+    /// operation.
     Collective,
 }
 
 impl Notify {
-    /// Returns the class of operations that the context names: raw operations, safe ones, those of counters, or transfers of groups.
+    /// Returns the class of operations to which the context belongs: raw operations, safe operations, operations that a
+    /// counter began, or transfers of groups.
     #[inline]
     pub(crate) const fn class(self) -> u8 {
         match self {
@@ -53,7 +55,8 @@ impl Notify {
         }
     }
 
-    /// Returns whether operations that are reported in this way may wait without limit: they were queued before, or own their buffers.
+    /// Returns whether operations that are reported in this way may wait without limit: they were queued before, or own
+    /// their buffers.
     #[inline]
     pub(crate) const fn may_wait(self) -> bool {
         matches!(self, Self::Operation | Self::Triggered | Self::Collective)
@@ -66,11 +69,11 @@ impl Notify {
     }
 }
 
-/// An operation as its owner names it. Contexts of different classes are never confused: a context that the application chose is not a
-/// number that the engine assigned.
+/// The identity of an operation. Contexts of different classes are never confused: a context that the application chose
+/// is not a number that the engine assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    /// [`Notify::class`].
+    /// The class of the operation ([`Notify::class`]).
     class: u8,
     context: u64,
 }
@@ -130,7 +133,7 @@ impl GroupMessage {
         Self { segments: Segments::EMPTY, tag, data, context }
     }
 
-    /// Returns what a completion would report.
+    /// Returns the completion of the message.
     #[inline]
     pub(crate) fn entry(&self) -> Entry {
         sent_entry(self.context, send_flags(true), self.segments.len())
@@ -155,7 +158,7 @@ impl Pending {
         }
     }
 
-    /// Returns what a completion would report. Returns `None` if a part of the operation was sent: the operation then
+    /// Returns the completion of the operation. Returns `None` if a part of the operation was sent: the operation then
     /// ends like an executed access.
     pub(crate) fn entry(&self) -> Option<Entry> {
         Some(match &self.work {
@@ -170,12 +173,14 @@ impl Pending {
     }
 }
 
-/// Where a receive puts its message. The type is small, since receives are often moved: the rare lists of several segments are kept elsewhere.
+/// The destination of a received message. The type is small, since receives are often moved: the rare lists of several
+/// segments are kept elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// In one segment.
     One(Segment),
-    /// In the segments of this entry of [`ReceiveMemory`](super::messages::ReceiveMemory), with the total number of bytes.
+    /// In the segments of this entry of [`ReceiveMemory`](super::messages::ReceiveMemory), with the total number of
+    /// bytes.
     Several(Id<Segments>, usize),
 }
 
@@ -316,12 +321,12 @@ pub(super) enum Asked {
     Nothing,
 }
 
-/// Something to do on a link. It was decided while the link was busy handing over frames.
+/// An action for a link. It was requested while the link was borrowed to hand over frames.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
-    /// Advance the groups that can continue. This concerns no link.
+    /// Advance the groups that can continue. This action uses no link.
     Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),

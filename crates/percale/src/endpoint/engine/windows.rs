@@ -1,7 +1,8 @@
-//! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate keys.
+//! Windows of type 2: binds and invalidates them in order with an endpoint's messages, and handles messages that
+//! invalidate keys.
 //!
-//! No call blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of
-//! the operation, or the message) is kept in [`Left`](super::residue::Left), which progress checks.
+//! No call blocks here: a key that a peer is still using becomes invalid at once, and the report that depends on it
+//! (the end of the operation, or the message) is kept in [`Left`](super::residue::Left), which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -34,7 +35,8 @@ impl Core {
         self.local.via(self.peers.get(from).incarnation())
     }
 
-    /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use, or is being invalidated.
+    /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use,
+    /// or is being invalidated.
     fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
         let entry = post.entry();
         let result = match post.what {
@@ -91,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now.
+    /// Returns whether a message that invalidated a key, and whose payload is in its buffer now, can be reported now.
     #[cold]
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         self.left.may_report(from, head, len, receive)
@@ -111,7 +113,7 @@ impl Core {
                 }
             }
             News::Nothing { .. } => {}
-            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits for this key.
+            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits.
         }
     }
 
@@ -120,8 +122,8 @@ impl Core {
         self.left.peer_gone(from);
     }
 
-    /// Counts the invalidations that have not ended again, after the counters of a connection were reset, because
-    /// fences wait for them.
+    /// Counts the invalidations that have not ended, because fences wait for them. Called after the counters of a
+    /// connection were reset.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
         for _ in 0..self.left.operations_to(from) {
             self.peers.started(from);
@@ -172,7 +174,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts the first waiting operation, if it is a window operation and its turn has come. Returns false otherwise.
+    /// Starts the first waiting operation, if it is a window operation that may start now. Returns false otherwise.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
         let front = self.core.peers.get_mut(slot).take_first();
         let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };

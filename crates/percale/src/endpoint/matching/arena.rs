@@ -7,14 +7,14 @@
 //! An entry can be in `L` lists at once, one for each link slot. The arena does not own lists: the owner of a list
 //! passes it to each call, always with the same slot. A list must not outlive the entries of the arena that it links.
 
-/// No entry.
+/// The index that stands for no entry.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// The handle of a posted receive. It is valid until the receive is matched or canceled, and never again.
+/// The handle of a posted receive. It is valid until the receive is matched or canceled, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Posted(pub(super) Handle);
 
-/// The handle of a held message. It is valid until the message is taken, and never again.
+/// The handle of a held message. It is valid until the message is taken, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Held(pub(super) Handle);
 
@@ -91,7 +91,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         let index = self.free;
         if let Some(node) = self.nodes.get_mut(index as usize) {
             self.free = node.links[0].next;
-            // The fields are set one by one: a whole node would be built elsewhere first and then copied.
+            // The fields are set one by one, because a whole node would be built on the stack first and then copied.
             node.sequence = self.last;
             node.links[0] = first;
             node.key = key;
@@ -132,7 +132,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         node.value.take().expect("an index found in a list is occupied")
     }
 
-    /// Drops an entry that is in at most one list, which has slot 0.
+    /// Drops an entry that is in at most one list, in slot 0.
     #[inline(always)]
     pub(super) fn discard(&mut self, list: &mut List, index: u32) {
         let node = &mut self.nodes[index as usize];

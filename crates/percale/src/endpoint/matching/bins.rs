@@ -1,9 +1,9 @@
 //! A hash table from keys to lists. It files the entries of one class of patterns under the words that the class
 //! compares.
 //!
-//! A bin exists while its list has entries. Bins are chained from buckets, of which there are never fewer than bins.
-//! Buckets and bins are reused, and their number grows only when more keys are in use at the same time than ever
-//! before.
+//! A bin exists while its list has entries. Bins are chained from buckets, and there are always at least as many
+//! buckets as bins. Buckets and bins are reused, and their number grows only when more keys are in use at the same time
+//! than ever before.
 //!
 //! Peers choose the tags of their messages, so the hash is seeded. A peer cannot choose tags that share a bucket.
 
@@ -155,9 +155,8 @@ impl Bins {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// Combines two folded products. One is not enough: if one word of the keys is constant (tags from any sender), it
-    /// is a product with one fixed number, and for some seeds such products leave the low bits of hundreds of keys
-    /// alike.
+    /// Combines two folded products. One is not enough: if one word of the keys is constant (tags from any sender), the
+    /// product has a constant factor, and for some seeds hundreds of keys then have the same low bits.
     #[inline]
     fn hash(&self, key: Key) -> u32 {
         /// 2^64 divided by the golden ratio. Successive multiples of it are spread evenly.

@@ -30,7 +30,7 @@ pub(crate) struct Pattern {
     pub(crate) tag: u64,
     /// The bits in which the tags may differ.
     pub(crate) ignore: u64,
-    /// The wanted sender.
+    /// The requested sender.
     pub(crate) source: Source,
 }
 

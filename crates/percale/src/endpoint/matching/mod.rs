@@ -1,4 +1,4 @@
-//! Matching: decides which posted receive takes which message.
+//! Matching of messages and posted receives.
 //!
 //! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait
 //! for a message ([`posted`]) and the messages that wait for a receive ([`unexpected`]). The engine chooses what is
@@ -78,7 +78,7 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
-    /// Returns the receive that a message with this envelope takes. This is shorter than
+    /// Returns the receive that a message with this envelope takes. This path is shorter than
     /// [`arrive_with`](Self::arrive_with), for a receive that is processed in place. The receive stays posted until
     /// [`use_up`](Self::use_up) is called.
     #[inline(always)]
@@ -104,13 +104,14 @@ impl<R, U> Matching<R, U> {
         self.posted.redirect(from, to)
     }
 
-    /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).
+    /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` identifies a receive by its
+    /// context).
     pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.extract(move |_, receive| pick(receive)).next()
     }
 
-    /// Removes, in posting order, the receives directed at one source (which died), or with [`Source::Any`] every
-    /// receive, directed or not. Receives that the iterator has not reached stay posted.
+    /// Removes, in posting order, the receives directed at one source, whose peer has died, or with [`Source::Any`]
+    /// every receive, directed or not. Receives that the iterator has not reached stay posted.
     pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
     }

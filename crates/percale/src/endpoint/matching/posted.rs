@@ -1,10 +1,10 @@
 //! The receives that wait for a message.
 //!
 //! All receives are in one list in posting order. Only that list is used while messages find their receives among the
-//! first [`LINEAR`] entries, however many receives wait behind these. When an arrival would have to search further, all
-//! receives are also filed by class. This is undone when at most [`FEW`] receives wait; the gap prevents a queue whose
-//! length stays near one value from repeating it. While receives are filed, an arrival looks up the first receive of
-//! every class, and the lowest sequence number wins.
+//! first [`LINEAR`] entries, regardless of the number of receives that wait after these. When an arrival would have to
+//! search further, all receives are also filed by class. This is undone when at most [`FEW`] receives wait; the gap
+//! prevents a queue whose length stays near one value from repeating it. While receives are filed, an arrival looks up
+//! the first receive of every class, and the lowest sequence number wins.
 //!
 //! Invariants:
 //! 1. An entry is in `order`, and while `filed`, it is also in exactly one of its class's bins or in `rest`.
@@ -40,7 +40,7 @@ pub(crate) enum Keep {
     Stay,
 }
 
-/// A receive that a message has just matched, by its index. Nothing was posted or removed since.
+/// The index of a receive that a message has just matched. It is valid until something is posted or removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met(u32);
 
@@ -177,7 +177,7 @@ impl<R> Queue<R> {
         if entry.masks.agree(entry.key, key) { Some(oldest) } else { self.first_of_others(key) }
     }
 
-    // Not inlined, so that the registers that it needs are not saved and restored when the oldest receive fits.
+    // Not inlined, so that the registers it needs are not saved and restored when the oldest receive fits.
     #[inline(never)]
     fn first_of_others(&mut self, key: Key) -> Option<u32> {
         if self.filed {

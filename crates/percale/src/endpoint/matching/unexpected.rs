@@ -2,9 +2,10 @@
 //!
 //! All messages that are not claimed are in one list in arrival order. A message has no masks: only a receive that
 //! searches determines which bits are compared. So classes are created by searches. A search that had to walk more than
-//! [`LINEAR`] messages files them all under its own masks. This costs a small multiple of the walk, and later searches
-//! of that class are one look-up. While a class is in use, every held message is filed in it. All classes are dropped
-//! when [`FEW`] messages are left, and a class that was not used recently is replaced by another one when needed.
+//! [`LINEAR`] messages files them all under its own masks. This costs a small multiple of the cost of the walk, and
+//! later searches of that class are one look-up. While a class is in use, every held message is filed in it. All
+//! classes are dropped when [`FEW`] messages are left, and a class that was not used recently is replaced by another
+//! one when needed.
 //!
 //! Invariants:
 //! 1. An entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin.

@@ -30,7 +30,8 @@ impl Many {
     /// Returns the next part, for a message of `len` bytes, and whether the buffer has room for more messages.
     pub(super) fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
         let mut state = self.lock();
-        // The buffer is one segment, as was checked when it was posted. A message of no bytes has a position in it too.
+        // The buffer is one segment, as was checked when it was posted. A message of zero bytes has a position in it
+        // too.
         let segment = whole.as_slice().first().copied().unwrap_or(Segment::EMPTY);
         let part = segment.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
         state.used += part.len();
@@ -39,7 +40,7 @@ impl Many {
         (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
     }
 
-    /// Ends the part of a message, to which no peer writes any more. `report` queues the result. Its argument states
+    /// Ends the part of a message. No peer writes to the part any more. `report` queues the result. Its argument states
     /// whether the buffer is released. It is called before any other part can end, so the completion that releases the
     /// buffer is the last one in every queue.
     pub(crate) fn end_part(&self, report: impl FnOnce(bool)) {

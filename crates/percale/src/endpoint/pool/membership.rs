@@ -45,8 +45,8 @@ impl Membership {
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| ours(announced)).next().is_some()
     }
 
-    /// Withdraws the announcements of stored messages for which `is_gone` returns true, so that no shared receive is
-    /// matched with them.
+    /// Withdraws the announcements of stored messages for which `is_gone` returns true, so that they match no shared
+    /// receive.
     pub(crate) fn withdraw_all(&self, tagged: bool, is_gone: impl Fn(Held) -> bool) {
         let Some(mut state) = self.pool.lock() else { return };
         let gone = |announced: &Announced| announced.member == self.id && is_gone(announced.held);
@@ -124,8 +124,8 @@ impl Membership {
         }
     }
 
-    /// Records that a connected peer without an address was reached at one, which is the address of its messages from
-    /// now on.
+    /// Records that a connected peer that had no address was reached at one. Its messages have this address from now
+    /// on.
     pub(crate) fn named(&self, peer: Sender) {
         let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) else { return };
         let before = state.nameless.remove(&(self.id, peer.slot));
@@ -181,7 +181,7 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Usually the endpoint has left before. If it never became an endpoint, its messages are dropped with it, and
+    /// Usually the endpoint has left before. If opening the endpoint failed, its messages are dropped with it, and
     /// receives that it had to fill are matched again.
     fn drop(&mut self) {
         for Promise { tagged, receive, pattern, .. } in self.leave() {

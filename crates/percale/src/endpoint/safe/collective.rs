@@ -49,8 +49,8 @@ pub struct Group<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] Group<'_, A>, "Group", rank: |this| this.rank, size: |this| this.size);
 
-/// A join of a group that is under way; it can be waited for or awaited. Dropping it before the group is formed ends
-/// the join for all members.
+/// A join of a group in progress. Wait for it, or await it, to get the group. Dropping it before the group is formed
+/// ends the join for all members.
 #[must_use = "dropping it leaves the group"]
 pub struct Joining<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -74,8 +74,8 @@ pub struct CollectiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
 
-/// A collective operation under way; it can be waited for or awaited. Dropping it does not cancel it, because the other
-/// members depend on it.
+/// A collective operation in progress. Wait for it, or await it, to get its buffer. Dropping it does not cancel the
+/// operation, because the other members depend on it.
 #[must_use = "a collective's result comes by waiting for it"]
 pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -85,13 +85,13 @@ crate::short_debug!(for [A: Ownership] CollectiveOperation<'_, A>, "CollectiveOp
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group that consists of these members, including this endpoint. All members join it with the same
-    /// addresses, which are the addresses that the members advertise, in the same order. An endpoint that joins the
-    /// same list several times is in as many groups: its first join belongs to the first joins of the other members,
-    /// and so on. If a join fails, it fails for all members that have joined. A member that tries again is grouped with
-    /// the other members that try again, even if a member has been replaced by another process meanwhile.
+    /// addresses, which are the addresses that the members advertise, in the same order. An endpoint can join the same
+    /// list several times and is then in that many groups: its first join belongs to the first joins of the other
+    /// members, and so on. If a join fails, it fails for all members that have joined. A member that tries again is
+    /// grouped with the other members that try again, even if a member has been replaced by another process meanwhile.
     ///
     /// # Errors
-    /// If such a group is not possible.
+    /// If a group of these members is not possible.
     pub fn join(&self, members: &AddressSet) -> Result<Joining<'_, A>, OperationError> {
         let (mut group, mut rank) = (GroupId { index: 0, stamp: 0 }, 0);
         let id = self.access.with(|engine| {
@@ -126,18 +126,19 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.size
     }
 
-    /// Creates a barrier, which completes when every member has begun it.
+    /// Creates a barrier, which completes after every member has begun it.
     pub fn barrier(&self) -> CollectiveRequest<'e, A> {
         self.request(Collective::Barrier, BYTES, Buffer::from(Vec::new()))
     }
 
-    /// Copies the bytes of the member with the rank `root` to all members. The buffers of all members are equally long.
+    /// Copies the bytes of the member with the rank `root` to all members. The buffers of all members have the same
+    /// length.
     pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Broadcast { root }, BYTES, buffer.into())
     }
 
-    /// Combines the elements of all members and stores the result at every member. The buffer holds the elements, and
-    /// afterwards the result.
+    /// Combines the elements of all members and stores the result at every member. The buffer holds this member's
+    /// elements before the operation and the result after it.
     pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allreduce, (op, datatype), buffer.into())
     }
@@ -167,7 +168,7 @@ impl<'e, A: Ownership> Group<'e, A> {
     }
 
     /// Gathers the blocks of all members at every member. The buffer holds as many equal blocks as there are members.
-    /// This member's block is number [`rank`](Self::rank); the operation fills in the others.
+    /// This member's block is number [`rank`](Self::rank); the operation fills in the other blocks.
     pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allgather, BYTES, buffer.into())
     }
@@ -248,15 +249,15 @@ impl<'e, A: Ownership> Future for Joining<'e, A> {
 
 impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
-    /// [`trigger`](crate::trigger). Its position among the operations of the group is determined when it begins.
+    /// [`trigger`](crate::trigger). The operation takes its place in the order of the group's operations when it
+    /// begins.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
     /// Makes the operation deferred work. It waits for successes *and errors* of its counter ([`when`](Self::when)),
-    /// its end is counted by `counter`, and from now on a shared endpoint makes progress without calls by the
-    /// application.
+    /// and `counter` counts its end. From now on a shared endpoint makes progress without calls by the application.
     pub fn counting(mut self, counter: &Counter) -> Self {
         self.when = Some(When::counting(self.when.take(), counter));
         self

@@ -11,11 +11,12 @@ use crate::local_memory::buffer::Buffer;
 pub struct OperationError {
     /// The cause.
     pub cause: Cause,
-    /// The operation's buffer, unless the operation is still under way (a wait that timed out).
+    /// The operation's buffer. `None` if the operation is still under way (a wait that timed out).
     pub buffer: Option<Buffer>,
 }
 
-// The whole cause: a `main` that returns the error prints it by `Debug`, and its end is the advice.
+// The debug output is the whole message: a `main` function that returns the error prints it with `Debug`, and the
+// advice is at the end of the message.
 crate::short_debug!(OperationError, "OperationError", cause: |this| this.cause.to_string());
 
 /// The cause of an [`OperationError`].
@@ -31,7 +32,7 @@ pub enum Cause {
     /// The timeout of the wait expired. The operation was canceled, or continues without its handle.
     #[error("the operation did not complete within the given time")]
     TimedOut,
-    /// The operation has ended and its result was taken before, for example because a finished future was polled again.
+    /// The result of the operation was taken before, for example because a finished future was polled again.
     #[error("the operation has ended, and its result was taken before; a finished future gives no second one")]
     Taken,
 }

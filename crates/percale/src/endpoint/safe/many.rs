@@ -13,7 +13,7 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
-/// A receive under way that takes many messages into one buffer.
+/// A receive in progress that takes many messages into one buffer.
 #[must_use = "dropping it cancels the receive"]
 pub struct ReceivingMany<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -84,8 +84,8 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             while let Some(result) = engine.core.operations.take_result(id) {
                 match result {
                     Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
-                    // The end of the receive itself, which was requested. The error of a message names its part of the
-                    // buffer.
+                    // The receive itself ended as requested here. An error of a message contains the address of its
+                    // part of the buffer.
                     Err(error) if error.error == ErrorCode::Canceled && error.entry.buffer == 0 => {}
                     Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
                 }
@@ -99,8 +99,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
 
 /// Copies one message out of the buffer.
 fn part(engine: &Engine, id: OperationId, base: u64, entry: &Entry) -> Option<Part> {
-    // The memory is copied as memory that others write: peers may be writing other messages into the rest of the
-    // buffer.
+    // The copy allows for concurrent writes, because peers may be writing other messages into the rest of the buffer.
     let memory = engine.core.operations.buffer(id)?.segment_for_send();
     let offset = usize::try_from(entry.buffer.checked_sub(base)?).ok()?;
     let bytes = Segments::one(memory.slice(offset, entry.len as usize)).to_vec();

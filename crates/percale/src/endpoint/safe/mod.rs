@@ -13,11 +13,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. An operation under way
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted operation
 //! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no
 //! message was matched yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
-// In the order of the documentation of `Endpoint`: messages, remote access, and then the others.
+// The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;
 
 mod remote;

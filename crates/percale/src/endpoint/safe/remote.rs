@@ -88,7 +88,7 @@ impl Outcome for Buffer {
     }
 }
 
-/// The result is the previous value of the number.
+/// The result of an atomic operation is the previous value of the number.
 impl<T: Element> Outcome for T {
     fn of(buffer: Buffer) -> Self {
         let mut bytes = [0; 8];
@@ -109,7 +109,7 @@ enum What {
     Atomic(Kind, AtomicOp, Datatype),
 }
 
-/// A one-sided operation that is not posted yet. Its result is of type `R`.
+/// A one-sided operation that is not posted yet. Its result has the type `R`.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct AccessRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
@@ -125,8 +125,8 @@ pub struct AccessRequest<'e, A: Ownership, R> {
 
 crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessRequest");
 
-/// A one-sided operation under way; it can be waited for or awaited. Dropping it cancels it if no part of it was
-/// carried out. Its buffer is kept until the peer no longer uses it.
+/// A one-sided operation in progress. Wait for it, or await it, to get its result. Dropping it cancels it if no part of
+/// it was carried out. Its buffer is kept until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
 pub struct Accessing<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
@@ -152,7 +152,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access_request(peer, to, buffer.into(), What::Write)
     }
 
-    /// Creates an operation that adds to a number in a peer's memory. Its result is the previous value. Integers wrap.
+    /// Creates an operation that adds to a number in a peer's memory. Its result is the previous value. Integers wrap
+    /// on overflow.
     pub fn fetch_add<T: Element>(&self, peer: PeerAddress, word: RemoteMemory, value: T) -> AccessRequest<'_, A, T> {
         self.fetch_atomic(peer, AtomicOp::Sum, word, value)
     }
@@ -180,7 +181,7 @@ impl<A: Ownership> Endpoint<A> {
         self.atomic_request(peer, word, Kind::Fetch, op, operand, operand)
     }
 
-    /// Creates an atomic operation that compares: the masked swap or one of the conditional swaps. Its result is the
+    /// Creates an atomic operation that compares: a masked swap or one of the conditional swaps. Its result is the
     /// previous value.
     pub fn compare_atomic<T: Element>(
         &self,
@@ -227,7 +228,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
         self
     }
 
-    /// Starts only after all earlier operations to this peer have completed.
+    /// Makes the operation start only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         self.flags |= OpFlags::FENCE;
         self

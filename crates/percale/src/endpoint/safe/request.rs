@@ -44,25 +44,25 @@ pub struct ReceiveRequest<'e, A: Ownership> {
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
 impl<A: Ownership> Endpoint<A> {
-    /// A send of a message.
+    /// Creates a send of a message.
     pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let buffer = buffer.into();
         SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
     }
 
-    /// A send of a tagged message.
+    /// Creates a send of a tagged message.
     pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let mut request = self.send(peer, buffer);
         request.tag = Some(tag);
         request
     }
 
-    /// A receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) names one.
+    /// Creates a receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) specifies one.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
-    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
+    /// Creates a receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         let mut request = self.recv(buffer);
         request.tag = Some((tag, ignore));
@@ -89,8 +89,8 @@ macro_rules! begins_later {
         }
 
         /// Makes the operation deferred work. It waits for successes *and errors* of its counter
-        /// ([`when`](Self::when)), and its end is counted by `counter` and not by the endpoint's counters. From now on
-        /// a shared endpoint makes progress without calls by the application.
+        /// ([`when`](Self::when)), and `counter` counts its end in place of the endpoint's counters. From now on a
+        /// shared endpoint makes progress without calls by the application.
         pub fn counting(mut self, counter: &Counter) -> Self {
             self.when = Some(When::counting(self.when.take(), counter));
             self
@@ -177,8 +177,8 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         self.start()?.wait()
     }
 
-    /// Posts the buffer for many messages. Each message takes the next part of it, until less than the endpoint's
-    /// minimum is left.
+    /// Posts the buffer for many messages. Each message takes the next part of the buffer, until less than the
+    /// endpoint's minimum is free.
     ///
     /// # Errors
     /// If it cannot be posted.

@@ -1,4 +1,4 @@
-//! Operations under way: their slots in the engine, waiting for them, and dropping them.
+//! Operations in progress: their slots in the engine, waiting for them, and dropping them.
 //!
 //! A handle is used up when it has returned its operation's result. After that, polls and waits return
 //! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) returns true, and canceling and dropping have no effect.
@@ -186,7 +186,7 @@ impl<A: Ownership> Drop for UnderWay<'_, A> {
     }
 }
 
-/// A send under way; it can be waited for or awaited.
+/// A send in progress. Wait for it, or await it, to get its result.
 #[must_use = "dropping it cancels the send if it can"]
 pub struct Sending<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -217,7 +217,7 @@ impl<A: Ownership> Sending<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| Sent { buffer })
     }
 }
-/// A receive under way; it can be waited for or awaited.
+/// A receive in progress. Wait for it, or await it, to get the message.
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct Receiving<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -243,7 +243,7 @@ impl<A: Ownership> Receiving<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(entry, buffer)| Received::new(buffer, &entry))
     }
 
-    /// Returns whether the message has arrived. Makes progress, but does not wait.
+    /// Returns whether the receive has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()

@@ -12,7 +12,7 @@ use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::buffer::Buffer;
 
-/// The condition on which an operation begins, and the additional counter that counts its end.
+/// The condition under which an operation begins, and the additional counter that counts its end.
 #[derive(Clone, Debug)]
 pub(super) struct When {
     begins: Begins,
@@ -47,7 +47,7 @@ impl When {
         Self { begins, counting: Some(by.clone()) }
     }
 
-    /// Queues an operation that owns its buffer until its condition is met. Returns the number of the operation.
+    /// Queues an operation that owns its buffer until its condition is met. Returns the ID of the operation.
     pub(super) fn start<A: Ownership>(
         self,
         endpoint: &Endpoint<A>,
@@ -55,7 +55,8 @@ impl When {
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
-        // Deferred work makes progress without calls by the application, and faster while a thread waits for its end.
+        // Deferred work needs progress without calls by the application. A thread that waits for its end also makes
+        // progress, with less delay.
         if let Some(counting) = &counting
             && let Err(error) =
                 endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {

@@ -46,7 +46,7 @@ pub struct WindowRequest<'e, A: Ownership, R> {
 
 crate::short_debug!(for [A: Ownership, R] WindowRequest<'_, A, R>, "WindowRequest");
 
-/// A bind or an invalidation under way; it can be waited for or awaited.
+/// A bind or an invalidation in progress. Wait for it, or await it, to get its result.
 #[must_use = "dropping it cancels the operation if it waits for its turn"]
 pub struct WindowOperation<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
@@ -78,7 +78,7 @@ impl<A: Ownership> Endpoint<A> {
 
 impl<A: Ownership> SendRequest<'_, A> {
     /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives
-    /// the message: see [`OpFlags::INVALIDATE`]. Replaces [`data`](Self::data).
+    /// the message. See [`OpFlags::INVALIDATE`]. This replaces [`data`](Self::data).
     pub fn invalidating(mut self, key: u64) -> Self {
         self.data = Some(key);
         self.flags |= OpFlags::INVALIDATE;

@@ -1,5 +1,5 @@
-//! The methods of both kinds of regions: their names, and enabling, disabling and refreshing them (fi_mr(3),
-//! fi_mr_enable, fi_mr_refresh).
+//! The methods of both kinds of regions, which return keys and descriptions, and enable, disable and refresh regions
+//! (fi_mr(3), fi_mr_enable, fi_mr_refresh).
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ macro_rules! lifecycle {
                 self.handle.registered().access()
             }
 
-            /// Returns the name by which peers access the whole region.
+            /// Returns the description that peers use to access the whole region.
             #[must_use]
             pub fn remote(&self) -> RemoteMemory {
                 self.handle.remote()
             }
 
-            /// Returns whether peers may access it.
+            /// Returns whether peers may access the region.
             #[must_use]
             pub fn is_enabled(&self) -> bool {
                 self.handle.is_enabled()

@@ -1,4 +1,4 @@
-//! Mapped raw keys of peers: handles of the keys by which operations name a peer's region.
+//! Mapped raw keys of peers: handles for the keys that operations use for a peer's region.
 
 use super::{MapError, RemoteMemory};
 use crate::domain::Domain;
@@ -20,8 +20,8 @@ impl MappedKey {
         self.key
     }
 
-    /// Returns the name of a part of the peer's region. Addresses are those of its owner: they start at 0, or at the
-    /// base of the region.
+    /// Returns the description of a part of the peer's region. Addresses are those of its owner: they start at 0, or at
+    /// the base of the region.
     #[must_use]
     pub const fn remote(&self, address: u64, len: u64) -> RemoteMemory {
         RemoteMemory { key: self.key, address, len }

@@ -17,7 +17,7 @@
 //! finished or its process has ended.
 //!
 //! * `lifecycle`: enabling, disabling, closing; `raw`: memory for which the caller guarantees the safety conditions;
-//!   `scope`: borrowed memory
+//!   `scope`: regions of borrowed memory
 //! * `pending`: registration that completes later
 //! * `known`: the objects to which windows can be bound; `verbs`: rights as in verbs; `mapped`: raw keys of peers
 //!
@@ -115,14 +115,14 @@ impl<'d> Registration<'d> {
     }
 
     /// Counts the writes of peers (FI_RMA_EVENT): one for each write or atomic operation, after its data is in memory.
-    /// A region may have several counters, and each of them counts.
+    /// A region may have several counters, and each of them counts every write.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
         self.terms.counters.push(counter.clone());
         self
     }
 
-    /// Names the region by a raw key of 32 bytes (FI_MR_RAW). Only a peer that has all of them can access the region,
-    /// after [`Domain::map_raw`]. The domain chooses the key of operations.
+    /// Gives the region a raw key of 32 bytes (FI_MR_RAW). Only a peer that has the complete raw key can access the
+    /// region, after [`Domain::map_raw`]. The domain chooses the key that operations use.
     pub const fn raw_key(mut self) -> Self {
         self.terms.raw_key = true;
         self
@@ -136,8 +136,8 @@ impl<'d> Registration<'d> {
     }
 
     /// Admits only accesses through endpoints with this authorization key
-    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), and so only accesses of
-    /// peers that have it too. By default accesses through endpoints with the domain's key are admitted, or through
+    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), and therefore only accesses
+    /// of peers that have it too. By default accesses through endpoints with the domain's key are admitted, or through
     /// endpoints without a key if the domain has none.
     pub fn authorization_key(mut self, key: &[u8]) -> Self {
         self.terms.authority = self.domain.inner.settings.authority(key);
@@ -167,7 +167,7 @@ impl<'d> Registration<'d> {
     }
 
     /// Registers memory of this device (fi_mr(3), `iface` and `device`). The library does not access it with loads and
-    /// stores; the device's driver copies. Such memory is registered with [`raw`](Self::raw) only. This process
+    /// stores; the device's driver copies it. Such memory can be registered only with [`raw`](Self::raw). This process
     /// executes the accesses of peers. An atomic operation is atomic per element for all accesses through regions of
     /// this process, but not for programs on the device.
     pub const fn device(mut self, device: Device) -> Self {
@@ -196,7 +196,7 @@ impl<'d> Registration<'d> {
     }
 }
 
-/// A region that owns its memory. It is closed by [`close`](Self::close), which returns the memory, or by being
+/// A region that owns its memory. It is closed by [`close`](Self::close), which returns the memory, or when it is
 /// dropped.
 pub struct Region {
     handle: Handle,

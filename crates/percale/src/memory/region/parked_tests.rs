@@ -1,4 +1,4 @@
-//! Memory that peers were accessing when its region or its domain ended is kept until they have left.
+//! Tests that memory that peers were accessing when its region or its domain ended is kept until they have finished.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::region::stuck::Stuck;
 use crate::region::{Access, Via};
 use crate::transport::sim::{Network, SimOptions};
 
-/// A region of a few bytes that a peer is stuck in.
+/// Creates a region of a few bytes, and a peer that does not finish its access to it.
 fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
     let network = Network::new(1, SimOptions::default());
     let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();

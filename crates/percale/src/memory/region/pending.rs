@@ -1,7 +1,7 @@
 //! Registration that completes later, reported by an event (fi_mr(3), FI_REG_MR).
 //!
 //! The registration waits in the event queue, and the thread that reads the event performs it. So the properties of the
-//! region are not available before that, and no peer can access it. Until then the memory belongs to the
+//! region are not available before the event is read, and no peer can access it. Until then the memory belongs to the
 //! [`PendingRegion`] (MR-065), which has no method that returns a key (MR-062).
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::local_memory::buffer::Buffer;
 use crate::region::terms::Terms;
 use crate::system::forked::ProcessMutex;
 
-/// A region that is not registered yet. Dropping it cancels the registration: there will be no event.
+/// A region that is not registered yet. Dropping it cancels the registration, and no event is reported.
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
     shared: Arc<ProcessMutex<State>>,
@@ -67,7 +67,7 @@ impl Registration<'_> {
     /// [`Event::RegistrationFailed`] an error. After that [`PendingRegion::finish`] returns the region or the error.
     ///
     /// # Errors
-    /// If the queue has no room for the event. In this case there will be no event.
+    /// If the queue has no room for the event. In this case no event is reported.
     pub fn begin(
         self,
         memory: impl Into<Buffer>,

@@ -25,12 +25,12 @@ impl Registration<'_> {
     /// See [`RegisterError`].
     ///
     /// # Safety
-    /// The following must hold until [`RawRegion::close`] returns `Ok`, however the region ends otherwise (dropped,
-    /// forgotten, [`Busy`](super::CloseError)):
+    /// The following must hold until [`RawRegion::close`] returns `Ok`, even if the region is dropped or forgotten, or
+    /// closing it returns [`Busy`](super::CloseError):
     ///
     /// * Peers may read the memory (with REMOTE_READ, or through windows) and write to it (with REMOTE_WRITE, or
     ///   through windows if the region gives that right or is registered with [`local_write`](Self::local_write)). So
-    ///   no references to the memory may exist that forbid this.
+    ///   no references to the memory may exist that forbid these accesses.
     /// * With `backed` the same memory stays mapped (a device may have stored its pages), readable, and writable if
     ///   peers may write.
     /// * Without `backed`, memory that peers may change *atomically* must not be unmapped, and its file must not be
@@ -56,7 +56,7 @@ impl Registration<'_> {
                 if place.kind.is_host() || place.ordinal != device.ordinal() {
                     return Err(DeviceError::Mixed.into());
                 }
-                // So that accesses need not wait. If this fails, they try again, and report the error.
+                // Done here so that accesses need not wait. If it fails, they try again, and report the error.
                 device.driver().settle(piece.as_ptr().addr()).ok();
             }
         } else if backed {

@@ -1,8 +1,8 @@
 //! Regions of borrowed memory, for the duration of one call.
 //!
 //! A region of borrowed memory must be closed before the borrow ends, and this must not depend on its owner: if a
-//! handle were forgotten, the borrow would end while a peer still writes. So such regions exist only inside a closure.
-//! The call that runs the closure closes them all before it returns, even if the closure panics.
+//! handle were forgotten, the borrow would end while a peer is still writing. So such regions exist only inside a
+//! closure. The call that runs the closure closes them all before it returns, even if the closure panics.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -41,7 +41,7 @@ impl ScopedRegion<'_> {
         self.remote.key
     }
 
-    /// Returns the name by which peers access the whole region.
+    /// Returns the description that peers use to access the whole region.
     #[must_use]
     pub const fn remote(&self) -> RemoteMemory {
         self.remote
@@ -74,7 +74,7 @@ struct Ending<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
         for mut handle in self.0.handles.take() {
-            // Borrowed memory cannot be parked: this waits for a peer that does not finish until it does, or its
+            // Borrowed memory cannot be parked. So this waits until the last peer has finished its access or its
             // process has ended. No window is bound to the region, because scoped regions cannot be bound.
             handle.close(None).ok();
         }

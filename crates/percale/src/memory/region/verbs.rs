@@ -1,4 +1,4 @@
-//! Registration with the rights of verbs, of which the local ones are checked too.
+//! Registration with the rights of verbs. Local rights are checked too.
 
 use bitflags::bitflags;
 
@@ -12,11 +12,11 @@ bitflags! {
     pub struct VerbsAccess: u32 {
         /// This process may write to the memory, as the destination of receives and reads.
         const LOCAL_WRITE = 1;
-        /// Peers may write, and change with atomic operations. Requires `LOCAL_WRITE`.
+        /// Peers may write to the memory, and change it with atomic operations. Requires `LOCAL_WRITE`.
         const REMOTE_WRITE = 2;
-        /// Peers may read.
+        /// Peers may read the memory.
         const REMOTE_READ = 4;
-        /// Peers may change and fetch with atomic operations. Requires `LOCAL_WRITE`.
+        /// Peers may change and fetch the memory with atomic operations. Requires `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 8;
         /// Windows may be bound to the region.
         const MW_BIND = 16;
@@ -27,13 +27,14 @@ impl Domain {
     /// Registers memory with the rights of verbs. The region owns the memory until it is closed.
     ///
     /// # Errors
-    /// See [`RegisterError`]; [`LocalWrite`](RegisterError::LocalWrite) if peers could write the memory and this process could not.
+    /// See [`RegisterError`]; [`LocalWrite`](RegisterError::LocalWrite) if peers could write to the memory and this
+    /// process could not.
     pub fn register_verbs(&self, memory: impl Into<Buffer>, access: VerbsAccess) -> Result<Region, RegisterError> {
         self.verbs_registration(access)?.own(memory)
     }
 
-    /// Creates a registration with the rights of verbs, for more options than [`register_verbs`](Self::register_verbs)
-    /// has.
+    /// Creates a registration with the rights of verbs. It has more options than
+    /// [`register_verbs`](Self::register_verbs).
     ///
     /// # Errors
     /// [`RegisterError::LocalWrite`] if peers could write to the memory and this process could not.
@@ -57,7 +58,7 @@ impl Region {
     /// [`LocalPiece`](crate::LocalPiece).
     ///
     /// # Errors
-    /// [`RegisterError::LocalKeys`] if all are in use.
+    /// [`RegisterError::LocalKeys`] if all local keys are in use.
     pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys().local_key(self.handle.registered())
     }

@@ -10,7 +10,7 @@ use crate::memory::region::Parts;
 use crate::region::window::{Binding, Cell};
 use crate::region::{Keys, RemoteMemory};
 
-/// A memory window: see the [module](super). It is deallocated by [`close`](Self::close), or by being dropped.
+/// A memory window: see the [module](super). It is deallocated by [`close`](Self::close), or when it is dropped.
 pub struct Window {
     pub(crate) keys: Arc<Keys>,
     pub(crate) cell: Arc<Cell>,
@@ -23,9 +23,9 @@ crate::short_debug!(Window, "Window", kind: |this| this.kind());
 /// The state of a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WindowState {
-    /// No key gives access to it.
+    /// The window is not bound. No key gives access.
     Unbound,
-    /// Peers access it with this key.
+    /// The window is bound. Peers access it with this key.
     Bound(u64),
     /// This key is invalid, but a peer that used it may still be accessing the memory.
     Revoking(u64),
@@ -83,8 +83,8 @@ impl Window {
         }
     }
 
-    /// Returns the key of the last bind, valid or not. Before the first bind this is a key of the window's index that
-    /// is not valid. In a forked child the lower 8 bits are 0.
+    /// Returns the key of the last bind, valid or not. Before the first bind this is an invalid key with the window's
+    /// index. In a forked child the lower 8 bits are 0.
     #[must_use]
     pub fn key(&self) -> u64 {
         if self.keys.is_here() { self.keys.long_key(self.cell.query().0) } else { self.key_with(0) }
@@ -96,7 +96,7 @@ impl Window {
         self.keys.long_key(self.cell.index() << 8 | u32::from(byte))
     }
 
-    /// Returns whether it was allocated in this domain.
+    /// Returns whether the window was allocated in this domain.
     #[must_use]
     pub fn is_of(&self, domain: &Domain) -> bool {
         Arc::ptr_eq(&self.keys, &domain.inner.keys)
@@ -122,7 +122,8 @@ impl Window {
         Ok(remote)
     }
 
-    /// Returns the part of the region to which the window is to be bound, and the name for peers without the key.
+    /// Returns the part of the region to which the window is to be bound, and the description for peers without the
+    /// key.
     pub(crate) fn binding(
         &self,
         region: &impl Bindable,

@@ -1,4 +1,4 @@
-//! Memory windows: revocable, narrower rights to a part of a region (verbs: memory windows of type 1, 2A and 2B).
+//! Memory windows: revocable, limited rights to a part of a region (verbs: memory windows of type 1, 2A and 2B).
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,7 @@
 //!
 //! A [`Window`] is allocated once and can be bound to parts of regions any number of times. Each bind has a key, and
 //! revoking it needs no system call. The lower 32 bits of a key consist of the window's index (24 bits), which does not
-//! change, and below it 8 bits that change from bind to bind. The upper 32 bits are a number that the domain draws at
+//! change, and 8 bits below it, which change with each bind. The upper 32 bits are a number that the domain draws at
 //! random, so that the keys of windows and of regions have separate name spaces. The rights of a window do not depend
 //! on those of the region. Peers use the addresses of the region.
 //!

@@ -112,7 +112,7 @@ fn bind_changes_the_low_key_byte_and_other_keys_are_rejected() {
         assert_eq!(read(&endpoint, me, name).unwrap(), (10..20).collect::<Vec<u8>>());
         old = Some(name);
     }
-    // MW-008: one of the 256 keys is valid, and none of other indices.
+    // MW-008: one of the 256 keys of the window's index is valid, and no key of another index.
     let name = old.unwrap();
     for key in (0..256).map(|byte| name.key & !0xFF | byte).chain([name.key + 256, name.key - 256, name.key | 1 << 32])
     {
@@ -225,7 +225,7 @@ fn type_2_window_is_bound_with_a_key_byte_and_invalidated() {
     for key in [name.key, window.key_with(1), window.key_with(1) ^ 0x4000_0000, 0] {
         assert_eq!(invalidate(&us, key), Err(ErrorCode::KeyRejected), "{key:#x}");
     }
-    // The same 8 bits again, with another range.
+    // This bind uses the same 8 bits and another range.
     let name = bind(&us, &window, &region, 0..10, 0xAB).unwrap();
     assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
     // The key is valid only through this endpoint.
@@ -259,7 +259,7 @@ fn window_reserves_256_keys() {
         let key = window.key_with(byte);
         assert!(matches!(with_key(key), Err(RegisterError::KeyTaken(taken)) if taken == key));
     }
-    // A region has a key of the next index, so this index is skipped.
+    // A region has a key with the next index, so this index is skipped.
     let next = window.key_with(0) + 256;
     let region = with_key(next + 17).unwrap();
     let other = domain.window(WindowType::One).unwrap();
@@ -357,7 +357,7 @@ fn fence_waits_for_invalidation_posted_before_connection_loss() {
     owner.post_invalidate(user_there, name.key, 2, OpFlags::COMPLETION).unwrap();
     network.lose(0);
     turns();
-    // This bind uses another connection, which is independent of the invalidation.
+    // This bind uses another connection, so it does not wait for the invalidation.
     bind(&windows[1], 2, 3, OpFlags::empty());
     assert_eq!(taken(), Some(3));
     bind(&windows[1], 3, 4, OpFlags::FENCE);
@@ -377,7 +377,7 @@ fn only_live_keys_are_accepted() {
     let mut windows: Vec<Window> = (0..300).map(|_| domain.window(WindowType::One).unwrap()).collect();
     let mut live = std::collections::BTreeSet::new();
     for (number, window) in windows.iter_mut().enumerate() {
-        // Some windows are never bound, some are bound several times, and some were bound and are not any more.
+        // Some windows are never bound, some are bound several times, and some were bound and then unbound.
         for _ in 0..number % 5 {
             let key = window.bind(&region, 0..1, WindowAccess::READ).unwrap().key;
             if number % 7 == 0 {

@@ -1,4 +1,4 @@
-//! The kernel refuses the fence of all threads after the cache was opened.
+//! The kernel rejects the fence of all threads after the cache was opened.
 
 use super::*;
 use crate::cache::grace::Grace;

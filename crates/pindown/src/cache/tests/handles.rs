@@ -78,7 +78,7 @@ fn wait_is_woken_by_changes_and_finds_earlier_ones() {
     assert_eq!(cache.wait(Some(Duration::from_millis(1))).expect("waited"), Waited::TimedOut);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.wait(SOON).expect("waited"));
-        // Changes of other memory wake the waiting thread too, and it sleeps again.
+        // Changes of other memory also wake the waiting thread, which sleeps again.
         notifier.changed(pages(100, 1));
         std::thread::sleep(Duration::from_millis(20));
         notifier.changed(pages(5, 1));
@@ -146,7 +146,7 @@ fn keys_and_handles_are_64_bits_and_handles_are_not_reused() {
     let lane = cache.lane();
     for number in 1..100 {
         let range = pages(10 * number, 1);
-        // Through a look-up that registers, a look-up that finds, and a registration of the application's own.
+        // The keys come from a look-up that registers, a look-up that hits, and the application's own registration.
         for _ in 0..2 {
             let used = lane.get(range, READ).expect("registered");
             assert_eq!((used.local_key(), used.remote_key()), Wide::keys(range));

@@ -1,4 +1,4 @@
-//! Uses that are held.
+//! Tests of held uses.
 
 use super::*;
 
@@ -100,8 +100,7 @@ fn use_can_end_only_at_its_lane() {
         [(0, false, false), (0, true, false), (0, false, true), (1, false, false), (1, false, true)]
     {
         let other = &others[other];
-        // The other lane has a use of its own under way: if it counted the end of the foreign use, it would appear
-        // idle.
+        // The other lane has its own use under way: if it counted the end of the foreign use, it would appear idle.
         let own = other.get(pages(900, 1), READ).expect("registered");
         let used = lane.get(pages(0, 1), READ).expect("registered");
         let used = if ends_held { lane.hold(used) } else { used };

@@ -45,7 +45,7 @@ impl Memory {
         pages.map(|page| generations.get(&page).copied().unwrap_or(0)).sum()
     }
 
-    /// Gives the pages of the range new generations.
+    /// Assigns new generations to the pages of the range.
     fn change(&self, range: Range) {
         let mut generations = self.generations.lock().expect("whole");
         for page in (range.pages().start()..range.pages().end()).step_by(page_size() as usize) {
@@ -53,7 +53,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether the pinned pages are those that are at the address now.
+    /// Returns whether the pinned pages are those that are mapped at the address now.
     fn is_current(&self, local_key: u64) -> bool {
         let (range, generation) = self.pins.lock().expect("whole")[&local_key];
         self.generation(range) == generation
@@ -165,7 +165,7 @@ fn change_evicts_exactly_the_overlapping_entries() {
     assert_ne!(before[0], after[0]);
     assert_ne!(before[1], after[1]);
     assert_eq!(cache.stats().invalidations, 2);
-    // A registration that contains the pages serves as well; nothing stale is served.
+    // A registration that contains the pages may also be returned; none of the returned ones is stale.
     assert!(after.iter().all(|key| memory.is_current(*key)));
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "a batch is waited for");
     cache.sweep();
@@ -291,7 +291,7 @@ fn without_a_limit_of_bytes_everything_is_kept() {
 /// Requirements: MON-058.
 #[test]
 fn imported_monitor_without_reports_never_deregisters() {
-    // An application whose callback accepts all memory and that then reports nothing gets a cache that never
+    // If the application's callback accepts all memory and the application then reports nothing, the cache never
     // deregisters. This mode is never the default.
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
@@ -413,8 +413,8 @@ fn unwatched_memory_is_not_kept() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Compares the cache with the model of memory: nothing that is served is stale, limits hold, and at the end
-    /// nothing remains pinned.
+    /// Compares the cache with the model of memory: no returned registration is stale, the limits are respected, and at
+    /// the end nothing remains pinned.
     ///
     /// Requirements: RCACHE-021.
     #[test]

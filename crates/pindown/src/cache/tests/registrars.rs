@@ -6,7 +6,7 @@ use std::sync::{Barrier, OnceLock};
 
 use super::*;
 
-/// An action that a registrar performs in a call, beside its work.
+/// An additional action that a registrar performs in a call.
 type Twist = Box<dyn Fn(Range) + Send + Sync>;
 
 /// A registrar that pins in a [`Memory`] and runs an additional action in each call.
@@ -48,7 +48,7 @@ impl Twisted {
         assert!(self.unpin.set(Box::new(twist)).is_ok(), "once");
     }
 
-    /// Returns the number of pins that have not been undone.
+    /// Returns the number of current pins.
     fn pinned(&self) -> u64 {
         self.memory.pinned.load(Ordering::Relaxed) - self.memory.unpinned.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ fn an_unpin_that_panics_leaves_no_other_registration_pinned() {
     (0..8).for_each(|n| transfer(&lane, pages(10 * n, 1)));
     cache.flush();
     assert_eq!((registrar.pinned(), cache.stats().retired), (0, 0), "by a flush");
-    // Through look-ups, which succeed all the same.
+    // The look-ups succeed although the registrar panics.
     for n in 0..1000 {
         transfer(&lane, pages(10 * n, 1));
     }

@@ -1,4 +1,4 @@
-//! The loader: makes the kernel verify the programs of a compiled object, and attaches them.
+//! The loader: loads the programs of a compiled object, which the kernel verifies, and attaches them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

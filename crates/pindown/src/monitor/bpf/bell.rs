@@ -1,11 +1,11 @@
-//! The bell with which the kernel's programs wake waiting threads: a ring buffer in which one record means that
-//! something changed.
+//! The bell with which the kernel programs wake waiting threads: a ring buffer in which one record means that something
+//! changed.
 //!
 //! *An empty ring means that a thread waits.* The ring's reader, which is a client, writes the position up to which it
 //! has read. A thread that is about to wait sets that position to the end. A program that reports a change adds a
-//! record to the ring if the ring is empty, which wakes all threads that poll its descriptor, and does nothing if it is
-//! not. So after one record that no thread reads, a change costs two loads, and a client that has exited or sleeps does
-//! no harm. A client can write only its own position in its own ring.
+//! record to the ring if the ring is empty, which wakes all threads that poll its descriptor, and does nothing
+//! otherwise. So after one record that no thread reads, a change costs two loads, and a client that has exited or
+//! sleeps has no effect on others. A client can write only its own position in its own ring.
 #![expect(unsafe_code, reason = "maps two words that the kernel shares; each block states its own reason")]
 
 use std::io;
@@ -36,10 +36,10 @@ unsafe impl Send for RingBell {}
 unsafe impl Sync for RingBell {}
 
 impl RingBell {
-    /// Maps the positions of the ring that `ring` (a descriptor of the kernel's map) holds.
+    /// Maps the positions of the ring behind `ring`, a descriptor of the kernel's map.
     ///
     /// # Errors
-    /// Those of mmap(2).
+    /// Errors of mmap(2).
     pub(super) fn open(ring: OwnedFd) -> io::Result<Self> {
         let read = map(ring.as_fd(), ProtFlags::READ | ProtFlags::WRITE, 0)?;
         let written = map(ring.as_fd(), ProtFlags::READ, SIZE as u64).inspect_err(|_| unmap(read))?;
@@ -54,13 +54,13 @@ impl RingBell {
 }
 
 fn map(ring: BorrowedFd<'_>, rights: ProtFlags, offset: u64) -> io::Result<NonNull<AtomicU64>> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let base = unsafe { mmap(ptr::null_mut(), SIZE, rights, MapFlags::SHARED, ring, offset) }?;
     NonNull::new(base.cast()).ok_or(io::ErrorKind::AddrNotAvailable.into())
 }
 
 fn unmap(word: NonNull<AtomicU64>) {
-    // SAFETY: the mapping was made by `map`, and no reference to it is left.
+    // SAFETY: the mapping was made by `map`, and there are no more references to it.
     let unmapped = unsafe { munmap(word.as_ptr().cast(), SIZE) };
     debug_assert_eq!(unmapped, Ok(()));
 }
@@ -88,8 +88,8 @@ impl Bell for RingBell {
     fn silence(&self) {
         // SAFETY: the word is mapped and aligned as long as `self` exists; the kernel reads it atomically.
         let read = unsafe { self.read.as_ref() };
-        // Never moves the position back behind what another waiting thread has read: the ring would then not be empty,
-        // and would not wake that thread.
+        // Never moves the position back before the one that another waiting thread has set: the ring would then not be
+        // empty, and would not wake that thread.
         read.fetch_max(self.rung(), Ordering::SeqCst);
         // A program advances the journal's head before it reads the ring's position.
         fence(Ordering::SeqCst);

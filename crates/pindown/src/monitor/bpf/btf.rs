@@ -1,6 +1,6 @@
-//! Reads the running kernel's description of its tracepoints: which exist, and with which arguments.
+//! Reads the running kernel's description of its tracepoints: the names and arguments of those that exist.
 //!
-//! The loader finds offsets by itself, but does not notice an inserted argument. So the arguments of each tracepoint
+//! The loader finds offsets by itself, but does not detect an inserted argument. So the arguments of each tracepoint
 //! are compared here with the known ones, and nothing is loaded if they differ.
 
 use std::collections::HashMap;

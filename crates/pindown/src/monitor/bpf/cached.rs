@@ -1,5 +1,5 @@
-//! The kernel monitor as used by caches. A process has only one, since each loading of the programs costs the whole
-//! machine.
+//! The kernel monitor as used by caches. A process has only one, because each loaded copy of the programs slows down
+//! the whole machine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,8 +11,8 @@ use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched, WatchedInode};
 use crate::range::Range;
 
-/// The monitor lives until the process exits, since hits read its page through a plain reference. A fork loads its own,
-/// and so does a process whose last one has ended.
+/// The monitor lives until the process exits, because hits read its page through a plain reference. A forked child
+/// opens its own monitor, and a process whose monitor has ended opens a new one.
 static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
 
 /// The number of misses between two checks for skipped programs.
@@ -22,7 +22,8 @@ const LOOK_EVERY: u32 = 256;
 #[derive(Debug)]
 pub(crate) struct BpfMonitor {
     reports: &'static Reports,
-    /// The mappings of this process. They are queried before the programs, which cost a miss a hundred times as much.
+    /// The mappings of this process. They are queried before the programs, because a query of the programs takes a
+    /// hundred times as long.
     mappings: Option<Mappings>,
     known: Known,
     misses: AtomicU32,

@@ -18,7 +18,7 @@ use super::wire::{self, Message};
 
 /// The maximum time that the helper may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Addresses at which no process has memory: up to those whose upper bits may be a tag.
+/// Addresses at which no process has memory. Higher addresses are excluded, because their upper bits may be a tag.
 pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 
 /// A connection to the helper.
@@ -37,7 +37,7 @@ impl Client {
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| Unavailable::Helper(why.into()))?;
-        // Set before connecting, which blocks while the helper's queue of connections is full.
+        // Set before connecting, because that blocks while the helper's queue of connections is full.
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
         }
@@ -68,12 +68,12 @@ impl Client {
     }
 
     fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
-        // The program may have closed the socket, and opened another file under its number.
+        // The program may have closed the socket, and opened another file with its number.
         if fstat(&self.socket).is_ok_and(|found| found.st_ino != self.inode) {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        // A helper that refuses may have closed the connection before it read this message. Its answer can be read all
-        // the same.
+        // A helper that rejects the client may have closed the connection before it read this message. Its answer can
+        // still be read.
         match wire::send(self.socket.as_fd(), message, &[], SendFlags::empty()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
             _ => {}
@@ -103,13 +103,13 @@ impl Client {
     }
 }
 
-/// The challenge: a call that changes nothing, since no memory is there, and that the programs report.
+/// The challenge: a call that changes nothing, because no memory is mapped there, but that the programs report.
 fn protect_nothing(start: u64, len: u64) {
-    // SAFETY: no process has memory in NOBODYS, and the caller has checked that the range lies there.
+    // SAFETY: no process has memory in NOBODYS, and the caller has checked that the range is within it.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };
 }
 
-/// Waits until all changes have ended that a thread was making under the lock of the address space. Also passes the
+/// Waits for the end of all changes that threads were making under the lock of the address space. Also passes the
 /// current break to the programs.
 pub(super) fn wait_for_older_changes() {
     // SAFETY: a break below the start of the heap is rejected, after the lock was taken.

@@ -1,6 +1,6 @@
 //! The loaded programs: the address spaces that they report on, and the pages of the reports.
 //!
-//! Used by one owner at a time: the helper's loop, or a monitor of this process behind a lock.
+//! Used by one owner at a time: the helper's loop, or a monitor of this process under a lock.
 
 use std::collections::HashMap;
 use std::io;
@@ -66,7 +66,7 @@ impl Answer {
     }
 }
 
-/// A watched inode, and how many times the client requested it.
+/// A watched inode, and the number of times that the client requested it.
 #[derive(Debug)]
 struct Watched {
     inode: Inode,
@@ -78,16 +78,15 @@ struct Watched {
 /// A file: device and inode number.
 pub(super) type Inode = (u64, u64);
 
-/// Identifies an address space that is reported on, from [`Kernel::admit`] on. Never used again for another address
-/// space.
+/// Identifies an address space that is reported on, from [`Kernel::admit`] on. Never reused for another address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SpaceId(u64);
 
 /// One address space that is reported on.
 #[derive(Debug)]
 struct Space {
-    /// The kernel's pointer to the address space. It identifies this space until the page has ended; after that it may
-    /// identify another.
+    /// The kernel's pointer to the address space. It identifies this space until the page has ended. After that it may
+    /// identify another space.
     mm: u64,
     map: Arc<OwnedFd>,
     page: Page,
@@ -127,8 +126,8 @@ pub(super) struct Identity {
     euid: u32,
     /// The number of threads inside a call that must be reported when it begins.
     beginning: u64,
-    /// Whether io_uring workers may be in the middle of a change whose beginning was not reported, or tasks of other
-    /// processes that share the address space may be.
+    /// Whether a change whose beginning was not reported may be in progress in io_uring workers, or in tasks of other
+    /// processes that share the address space.
     unseen: bool,
 }
 
@@ -199,18 +198,18 @@ impl Kernel {
         self.loaded.links.iter().map(AsFd::as_fd)
     }
 
-    /// Takes the descriptors of [`Self::links`], for an owner that holds them where no other code can close them.
+    /// Takes the descriptors of [`Self::links`], for an owner that keeps them where no other code can close them.
     pub(super) fn take_links(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.loaded.links)
     }
 
     /// Returns whether all descriptors through which this value queries and controls the kernel are open. The program
-    /// may have closed one, and have opened another file under its number.
+    /// may have closed one, and opened another file with its number.
     pub(super) fn is_open(&self) -> bool {
         self.loaded.is_open()
     }
 
-    /// Returns whether calls are reported when they begin, too.
+    /// Returns whether calls are also reported when they begin.
     pub(super) fn starts(&self) -> bool {
         self.loaded.hooks.starts
     }
@@ -251,11 +250,11 @@ impl Kernel {
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
-    /// Begins to report on the address space of a process that had no page. The programs have the page once
-    /// [`Self::progress`] returns `Done`. `charge` is the charge for the page.
+    /// Begins to report on the address space of a process that had no page. The programs use the page from the time
+    /// when [`Self::progress`] returns `Done`. `charge` is the charge for the page.
     ///
-    /// The pointer may have become another space's before this call. So the caller must identify the process in the
-    /// space once more ([`Self::space_of`]) before it passes the page on.
+    /// The pointer may belong to another space by the time of this call. So the caller must verify again that the
+    /// process is in the space ([`Self::space_of`]) before it passes the page to a client.
     pub(super) fn admit(&mut self, who: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
         // The pointer's former space, if it had one, has ended.
         if let Some(former) = self.by_mm.get(&who.mm).copied() {
@@ -266,7 +265,7 @@ impl Kernel {
         let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
         let mut name = [0; 8];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty()).map_err(|_| Denial::Kernel)?;
-        // 0 identifies no page: it stands for a thread that is in no call.
+        // 0 does not identify a page: it stands for a thread that is not in a call.
         let name = u64::from_ne_bytes(name).max(1);
         let mut first = vec![0_u8; page::SIZE];
         for (index, word) in [(page::LAYOUT, page::SALT), (page::NAME, name)] {
@@ -290,8 +289,8 @@ impl Kernel {
     }
 
     /// Returns whether no thread of the process is inside a call that began before its page existed, and no io_uring
-    /// worker has an earlier request. The beginnings of those were not reported, so the caller waits until this
-    /// function has returned true once.
+    /// worker has an earlier request. The beginnings of such calls and requests were not reported, so the caller waits
+    /// until this function has returned true once.
     pub(super) fn is_quiet(&self, who: &Identity) -> bool {
         !self.is_beginning(who) && !who.unseen
     }
@@ -303,13 +302,13 @@ impl Kernel {
     /// Allows the page of a space to be used although a process in it was never quiet ([`Self::is_quiet`]).
     ///
     /// # Errors
-    /// [`Denial::NeverQuiet`] if a thread is inside such a call, which has to end first. Changes by workers can be
-    /// distrusted instead.
+    /// [`Denial::NeverQuiet`] if a thread is inside such a call, which must end first. For changes by workers there is
+    /// an alternative: they can be distrusted.
     pub(super) fn accept_unquiet(&self, space: SpaceId, who: &Identity) -> Result<(), Denial> {
         if self.is_beginning(who) { Err(Denial::NeverQuiet) } else { self.distrust(space) }
     }
 
-    /// Treats every operation of io_uring workers on pages as a change. Keeps no registration where such a change may
+    /// Treats every operation of io_uring workers on pages as a change. Registrations are not kept if such a change may
     /// be reported too late.
     fn distrust(&self, space: SpaceId) -> Result<(), Denial> {
         let space = self.spaces.get(&space).ok_or(Denial::NoAddressSpace)?;
@@ -344,14 +343,14 @@ impl Kernel {
         let refused = match answer.0[Answer::FOUND].cast_signed() as i32 {
             _ if !sensible => Some(Unwatchable::Unmapped),
             0 => None,
-            // The program only tries the lock.
+            // The program only tries to take the lock.
             error if error == -libc::EBUSY => Some(Unwatchable::Locked),
             _ => Some(Unwatchable::Unmapped),
         };
         Ok(Mapping { identity, refused, answer })
     }
 
-    /// Watches the pages of `range`, of which the space's process is about to pin some. Returns `None` if the records
+    /// Watches the pages of `range`, some of which the space's process is about to pin. Returns `None` if the records
     /// report every change of them. `charge` is called to charge the user for a subscription.
     pub(super) fn watch(
         &mut self,
@@ -369,17 +368,18 @@ impl Kernel {
         }
         let magic = answer.0[Answer::MAGIC];
         match (magic, answer.is(VM_MAYSHARE)) {
-            // No file: anonymous memory.
+            // There is no file: the memory is anonymous.
             (0, false) => Ok(None),
-            // A device: its name is in /dev, which is a tmpfs, but its driver may remove pages at any time.
+            // The mapping is of a device. Its name is in /dev, which is a tmpfs, but its driver may remove pages at any
+            // time.
             (TMPFS, _) if answer.0[Answer::REGULAR] != 1 => Err(Unwatchable::FileSystem),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
             (TMPFS | HUGETLBFS, true) => {
                 self.subscribe(space, (answer.0[Answer::DEV], answer.0[Answer::INO]), charge).map(Some)
             }
             (_, true) => Err(Unwatchable::FileSystem),
-            // Its pages are added and removed without a report. The same holds for a mapping without a name: another
-            // process may truncate its file through /proc/PID/map_files.
+            // The pages of hugetlbfs are added and removed without a report. The same holds for a mapping without a
+            // name: another process may truncate its file through /proc/PID/map_files.
             (HUGETLBFS, false) => Err(Unwatchable::PrivateHuge),
             (_, false) if answer.is(VM_HUGETLB) => Err(Unwatchable::PrivateHuge),
             (magic, false) if LOCAL.contains(&magic) => Ok(None),
@@ -419,7 +419,7 @@ impl Kernel {
         Ok(slot)
     }
 
-    /// Undoes one [`Self::watch`] that returned `slot`. After the last one the slot may be used for another inode.
+    /// Reverts one [`Self::watch`] that returned `slot`. After the last one the slot may be used for another inode.
     pub(super) fn unwatch(&mut self, space: SpaceId, slot: Slot) {
         let Some(space) = self.spaces.get_mut(&space) else { return };
         let Some(watched) = &mut space.slots[slot.index()] else { return };
@@ -461,8 +461,8 @@ impl Kernel {
         }
     }
 
-    /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache that holds
-    /// registrations sees the mark and drops them.
+    /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache with
+    /// registrations detects the mark and drops them.
     pub(super) fn end(&mut self, which: &[SpaceId]) {
         let ended: Vec<Space> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
         if ended.is_empty() {
@@ -475,7 +475,7 @@ impl Kernel {
         }
         let mut takes = Vec::new();
         for space in ended {
-            // A page that was marked reports nothing, so the programs need not find it any more.
+            // A marked page reports nothing, so the programs no longer need to find it.
             self.tell(DISMISS, space.mm);
             self.by_mm.remove(&space.mm);
             for (index, watched) in space.slots.iter().enumerate() {
@@ -484,7 +484,7 @@ impl Kernel {
                     self.forget(watched.inode, 1);
                 }
             }
-            // A page that no process has used stays charged until it is removed, so that no user can make more of them
+            // A page that no process has used stays charged until it is removed, so that users cannot make more of them
             // than the limit allows.
             let charge = if space.used { None } else { space.charge };
             takes.push(Take { mm: space.mm, name: space.name, _charge: charge });

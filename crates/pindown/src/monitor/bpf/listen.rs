@@ -1,9 +1,9 @@
 //! The helper's socket, to which every user may connect.
 //!
-//! Its permissions are never wider than intended. The kernel creates the file with the socket's own mode less the
-//! umask, so the mode is set before the file exists, and the rest of it afterwards. No client can connect before the
-//! socket listens. At the path no link is followed, and a file is replaced only if it is a socket, since the directory
-//! may belong to another user.
+//! Its permissions are never wider than intended. The kernel creates the file with the socket's own mode without the
+//! bits of the umask. So the mode is set before the file exists, and the bits that the umask removed are added
+//! afterwards. Clients cannot connect before the socket listens. Links at the path are not followed, and a file is
+//! replaced only if it is a socket, because the directory may belong to another user.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-/// The mode with which every user may connect, which needs the write permission.
+/// The mode with which every user may connect. Connecting requires the write permission.
 const EVERYBODY: u32 = 0o666;
 
 /// The file through which clients reach a socket.
@@ -40,7 +40,7 @@ impl Drop for Name {
     /// Removes the file, unless another one has replaced it.
     fn drop(&mut self) {
         if self.is_there() {
-            // The file may have been removed since.
+            // The file may have been removed in the meantime.
             fs::remove_file(&self.path).ok();
         }
     }
@@ -64,23 +64,23 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
             let what = format!("{} is there and is no socket", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
-        // The file was left by a helper that was killed, or belongs to another helper.
+        // The file remains from a helper that was killed, or belongs to another helper.
         if connect(make()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", path.display())));
         }
         fs::remove_file(path)?;
         bind(&listener, &address)?;
     }
-    // Restores the permissions that the umask removed. If a link has replaced the path meanwhile, the link itself is
-    // opened, and it is not a socket.
+    // Restores the permissions that the umask removed. If a link has replaced the file in the meantime, the link itself
+    // is opened, and it is not a socket.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(io::Error::other(format!("{} was replaced", path.display())));
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    // The queue is as long as the system allows (net.core.somaxconn). The kernel keeps the order of connections in the
-    // queue, but not that of callers that wait for room in it.
+    // The queue has the maximum length that the system allows (net.core.somaxconn). The kernel keeps the order of
+    // connections in the queue, but not the order of callers that wait for room in it.
     listen(&listener, 4096)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }

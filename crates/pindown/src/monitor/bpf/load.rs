@@ -24,7 +24,7 @@ pub(super) struct Loaded {
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
-    /// The kernel's ids of programs and maps, in the order of [`Loaded::objects`].
+    /// The kernel's IDs of programs and maps, in the order of [`Loaded::objects`].
     pub(super) numbers: Vec<u32>,
 }
 
@@ -49,17 +49,17 @@ impl Loaded {
     }
 
     /// Returns whether each descriptor still refers to its object. The maps of maps ([`Maps`](super::publish::Maps))
-    /// are not checked: a process that loads the programs for itself uses those only while it opens.
+    /// are not checked: a process that loads the programs for itself uses them only while it opens the monitor.
     pub(super) fn is_open(&self) -> bool {
         let same = |(object, number): (&OwnedFd, &u32)| sys::number(object.as_fd()).is_ok_and(|found| found == *number);
         self.objects().zip(&self.numbers).all(same)
     }
 }
 
-/// Converts an error of the kernel or of the loader, with the name of the refused request.
+/// Converts an error of the kernel or of the loader, with the name of the rejected request.
 pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Unavailable {
     move |why| {
-        // Only the last lines matter: the verifier's long log precedes them.
+        // Only the last lines are relevant. The verifier's long log precedes them.
         let said = with_causes(&why);
         let statistics = ["verification time", "stack depth", "processed"];
         let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
@@ -72,7 +72,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", with_causes(cause)))
 }
 
-/// Checks whether this machine could have the kernel monitor, without loading anything.
+/// Checks whether the kernel monitor is possible on this machine, without loading the programs.
 pub(super) fn check() -> Result<Hooks, Unavailable> {
     if cfg!(not(pindown_bpf)) {
         return Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));

@@ -1,49 +1,50 @@
 //! The kernel monitor: small programs at tracepoints of the kernel report which addresses changed.
 //!
 //! It covers every kind of memory that can be pinned, including changes by other processes (truncation of a shared
-//! file) and by io_uring workers. No call of the program is intercepted, fails, or has to wait because of it.
+//! file) and by io_uring workers. It does not intercept or delay the program's calls, or cause them to fail.
 //!
 //! # Loading the programs
-//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads the programs for itself
+//! Loading requires root (CAP_BPF and CAP_PERFMON). A privileged process loads the programs for itself
 //! ([`Monitor::in_process`]). Other processes use `pindown-helper` ([`Monitor::from_helper`]), which has loaded them
 //! once for all processes. The helper passes a page that only the kernel writes, a ring that wakes threads that wait
-//! for reports, and the descriptors that keep the programs attached. So reports continue when the helper exits. Only
-//! the watching of further shared mappings and the check for skipped programs are then lost.
+//! for reports, and the descriptors that keep the programs attached. So reports continue when the helper exits. Then
+//! only further shared mappings cannot be watched, and skipped programs are not detected.
 //!
 //! # Isolation of the helper's clients
-//! A client learns nothing about other processes and users, with two exceptions: that a limit of all users together was
-//! reached (including that of one file's watchers, for a file that it may write), and how long its own requests take:
+//! A client gets no information about other processes and users, with two exceptions: that a limit of all users
+//! together was reached (including that of one file's watchers, for a file that it may write), and the duration of its
+//! own requests:
 //! * Its page reports its own address space. The sender of each request is identified by a pidfd (SCM_PIDFD). The
-//!   helper rejects a process that is not dumpable, or that has another user than when it connected (it has executed a
-//!   privileged program). It also requires the process to make a harmless system call with random arguments, which must
-//!   be reported in that page: this proves that the sender runs in the address space that is reported.
+//!   helper rejects a process that is not dumpable, or whose user has changed since it connected (it has executed a
+//!   privileged program). It also requires the process to make a system call without effect, with random arguments,
+//!   which must be reported in that page. This proves that the sender runs in the address space that is reported.
 //! * The programs end the page when its address space ends, by exit or exec, before the kernel can reuse its mm_struct.
-//!   So a page that was kept shows nothing of the next address space, even if the helper has exited.
+//!   So a page that was kept reports nothing about the next address space, even if the helper has exited.
 //! * A page identifies its ring by a random number. It contains no other number of the helper, in particular not the
 //!   number of clients.
 //! * A client cannot write, replace or detach the page and the programs through the descriptors, nor find others.
 //! * An inode is identified by an address in the client's own memory, and only shared mappings that the client may
-//!   write are accepted. So the client only learns how many pages left the page cache of a file that it could truncate
-//!   itself.
-//! * A socket that is passed on, or kept over exec, is useless: a request from another address space ends the
-//!   connection.
+//!   write are accepted. So the client only gets the number of pages that were removed from the page cache of a file
+//!   that it could truncate itself.
+//! * A socket that is passed to another process, or kept across exec, cannot be used: a request from another address
+//!   space ends the connection.
 //! * A client trusts only a helper that runs as root or as the client's own user.
 //!
 //! The resources that a client takes are limited for its user: connections, address spaces, and watched files
 //! ([`Limits`]). Of the 64 address spaces that may watch one file, 32 may belong to one user. Threads take no shared
-//! resource, since the data of a thread is stored with the thread. A message with descriptors is refused, from Linux
-//! 6.16 on at the sender. The helper serves one request of each user at a time. The programs cost each system call of a
-//! client's process some nanoseconds, and the truncation of a watched file a little for each address space. A user is a
-//! user id in the helper's user namespace: a user with a range of subordinate ids counts as that many users.
+//! resource, because the data of a thread is stored with the thread. A message with descriptors is rejected, from Linux
+//! 6.16 on at the sender. The helper serves one request of each user at a time. The programs add a few nanoseconds to
+//! each system call of a client's process, and a little for each address space to the truncation of a watched file. A
+//! user is a user ID in the helper's user namespace: a user with a range of subordinate IDs counts as that many users.
 //!
-//! The reports on an address space stop when it ends; a connection may close earlier without harm.
+//! The reports on an address space stop when it ends. Closing the connection earlier does not affect them.
 //!
 //! # Use by a cache
 //! *Hit*: see [`Page`]. *Drain*: under the cache's lock, process all changes since the cache's position, and remove the
 //! entries that overlap them. *Miss*: [`Monitor::watch`]; drain; check that [`Page::busy`] is false; record
 //! [`Page::inode`]; pin; insert; drain again. If the page is busy now, or the inode's count has changed, or a change
-//! overlapped, remove the entry (its pin serves this use only). Call [`Monitor::check`] from time to time: an error
-//! ends caching. After fork(2) the child must not use its parent's cache.
+//! overlapped, remove the entry (its pin serves this use only). Call [`Monitor::check`] at intervals: after an error,
+//! nothing may be cached. After fork(2) the child must not use its parent's cache.
 
 #[cfg(feature = "bpf")]
 mod attach;
@@ -94,10 +95,10 @@ use waiting::Published;
 /// The default path of the helper's socket.
 pub const SOCKET: &str = "/run/pindown.sock";
 
-/// What is needed besides the records to watch a range.
+/// The requirements for watching a range, in addition to the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Nothing else: the records report every change.
+    /// No additional requirement: the records report every change.
     Records,
     /// An entry is valid as long as [`Page::inode`] of this slot has the value that it had before pinning.
     /// [`Monitor::unwatch`] releases the slot, once for each [`Monitor::watch`].
@@ -116,17 +117,17 @@ pub struct Monitor {
 
 #[derive(Debug)]
 enum Source {
-    /// Loaded by this process. Holds the programs, this process, and its address space.
+    /// Loaded by this process. Contains the programs, a pidfd of this process, and its address space.
     Here { kernel: Box<Kernel>, process: OwnedFd, space: SpaceId },
     /// Loaded by the helper.
     Helper(Client),
 }
 
 impl Monitor {
-    /// Opens the monitor through the helper at [`SOCKET`], or else by loading the programs.
+    /// Opens the monitor through the helper at [`SOCKET`], or otherwise by loading the programs.
     ///
     /// # Errors
-    /// If no helper answers, the reason why loading failed; else the helper's reason.
+    /// If no helper answers, the reason why loading failed; otherwise the helper's reason.
     pub fn open() -> Result<Self, Unavailable> {
         match Self::from_helper(Path::new(SOCKET)) {
             Err(Unavailable::NoHelper { .. }) => Self::in_process(),
@@ -134,8 +135,8 @@ impl Monitor {
         }
     }
 
-    /// Loads the programs for this process only. Each monitor made this way adds to the cost of the tracepoints, for
-    /// every process of the machine, until it is dropped.
+    /// Loads the programs only for this process. Until it is dropped, each such monitor adds to the cost of the
+    /// tracepoints for every process of the machine.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded.
@@ -157,8 +158,8 @@ impl Monitor {
     /// Opens the monitor through a helper, without any privilege.
     ///
     /// # Errors
-    /// [`Unavailable::NoHelper`] if no process listens there. Other errors give the reason why the helper is not
-    /// trusted, or why it refused.
+    /// [`Unavailable::NoHelper`] if no process listens there. Other errors contain the reason why the helper is not
+    /// trusted, or why it rejected the client.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
         let (client, page, bell, links) = Client::connect(socket)?;
         let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
@@ -175,8 +176,8 @@ impl Monitor {
         self.keeper.is_here()
     }
 
-    /// Ends the page, because reports may be missing from here on. Every cache of the process detects this at its next
-    /// look-up and keeps nothing.
+    /// Ends the page, because reports may be missing from now on. Every cache of the process detects this at its next
+    /// look-up, and keeps no registrations.
     pub(crate) fn end(&self) {
         if let Source::Here { kernel, space, .. } = &*self.source()
             && kernel.is_open()
@@ -201,8 +202,8 @@ impl Monitor {
         &self.bell
     }
 
-    /// Waits until something is reported after `seen`, a [`Page::head`] read earlier, or until the timeout expires.
-    /// Returns whether something was reported, or a watched inode lost pages. If several threads wait, at least one is
+    /// Waits until a change is reported after `seen`, a [`Page::head`] read earlier, or until the timeout expires.
+    /// Returns whether a change was reported, or a watched inode lost pages. If several threads wait, at least one is
     /// woken.
     ///
     /// # Errors
@@ -220,7 +221,7 @@ impl Monitor {
     /// Starts to watch everything that can change at the addresses `range`. Called before each pinning.
     ///
     /// # Errors
-    /// The reason why the range cannot be watched: it may be pinned for one use only.
+    /// The reason why the range cannot be watched. It may then be pinned only for one use.
     pub fn watch(&self, range: Range<u64>) -> Result<Watch, Unwatchable> {
         if !self.is_here() {
             return Err(Unwatchable::Gone);
@@ -251,11 +252,11 @@ impl Monitor {
 
     /// Checks whether reports are complete so far, as far as this can be detected. Makes a system call for each
     /// program, so it is not for hits. With a helper, this function always succeeds: the helper makes the check and
-    /// marks the pages, which [`Page::busy`] then shows.
+    /// marks the pages, which [`Page::busy`] then reports.
     ///
     /// # Errors
-    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or an error of the system calls: nothing may be cached any
-    /// more.
+    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or an error of the system calls. From then on nothing may be
+    /// cached.
     pub fn check(&self) -> Result<(), Unavailable> {
         match &*self.source() {
             Source::Here { kernel, .. } => kernel.check(),
@@ -268,16 +269,16 @@ impl Monitor {
     }
 }
 
-/// The programs without those that report when calls begin, attached and reporting on this process. Used to measure
-/// what the others cost alone, which is the cost of the monitor on kernels that free page tables late. It delivers no
-/// reports, so no cache can use it.
+/// The programs without those that report when calls begin, attached and reporting on this process. Used to measure the
+/// cost of the others separately, which is the cost of the monitor on kernels that free page tables late. It delivers
+/// no reports, so caches cannot use it.
 #[derive(Debug)]
 pub struct RecordsAlone {
     _attached: Box<Kernel>,
 }
 
 impl RecordsAlone {
-    /// Attaches the programs. Returns `None` where the monitor uses no other programs.
+    /// Attaches the programs. Returns `None` if the monitor uses no other programs.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded.
@@ -289,7 +290,7 @@ impl RecordsAlone {
     }
 }
 
-/// The maximum time until a call, or a request of io_uring, that began before the page existed must have ended.
+/// The maximum time until the end of a call, or of an io_uring request, that began before the page existed.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Makes the programs report on this process. Returns a pidfd of the process, and its address space.
@@ -327,7 +328,7 @@ fn watch_here(
     space: SpaceId,
     range: &Range<u64>,
 ) -> Result<Option<Slot>, Unwatchable> {
-    // The program only tries the lock, which a writer may hold for a moment.
+    // The program only tries to take the lock, which a writer may hold for a short time.
     for _ in 0..200 {
         let mapping = kernel.mapping(process.as_fd(), range)?;
         if kernel.space_of(&mapping.identity) != Some(space) {
@@ -341,7 +342,7 @@ fn watch_here(
     Err(Unwatchable::Locked)
 }
 
-/// Returns whether this kernel also needs reports of when calls begin, because it frees page tables early.
+/// Returns whether this kernel also requires reports when calls begin, because it frees page tables early.
 ///
 /// # Errors
 /// The reason why the programs cannot be loaded.

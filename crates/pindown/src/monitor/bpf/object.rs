@@ -22,13 +22,14 @@ pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
     load_object(OBJECT, check()?)
 }
 
-/// Like [`load`], but without the programs that report when calls begin; `None` if the kernel needs none of those.
+/// Like [`load`], but without the programs that report when calls begin. Returns `None` if the kernel does not need
+/// them.
 pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
     let hooks = check()?;
     hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
 }
 
-/// Without the feature `bpf`, in which case [`check`] fails.
+/// The variant without the feature `bpf`, with which [`check`] fails.
 #[cfg(not(feature = "bpf"))]
 fn load_object(_object: &[u8], _hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")))

@@ -1,4 +1,4 @@
-//! The mapped page that the kernel's programs write and a client reads: [`crate::journal::Page`].
+//! The mapped page that the kernel programs write and a client reads: [`crate::journal::Page`].
 #![expect(unsafe_code, reason = "maps the page; each block states its own reason")]
 
 use std::fmt;
@@ -28,17 +28,17 @@ pub(super) const NAME: usize = 12;
 /// A change of the address space, as reported to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// These addresses may have other pages now, or none, or have lost a permission. Ends are multiples of 4096.
+    /// These addresses may now have other pages, no pages, or fewer permissions. Ends are multiples of 4096.
     Range(Range<u64>),
     /// Any address may have changed.
     Everything,
 }
 
-/// The kernel's reports on one address space, in a mapping that only the kernel's programs can write.
+/// The kernel's reports on one address space, in a mapping that only the kernel programs can write.
 ///
-/// The check on a hit needs two loads, in this order: the position that the cache has drained to
-/// ([`Ordering::Acquire`]), the entry (and, for shared memory, [`Page::inode`], which is compared with the entry's),
-/// then [`Page::head`], which must equal the position. Inserting needs more, see [`super::Monitor`].
+/// A hit loads, in this order: the position that the cache has drained to ([`Ordering::Acquire`]), the entry (and, for
+/// shared memory, [`Page::inode`], which is compared with the entry's), and then [`Page::head`], which must equal the
+/// position. Inserting requires more; see [`super::Monitor`].
 pub struct Page {
     base: NonNull<journal::Page>,
 }
@@ -49,12 +49,12 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// Maps the page that `map` (a descriptor of the kernel's map) holds.
+    /// Maps the page behind `map`, a descriptor of the kernel's map.
     ///
     /// # Errors
     /// Errors of mmap(2); `InvalidData` if the map has another layout than this build expects.
     pub(super) fn open(map: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap(ptr::null_mut(), SIZE, ProtFlags::READ, MapFlags::SHARED, map, 0) }?;
         let base = NonNull::new(base.cast::<journal::Page>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let page = Self { base };
@@ -68,9 +68,9 @@ impl Page {
     #[inline]
     pub(crate) fn journal(&self) -> &journal::Page {
         // SAFETY: the memory is mapped and aligned as long as `self` exists. All writers write it atomically, and it is
-        // read atomically. It cannot be written here: its words are only loaded. For loads from such memory,
-        // std::sync::atomic guarantees relaxed loads of a word. This code relies on acquire loads being no more than a
-        // load (and an ordering): on x86-64 they are the same instruction.
+        // read atomically. It cannot be written through this mapping: its words are only loaded. For loads from such
+        // memory, std::sync::atomic guarantees relaxed loads of a word. This code relies on acquire loads being plain
+        // loads with an ordering: on x86-64 they are the same instruction.
         unsafe { self.base.as_ref() }
     }
 
@@ -78,14 +78,14 @@ impl Page {
     /// replaces it in one step.
     ///
     /// # Errors
-    /// There is no memory, or there are too many mappings.
+    /// There is not enough memory, or there are too many mappings.
     pub(super) fn end(&self) -> io::Result<()> {
         let last = journal::Page::boxed();
         // This is beyond every position that a reader has read.
         last.head.store(self.head() + (1 << 62), Ordering::Release);
         last.busy.store(ENDED, Ordering::Release);
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let new = unsafe { mmap_anonymous(ptr::null_mut(), SIZE, rights, MapFlags::PRIVATE) }?;
         // SAFETY: the mapping is large enough, page-aligned, and used only by this function.
         unsafe { new.cast::<journal::Page>().write(*last) };
@@ -100,8 +100,8 @@ impl Page {
         Ok(())
     }
 
-    /// Returns the number of records written so far. It increases with each change; an equal value means that no change
-    /// happened.
+    /// Returns the number of records written so far. It increases with each change, so an unchanged value means that
+    /// there was no change.
     #[inline]
     #[must_use]
     pub fn head(&self) -> u64 {
@@ -109,7 +109,7 @@ impl Page {
     }
 
     /// Returns whether a change has begun that will not be reported when it ends, or the reports have ended. Memory
-    /// that is pinned now may be used once and must not be kept.
+    /// that is pinned now may be used once, and must not be kept.
     #[inline]
     #[must_use]
     pub fn busy(&self) -> bool {
@@ -121,8 +121,8 @@ impl Page {
         self.journal().has_ended()
     }
 
-    /// Returns how many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is
-    /// valid as long as this value is the one from before its memory was pinned.
+    /// Returns the number of pages that were removed from the page cache of the inode that `slot` watches. An entry of
+    /// a shared mapping is valid as long as this value is the one from before its memory was pinned.
     #[inline]
     #[must_use]
     pub fn inode(&self, slot: Slot) -> u64 {
@@ -142,7 +142,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, and no borrow of it is left.
+        // SAFETY: the mapping belongs to this value, and there are no more borrows of it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), SIZE) };
         debug_assert_eq!(unmapped, Ok(()));
     }

@@ -1,11 +1,10 @@
 //! Inserts pages and rings into the maps in which the programs find them, and removes them.
 //!
-//! Each change of a map of maps waits for an RCU grace period of the kernel: some milliseconds in which the calling
-//! thread can do nothing else. The helper therefore makes these changes on threads. Each thread makes all changes that
-//! have accumulated at once, with two grace periods to remove and two to insert, for any number of address spaces.
-//! Threads that wait for a grace period at the same time wait for the same one, so a program that connects need not
-//! wait until the changes for others are finished. A process that loads the programs for itself makes the changes
-//! directly.
+//! Each change of a map of maps waits for an RCU grace period of the kernel: a few milliseconds in which the calling
+//! thread is blocked. The helper therefore makes these changes on threads. Each thread makes all changes that have
+//! accumulated at once, with two grace periods to remove and two to insert, for any number of address spaces. Threads
+//! that wait for a grace period at the same time wait for the same one, so a program that connects need not wait until
+//! the changes for others are finished. A process that loads the programs for itself makes the changes directly.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -102,7 +101,7 @@ impl Drop for Aside {
 struct Shared {
     maps: Maps,
     queue: Mutex<Queue>,
-    /// Signalled when a change waits, or when no more will come.
+    /// Signalled when a change waits, or when there will be no more changes.
     came: Condvar,
     /// An eventfd that is readable after something was published.
     published: OwnedFd,
@@ -119,8 +118,8 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop of one thread. A thread that has made its changes looks for others itself, so changes that had to wait
-    /// for them need no signal.
+    /// The loop of one thread. A thread that has made its changes checks for further ones itself, so changes that had
+    /// to wait for its changes need no signal.
     fn work(&self) {
         let mut queue = self.lock();
         loop {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The maximum number of connections, and of address spaces, of one user. Applies to root too.
+    /// The maximum number of connections, and of address spaces, of one user. Also applies to root.
     pub per_user: usize,
     /// The maximum number of connections, and of address spaces, of all users together. At most 4,096.
     pub total: usize,

@@ -35,7 +35,7 @@ pub enum Unavailable {
     /// The page size is not 4096 bytes.
     #[error("pages have {0} bytes; the programs expect 4096")]
     PageSize(usize),
-    /// The kernel refused a program or a map.
+    /// The kernel rejected a program or a map.
     #[error("the kernel refused {what}: {why}")]
     Refused {
         /// The request.
@@ -43,7 +43,7 @@ pub enum Unavailable {
         /// The error of the kernel or of the loader.
         why: String,
     },
-    /// A program was skipped, so a change may have gone unreported.
+    /// A program was skipped, so a change may not have been reported.
     #[error("the kernel skipped a program {0} times: reports may be missing")]
     Missed(u64),
     /// The program has closed descriptors of the monitor.
@@ -60,7 +60,7 @@ pub enum Unavailable {
     /// The process behind the socket runs as another user, and not as root.
     #[error("the helper runs as user {0}, neither root nor this process's user")]
     ForeignHelper(u32),
-    /// The helper refused.
+    /// The helper rejected the client.
     #[error("the helper refused: {0}")]
     Denied(Denial),
     /// The helper has exited, or sent an invalid answer.
@@ -94,7 +94,7 @@ impl Unavailable {
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Denial {
-    /// The client and the helper speak different versions of the protocol.
+    /// The client and the helper use different versions of the protocol.
     #[error("it speaks another version")]
     Version = 1,
     /// The request is invalid or out of order.
@@ -118,7 +118,7 @@ pub enum Denial {
     /// A change that began before the page existed would end unreported.
     #[error("a change of the memory that began earlier does not end")]
     NeverQuiet = 8,
-    /// The kernel refused a resource to the helper.
+    /// The kernel rejected an allocation of the helper.
     #[error("the kernel refused it a map")]
     Kernel = 9,
     /// The limit on one user's address spaces is reached.
@@ -127,7 +127,7 @@ pub enum Denial {
     /// The limit on all users together is reached.
     #[error("all users together have as many clients as the helper serves (--total of pindown-helper)")]
     HelperFull = 11,
-    /// The request was sent by a process outside the address space that the connection is for.
+    /// The request was sent by a process outside the connection's address space.
     #[error("the request comes from another address space than the one that the connection was opened for")]
     OtherAddressSpace = 12,
 }
@@ -159,18 +159,18 @@ pub enum Unwatchable {
     /// Nothing is mapped at the start of the range.
     #[error("nothing is mapped there")]
     Unmapped = 1,
-    /// The range lies in more than one mapping.
+    /// The range is in more than one mapping.
     #[error("it lies in several mappings")]
     SeveralMappings = 2,
-    /// A shared mapping that cannot be made writable: such memory cannot be pinned, and changes of its file are not
-    /// watched.
+    /// The range is in a shared mapping that cannot be made writable. Such memory cannot be pinned, and changes of its
+    /// file are not watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
-    /// A file of a kind that changes without passing any tracepoint (network file systems, devices).
+    /// The range is in a file that changes without passing any tracepoint (network file systems, devices).
     #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
-    /// A private mapping of huge pages. Another process can remove the pages without a trace through their file, and
-    /// even a mapping without a name has a file (/proc/PID/map_files).
+    /// The range is in a private mapping of huge pages. Another process can remove the pages through their file without
+    /// a report, and even a mapping without a name has a file (/proc/PID/map_files).
     #[error("a private mapping of huge pages")]
     PrivateHuge = 5,
     /// All slots of this page, or of this inode, are in use.

@@ -6,10 +6,10 @@
 //!
 //! # Unwanted descriptors
 //! Closing the last copy of a descriptor may take as long as its creator chooses (a socket with SO_LINGER, a file of
-//! FUSE). This is so even if the receiver has no room for the descriptor, or leaves it in the queue: it is then closed
-//! in the receiver's context too. So the helper makes the kernel refuse such messages at their sender (SO_PASSRIGHTS,
-//! Linux 6.16). On older kernels it receives all descriptors, and closes them and every connection on separate threads
-//! ([`Aside`]).
+//! FUSE). This also holds if the receiver has no room for the descriptor, or leaves it in the queue, because then it is
+//! closed in the receiver's context as well. So the helper makes the kernel reject such messages at their sender
+//! (SO_PASSRIGHTS, Linux 6.16). On older kernels it receives all descriptors, and closes them and every connection on
+//! separate threads ([`Aside`]).
 #![expect(
     unsafe_code,
     reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
@@ -30,7 +30,7 @@ const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// linux/socket.h
 const SCM_PIDFD: libc::c_int = 4;
-/// The maximum number of descriptors that one message can carry: the kernel's SCM_MAX_FD.
+/// The maximum number of descriptors in one message: the kernel's SCM_MAX_FD.
 pub(super) const STRANGERS: usize = 253;
 
 /// A received request.
@@ -40,7 +40,7 @@ pub(super) struct Request {
     pub(super) message: Option<Message>,
     /// The process that sent the message; `None` if the kernel cannot identify it, or the process has been reaped.
     pub(super) sender: Option<OwnedFd>,
-    /// Descriptors that the client sent, although no message of the protocol carries any to the helper.
+    /// Descriptors that the client sent, although messages to the helper have none.
     pub(super) strangers: Vec<OwnedFd>,
 }
 
@@ -50,13 +50,13 @@ fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> bool 
     unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), len) == 0 }
 }
 
-/// Makes the kernel identify each sender on connections of this listener. Before Linux 6.5 it cannot, and each client
-/// is refused.
+/// Makes the kernel identify each sender on connections of this listener. Before Linux 6.5 this is not possible, and
+/// each client is rejected.
 pub(super) fn name_senders(listener: BorrowedFd<'_>) {
     set(listener, SO_PASSPIDFD, 1);
 }
 
-/// Makes the kernel refuse descriptors on connections of this listener, or accept them again. Returns whether the
+/// Makes the kernel reject descriptors on connections of this listener, or accept them again. Returns whether the
 /// kernel supports this.
 pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool {
     set(listener, SO_PASSRIGHTS, wanted.into())
@@ -65,7 +65,7 @@ pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool
 /// Reads one request, without waiting.
 ///
 /// # Errors
-/// `UnexpectedEof` if the peer has closed the connection; `WouldBlock` if there is no request; else errors of
+/// `UnexpectedEof` if the peer has closed the connection; `WouldBlock` if there is no request; otherwise errors of
 /// recvmsg(2).
 pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
     /// Ancillary space for unwanted descriptors, and for one pidfd.
@@ -87,7 +87,7 @@ pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
         return Err(io::Error::last_os_error());
     }
     let (sender, strangers) = descriptors(&header);
-    // A message without bytes looks like the end of the connection, but has a sender.
+    // A message without bytes cannot be distinguished from the end of the connection by its length, but has a sender.
     if got == 0 && sender.is_none() && strangers.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -125,7 +125,7 @@ fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
     (sender, strangers)
 }
 
-/// The maximum number of closing threads for refused connections, of one user and of all users.
+/// The maximum number of closing threads for rejected connections, of one user and of all users.
 const REFUSALS: (usize, usize) = (32, 512);
 /// The number of connections that wait for a thread at which no more are accepted.
 pub(super) const LEFT: usize = 256;
@@ -135,7 +135,7 @@ pub(super) const LEFT: usize = 256;
 pub(super) struct Closing {
     pub(super) user: u32,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// `None` for a connection that was refused.
+    /// `None` for a connection that was rejected.
     pub(super) charge: Option<Charge>,
 }
 
@@ -143,7 +143,7 @@ pub(super) struct Closing {
 /// until it is done, so the quotas limit the number of threads.
 #[derive(Debug)]
 pub(super) struct Aside {
-    /// Whether the kernel refuses descriptors: then closing a connection takes no time, and no thread is needed.
+    /// Whether the kernel rejects descriptors. Then closing a connection does not block, and no thread is needed.
     prompt: bool,
     /// Connections for which there is no thread yet.
     left: Vec<Closing>,

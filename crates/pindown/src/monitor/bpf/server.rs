@@ -1,12 +1,12 @@
-//! The helper: it has loaded the programs, and passes their reports to processes that may not load them.
+//! The helper: loads the programs, and passes their reports to processes that have no permission to load them.
 //!
-//! It has one thread with one loop.
+//! It has one thread with one loop, with these rules:
 //!
-//! 1. A client cannot make the loop wait by anything that it sends, omits or holds. Sockets do not block, waiting for a
-//!    client is a state with a deadline ([`super::session`]), and descriptors that may take long to close are closed on
-//!    other threads ([`super::request`]).
+//! 1. A client cannot make the loop wait. Sockets do not block, waiting for a client is a state with a deadline
+//!    ([`super::session`]), and descriptors that may take long to close are closed on other threads
+//!    ([`super::request`]).
 //! 2. A round serves at most one request of each user. So a user's request waits for at most one request of each other
-//!    user, however many clients they have.
+//!    user, independent of the number of their clients.
 //! 3. The resources of each user are limited, and charged to the user until they are released ([`super::quota`]).
 
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ pub struct Helper {
     sessions: Vec<Session>,
     /// The time of the last removal of ended spaces and check of the programs.
     checked: Instant,
-    /// Set while the listener cannot accept for lack of memory or descriptors: it is not polled until then.
+    /// Set if the listener cannot accept for lack of memory or descriptors. It is not polled until this time.
     full_until: Option<Instant>,
 }
 
@@ -81,8 +81,8 @@ impl Helper {
     /// Serves clients until SIGTERM, SIGINT or SIGHUP arrives. After that, clients keep their pages.
     ///
     /// # Errors
-    /// poll(2) failed, or a program was skipped. In the second case every page is marked, so that no cache keeps
-    /// registrations any more.
+    /// poll(2) failed, or a program was skipped. In the second case every page is marked, so that caches no longer keep
+    /// registrations.
     pub fn serve(&mut self) -> Result<(), Unavailable> {
         while !self.turn().map_err(Unavailable::Helper)? {
             if self.checked.elapsed() < ROUND {
@@ -170,7 +170,7 @@ impl Helper {
         }
     }
 
-    /// Accepts descriptors from clients again, as on kernels before Linux 6.16, which cannot refuse them.
+    /// Accepts descriptors from clients again, as on kernels before Linux 6.16, which cannot reject them.
     #[cfg(all(test, pindown_bpf))]
     pub(super) fn accept_descriptors(&mut self) {
         request::accept_descriptors(self.listener.as_fd(), true);
@@ -178,8 +178,9 @@ impl Helper {
     }
 }
 
-/// Raises RLIMIT_NOFILE to the number that the limits need: for each connection the socket and the sending process, for
-/// each address space two maps, the descriptors of one message, and the connections that wait to be closed.
+/// Raises RLIMIT_NOFILE to the number that the limits require: the socket and the pidfd of the sender for each
+/// connection, two maps for each address space, the descriptors of one message, and the connections that wait to be
+/// closed.
 fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
     let refused = |what, why: String| Err(Unavailable::Refused { what, why });
     if limits.total > load::SPACES {

@@ -4,12 +4,12 @@
 //! Silent -- Hello --> Settling -- published, quiet --> Challenged -- Done --> Served <-- answer --> Locked
 //! ```
 //!
-//! Each state but `Served` has a deadline. In `Settling` the helper first waits until the page is published
-//! ([`super::publish`]). There and in `Locked` it checks again after a pause that grows; it reads nothing from the
-//! connection meanwhile.
+//! Each state except `Served` has a deadline. In `Settling` the helper first waits until the page is published
+//! ([`super::publish`]). In `Settling` and `Locked` it checks again after an increasing pause, and does not read from
+//! the connection until then.
 //!
 //! The sender of every request is identified ([`super::request`]). A request is served if its sender is, at that time,
-//! in the address space that the connection is for ([`Kernel::space_of`]).
+//! in the address space of the connection ([`Kernel::space_of`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -61,7 +61,7 @@ impl Retry {
         Self { next: now, pause: Duration::from_millis(1), until: now + within }
     }
 
-    /// Does not check again before the deadline, because another event wakes the session.
+    /// Returns a time without checks before the deadline, because another event wakes the session.
     fn idle(self) -> Self {
         Self { next: self.until, ..self }
     }
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Returns the space that was admitted for this session and that no process has yet proved to be in.
+    /// Returns the space that was admitted for this session, if no process has yet proved to be in it.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
             State::Settling { space, .. } | State::Challenged { space, .. } => Some(space),
@@ -127,7 +127,7 @@ impl Session {
     }
 }
 
-/// The helper's data of an address space, besides its page.
+/// The helper's data of an address space, in addition to its page.
 #[derive(Debug)]
 struct Admitted {
     /// Whether all calls and io_uring requests that began before the page existed have ended, or are distrusted.
@@ -151,7 +151,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Creates the service. `prompt`: closing a connection takes no time; see [`Aside`].
+    /// Creates the service. `prompt` is set if closing a connection does not block; see [`Aside`].
     pub(super) fn new(kernel: Kernel, limits: Limits, prompt: bool) -> Self {
         Self {
             kernel,
@@ -210,7 +210,8 @@ impl Service {
         }
     }
 
-    /// Returns whether a connection can be accepted now: not while too many refused connections wait to be closed.
+    /// Returns whether a connection can be accepted now. This is false while too many rejected connections wait to be
+    /// closed.
     pub(super) fn accepts(&self) -> bool {
         !self.aside.is_full()
     }

@@ -26,6 +26,6 @@ pub(super) fn ending() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made the descriptor, for this call alone.
+    // SAFETY: the kernel has just made the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -52,7 +52,7 @@ impl Attribute {
 }
 
 /// # Safety
-/// Every address in `attribute` must point to as much memory as the command and the sizes beside it specify.
+/// Every address in `attribute` must point to as much memory as the command and the sizes in the attribute specify.
 unsafe fn bpf(command: libc::c_int, attribute: &mut Attribute, len: usize) -> io::Result<libc::c_int> {
     // SAFETY: the attribute is longer than `len`; the caller guarantees the memory that it points to.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.0.as_mut_ptr(), len) };
@@ -60,7 +60,7 @@ unsafe fn bpf(command: libc::c_int, attribute: &mut Attribute, len: usize) -> io
 }
 
 fn owned(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just made the descriptor, for this call alone.
+    // SAFETY: the kernel has just made the descriptor for this call.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -71,14 +71,14 @@ pub(super) fn create_page(bytes: usize) -> io::Result<OwnedFd> {
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
-/// Creates a ring of so many bytes, a power of two and a multiple of a page.
+/// Creates a ring of `bytes` bytes, which must be a power of two and a multiple of the page size.
 pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_RINGBUF).u32(12, bytes as u32);
     // SAFETY: the attribute contains no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
-/// Freezes the map: from now on no process can write to it, not even a root process.
+/// Freezes the map: from now on, processes cannot write to it, not even as root.
 pub(super) fn freeze(map: BorrowedFd<'_>) -> io::Result<()> {
     let mut a = Attribute::new().fd(0, map);
     // SAFETY: the attribute contains no addresses.
@@ -137,15 +137,15 @@ pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
     Ok((word(&info, 8) as usize, word(&info, 12) as usize))
 }
 
-/// Returns the kernel's id of a program or a map, which no other has.
+/// Returns the kernel's unique ID of a program or a map.
 pub(super) fn number(object: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u8; 8];
     object_info(object, &mut info)?;
     Ok(word(&info, 4))
 }
 
-/// Returns a program's [`number`], and how often the kernel skipped the program because it was already running on that
-/// processor.
+/// Returns a program's [`number`], and the number of times that the kernel skipped the program because it was already
+/// running on that processor.
 pub(super) fn number_and_misses(program: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
     let mut info = [0_u8; RECURSION_MISSES + 8];
     object_info(program, &mut info)?;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::quota::Charge;
 
-/// The maximum number of publishing threads that remove pages at once. The others are left to publish new pages,
-/// because callers wait for those.
+/// The maximum number of publishing threads that remove pages at once. The others are reserved for publishing new
+/// pages, because callers wait for those.
 const TAKING: usize = 2;
 
 /// Whether the programs have a page.
@@ -57,7 +57,7 @@ pub(super) struct Take {
     pub(super) _charge: Option<Charge>,
 }
 
-/// Changes that a thread makes together: they cost two grace periods, whatever their number.
+/// Changes that a thread makes together. Any number of them takes two grace periods.
 #[derive(Debug)]
 pub(super) enum Changes {
     Puts(Vec<Put>),
@@ -77,7 +77,6 @@ pub(super) struct Batch {
 ///
 /// For one address space at most one page waits to be removed, and one to be inserted after that: pages are inserted
 /// and removed in turn, and a page that is to be removed before it was inserted is never inserted.
-/// that is to be taken away before it was put never appears.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     takes: BTreeMap<u64, Take>,
@@ -104,11 +103,11 @@ impl Waiting {
         None
     }
 
-    /// Returns the changes that the calling thread may make now. The thread calls [`done`](Self::done) once it has made
-    /// them.
+    /// Returns the changes that the calling thread may make now. The thread calls [`done`](Self::done) after it has
+    /// made them.
     pub(super) fn next(&mut self) -> Option<Batch> {
-        // If programs connect continuously, pages to be inserted always wait. If no thread removed pages meanwhile, the
-        // map would fill up.
+        // If programs connect continuously, pages to be inserted always wait. If no thread removed pages during that
+        // time, the map would fill up.
         let batch = if self.taking == 0 {
             self.next_takes().or_else(|| self.next_puts())
         } else {

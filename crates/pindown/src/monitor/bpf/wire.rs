@@ -12,7 +12,7 @@ use rustix::net::{
 
 /// The version of the protocol, raised when a message changes.
 pub(super) const VERSION: u64 = 2;
-/// The maximum number of descriptors that one message carries.
+/// The maximum number of descriptors in one message.
 pub(super) const DESCRIPTORS: usize = 12;
 
 /// One message.
@@ -20,24 +20,24 @@ pub(super) const DESCRIPTORS: usize = 12;
 pub(super) enum Message {
     /// Client: requests a page.
     Hello { version: u64 },
-    /// Helper: requests that the client remove the permissions of these bytes, which lie at addresses where no process
+    /// Helper: requests that the client removes the permissions of these bytes, which are at addresses where no process
     /// has memory.
     Challenge { start: u64, len: u64 },
     /// Client: the challenge is done.
     Done,
     /// Helper: grants the page. Carries descriptors: the page, the bell, then those that keep the programs attached.
     Grant,
-    /// Client: requests that the pages of these addresses be watched.
+    /// Client: requests that the pages of these addresses are watched.
     Watch { start: u64, end: u64 },
-    /// Helper: the slot that watches them, or `None` if none is needed.
+    /// Helper: returns the slot that watches them, or `None` if none is needed.
     Watched { slot: Option<u64> },
-    /// Helper: the pages cannot be watched. Holds a number of [`super::Unwatchable`].
+    /// Helper: the pages cannot be watched. Contains a number of [`super::Unwatchable`].
     Unwatchable { why: u64 },
     /// Client: a slot is no longer needed.
     Unwatch { slot: u64 },
     /// Helper: the slot is released.
     Unwatched,
-    /// Helper: refuses the client, and closes the connection. Holds a number of [`super::Denial`].
+    /// Helper: rejects the client, and closes the connection. Contains a number of [`super::Denial`].
     Denied { why: u64 },
 }
 

@@ -1,9 +1,9 @@
 //! Memory that is locked while registrations of it are kept, and unlocked after the last of them is unpinned.
 //!
-//! A locked range is a mapping of its own, and the number of a process's mappings is limited by vm.max_map_count. The
-//! number of locked ranges is limited to a share of that; beyond it, memory is registered for one use.
+//! A locked range is a separate mapping, and vm.max_map_count limits the number of a process's mappings. The number of
+//! locked ranges is limited to a share of that. Beyond it, memory is registered for one use.
 //!
-//! Memory that the program locked before stays locked. Such memory is detected by an advice that the kernel refuses
+//! Memory that the program locked before stays locked. Such memory is detected by an advice that the kernel rejects
 //! only for locked memory (MADV_COLD).
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::sys;
 use crate::range::Range;
 
-/// The share of a process's mappings that this monitor may use is one divided by this.
+/// The divisor of the share of a process's mappings that this monitor may use.
 const SHARE: u64 = 16;
 
 /// The default of vm.max_map_count.
@@ -25,7 +25,7 @@ struct Piece {
     end: u64,
     /// The number of registrations for which the piece is locked.
     count: u32,
-    /// Whether this monitor locked the piece: it was not locked before.
+    /// Whether this monitor locked the piece, which was not locked before.
     ours: bool,
 }
 
@@ -55,7 +55,7 @@ impl Locked {
         }
         let was_locked: Vec<(Range, bool)> =
             gaps(&pieces, range).into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
-        // Locks the whole range each time: another mapping may be there than before.
+        // Locks the whole range each time, because another mapping may be there than before.
         sys::lock(range)?;
         split(&mut pieces, range);
         for (_, piece) in pieces.range_mut(range.start()..range.end()) {
@@ -67,7 +67,7 @@ impl Locked {
         Ok(())
     }
 
-    /// Removes one registration. Unlocks the pieces that have no registration left.
+    /// Removes one registration. Unlocks the pieces that have no more registrations.
     pub(super) fn remove(&self, range: Range) {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         split(&mut pieces, range);

@@ -3,55 +3,56 @@
 //! Whole mappings are registered for asynchronous write protection, but never write-protected. The descriptor then
 //! reports changes of the mappings (unmapped, moved, dropped) while the thread that makes the change waits until the
 //! report is read, and no page fault is ever reported. One thread reads the reports. It marks the journal's page
-//! *before* it reads, since reading lets the waiting thread continue, and reports the changes that it read afterwards.
-//! A hit queries the kernel for a change that has not been read (an ioctl that fails with EAGAIN), and then compares
-//! the journal, so no change is missed between the two.
+//! *before* it reads, because reading lets the waiting thread continue, and afterwards reports the changes that it
+//! read. A hit queries the kernel for a change that has not been read (an ioctl that fails with EAGAIN), and then
+//! compares the journal, so no change is missed between the two.
 //!
 //! The following memory cannot be watched, and the cache registers it for one use:
-//! * all memory but private anonymous memory: without an event, files can be truncated by another process, System V
+//! * all memory except private anonymous memory: without an event, files can be truncated by another process, System V
 //!   segments can be detached, and shared memory can be remapped;
-//! * private anonymous memory too, unless the program promises that no code in the process makes the two changes that
+//! * also private anonymous memory, unless the program promises that no code in the process makes the two changes that
 //!   are not reported by an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a
 //!   System V segment attached over the memory (shmat with SHM_REMAP). Instead of the first promise the program may let
-//!   the monitor lock the memory, since the kernel refuses guard pages in locked memory ([`Unseen::GuardsRefused`]).
+//!   the monitor lock the memory, because the kernel rejects guard pages in locked memory ([`Unseen::GuardsRefused`]).
 //!   The memory is locked *before* it is pinned, so no guard page can be installed after the pin; a guard page that was
-//!   there before makes the pin fail;
+//!   there before causes the pin to fail;
 //! * addresses at which pages were dropped once (MADV_DONTNEED): that event is sent before the pages are dropped, and
-//!   none is sent after. Until the pages are dropped they could be pinned again, and the monitor cannot detect when
-//!   that is over.
+//!   no event is sent afterwards. Until the pages are dropped they could be pinned again, and the monitor cannot detect
+//!   when they have been dropped.
 //!
-//! [`super::sealed`] memory needs no watching and can always be kept.
+//! [`super::sealed`] memory need not be watched and can always be kept.
 //!
 //! A change of protection is not an event. A registration would keep rights that the process has lost until it is
-//! dropped, unless each hit queries the rights too ([`Settings::check_rights`]). The query is made after the entry was
-//! found and before the journal is compared. So a hit notices rights that mprotect(2) removed before the look-up began;
-//! rights that are removed later do not concern it. If a mapping with the same rights and other pages was put there
-//! meanwhile, the journal reports it as always.
+//! dropped, unless each hit also queries the rights ([`Settings::check_rights`]). The query is made after the entry was
+//! found and before the journal is compared. So a hit detects rights that mprotect(2) removed before the look-up began;
+//! rights that are removed later need not be detected. If a mapping with the same rights and other pages was made there
+//! in the meantime, the journal reports it as always.
 //!
 //! # Before Linux 6.7
 //!
 //! Without asynchronous write protection, mappings are registered for plain write protection, whose faults are reported
-//! to this thread and wait for it. This mode is as sound, for the memory that is kept:
-//! * No fault occurs, since a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A
-//!   mark made by other code, through PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So threads
-//!   of the program wait only for changes, as in the other mode.
+//! to the reading thread and wait for it. For the memory that is kept, this mode is equally sound:
+//! * Faults do not occur, because a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none.
+//!   (A mark made by other code, through PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So
+//!   threads of the program wait only for changes, as in the other mode.
 //! * The events do not depend on the kind of protection: the kernel sends them for every mapping that is registered
-//!   with this descriptor. In neither mode does the monitor learn anything from write protection itself. Asynchronous
-//!   protection supports more kinds of memory (files), which are kept in neither mode.
-//! * No more changes go without an event: there are no guard pages before Linux 6.13. MADV_DONTNEED is reported before
-//!   the pages are dropped, and pages that were dropped fault in again without a report, so such addresses are
-//!   registered for one use from then on in this mode too. Plain write protection cannot show that a pinned page was
-//!   replaced (marks of absent pages, which would survive a drop, came with Linux 6.4).
-//! * A hit's query for a change that is under way is answered from a *count* of changes only since Linux 5.15. Before,
-//!   it was a flag, which the end of one change cleared while another was under way. A program cannot query which of
-//!   the two the kernel has, so the monitor requires UFFD_FEATURE_EXACT_ADDRESS, which is younger (5.18), and rejects
-//!   older kernels.
-//! * /proc/self/maps is read, since PROCMAP_QUERY came with Linux 6.11. Each of its lines is correct at the time when
-//!   it is generated. A change between two lines is reported, or was made before the mapping was registered; so the
-//!   file is read and the mappings are registered twice.
+//!   with this descriptor. The monitor uses no information from write protection itself in either mode. Asynchronous
+//!   protection supports more kinds of memory (files), which are not kept in either mode.
+//! * There are no additional changes without an event, because there are no guard pages before Linux 6.13.
+//!   MADV_DONTNEED is reported before the pages are dropped, and pages that were dropped fault in again without a
+//!   report, so in this mode, too, such addresses are registered for one use from then on. Plain write protection
+//!   cannot detect that a pinned page was replaced (marks of absent pages, which would survive a drop, came with Linux
+//!   6.4).
+//! * Since Linux 5.15, the kernel answers a hit's query for a change that is under way from a *count* of changes. In
+//!   earlier kernels this was a flag, which the end of one change cleared while another was under way. A program cannot
+//!   query which of the two the kernel has, so the monitor requires UFFD_FEATURE_EXACT_ADDRESS, which was added later
+//!   (5.18), and rejects older kernels.
+//! * /proc/self/maps is read, because PROCMAP_QUERY was added in Linux 6.11. Each of its lines is correct at the time
+//!   when it is generated. A change between two lines is reported, or was made before the mapping was registered. So
+//!   the file is read and the mappings are registered twice.
 //!
-//! The reading thread allocates, frees and maps nothing, takes no lock that other threads hold while they do, and runs
-//! no signal handler of the program: threads that change a mapping wait for it.
+//! The reading thread does not allocate, free or map memory, takes no lock that other threads hold while they do this,
+//! and runs no signal handlers of the program, because threads that change a mapping wait for it.
 
 mod locked;
 mod removed;
@@ -92,8 +93,8 @@ struct Shared {
     known: Known,
     removed: Removed,
     locked: OnceLock<Locked>,
-    /// Set when the thread reads, or to the reason why it does not. Set after the allocations that the C library makes
-    /// when a thread starts.
+    /// Set to `Ok` when the thread reads, or to the reason why it does not. Set after the allocations that the C
+    /// library makes when a thread starts.
     reading: OnceLock<Result<(), String>>,
 }
 
@@ -108,7 +109,7 @@ impl UserfaultfdMonitor {
     /// Opens the process's monitor.
     ///
     /// # Errors
-    /// The reason why it is not available.
+    /// The reason why the monitor is not available.
     pub(crate) fn open(settings: Settings) -> io::Result<Self> {
         if settings.unseen == Unseen::GuardsRefused {
             sys::locked_memory_refuses_guards()?;
@@ -122,10 +123,11 @@ impl UserfaultfdMonitor {
     }
 }
 
-/// Checks that the monitor would keep more than [`super::sealed`] does: otherwise its more expensive hits are useless.
+/// Checks that the monitor would keep more memory than [`super::sealed`]. Otherwise its more expensive hits have no
+/// benefit.
 ///
 /// # Errors
-/// The reason why it would not.
+/// The reason why it would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
         let why =
@@ -178,7 +180,7 @@ const MARK: u64 = 1;
 const MESSAGES: usize = 64;
 
 impl Shared {
-    /// Runs the reading thread. It runs until the process exits, since threads that change a registered mapping wait
+    /// Runs the reading thread. It runs until the process exits, because threads that change a registered mapping wait
     /// for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
@@ -195,15 +197,15 @@ impl Shared {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // poll(2) is refused; reading does not block, so the thread reads at intervals.
+                // poll(2) is rejected. Reading does not block, so the thread reads at intervals.
                 Err(_) => std::thread::sleep(LOOK),
             }
             self.mark();
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                // Changes can no longer be reported, so no registration is kept from here on; the next look-up gives
-                // the descriptor up.
+                // Changes can no longer be reported, so no registration is kept from now on. The next look-up gives up
+                // the descriptor.
                 Err(_) => return self.page.end(),
             }
             self.page.busy.fetch_and(!MARK, Ordering::Release);
@@ -211,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Prevents hits until the mark is cleared, since reading lets the changes continue.
+    /// Prevents hits until the mark is cleared, because reading lets the changes continue.
     fn mark(&self) {
         self.page.busy.fetch_or(MARK, Ordering::AcqRel);
         self.page.emit(Change::Of(NOWHERE));
@@ -323,7 +325,7 @@ impl Monitor for UserfaultfdMonitor {
         }
         self.shared.watch(range)?;
         if self.settings.unseen == Unseen::GuardsRefused {
-            // Locks each time: another mapping, which is not locked, may have taken the place of the former.
+            // Locks the range each time, because another mapping, which is not locked, may have replaced the former.
             self.shared.locked().add(range).map_err(|_| Refusal::NotWatchable)?;
         }
         let locked = (self.settings.unseen == Unseen::GuardsRefused).then_some(range);

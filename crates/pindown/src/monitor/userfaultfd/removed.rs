@@ -1,5 +1,5 @@
-//! Addresses at which pages were dropped, as recorded by the reading thread. That thread must not allocate, so there is
-//! room for a fixed number of ranges.
+//! Addresses at which pages were dropped, as recorded by the reading thread. That thread must not allocate, so the
+//! number of ranges is fixed.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -26,7 +26,7 @@ impl Removed {
             if known.0 <= range.start() && range.end() <= known.1 {
                 return;
             }
-            // Adjoining ranges are merged: an allocator gives back its arenas piece by piece.
+            // Adjoining ranges are merged, because an allocator returns its arenas in pieces.
             if known.0 <= range.end() && range.start() <= known.1 {
                 start.store(known.0.min(range.start()), Ordering::Relaxed);
                 end.store(known.1.max(range.end()), Ordering::Release);

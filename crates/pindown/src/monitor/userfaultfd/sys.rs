@@ -47,12 +47,13 @@ struct UffdioRegister {
     ioctls: u64,
 }
 
-/// How ranges are registered. In neither mode is any page write-protected.
+/// The mode in which ranges are registered. Pages are not write-protected in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// For asynchronous write protection (Linux 6.7), where the kernel resolves faults itself.
+    /// Ranges are registered for asynchronous write protection (Linux 6.7), with which the kernel resolves faults
+    /// itself.
     Asynchronous,
-    /// For write protection with reported faults.
+    /// Ranges are registered for write protection with reported faults.
     Plain,
 }
 
@@ -66,7 +67,7 @@ impl Mode {
             }
     }
 
-    /// Returns the message for a kernel that lacks them.
+    /// Returns the message for a kernel that lacks these features.
     fn lack(self) -> &'static str {
         match self {
             Self::Asynchronous => {
@@ -121,7 +122,7 @@ impl Message {
     }
 }
 
-/// A descriptor that reports only changes: the monitor write-protects no page, so no page faults because of it.
+/// A descriptor that reports only changes: the monitor does not write-protect pages, so it causes no page faults.
 #[derive(Debug)]
 pub(super) struct Userfaultfd {
     descriptor: OwnedFd,
@@ -129,8 +130,8 @@ pub(super) struct Userfaultfd {
     inode: u64,
 }
 
-/// Numbers from here on are seldom given to other descriptors, so that the number of a closed descriptor mostly stays
-/// unused.
+/// The lowest number for the descriptor. Numbers from here on are rarely used for other descriptors, so the number of a
+/// closed descriptor usually stays unused.
 const HIGH: u64 = 960;
 
 /// Moves the descriptor to a high number, if the limit allows one.
@@ -144,8 +145,8 @@ impl Userfaultfd {
     /// Creates a descriptor.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel lacks what the monitor needs; else errors of userfaultfd(2), which the system may
-    /// forbid.
+    /// `Unsupported` if the kernel lacks a feature that the monitor needs; otherwise errors of userfaultfd(2), which
+    /// the system may forbid.
     pub(super) fn new(mode: Mode) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: the call takes flags and returns a new descriptor.
@@ -191,7 +192,7 @@ impl Userfaultfd {
         let mut protect = UffdioWriteprotect { range, mode: 0 };
         // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure.
         let update = unsafe { Updater::<WRITEPROTECT, _>::new(&mut protect) };
-        // SAFETY: the descriptor is a userfaultfd; the page becomes as writable as its mapping is.
+        // SAFETY: the descriptor is a userfaultfd; the page gets the write permission of its mapping.
         if unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.is_err() {
             // The call fails while a change is under way: the waiting thread tries again, and its fault is reported
             // again after the change.
@@ -208,7 +209,7 @@ impl Userfaultfd {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
         let read = match rustix::io::read(&self.descriptor, &mut *bytes) {
             Err(error) if error != Errno::AGAIN && error != Errno::INTR => {
-                // read(2) is refused; readv(2) does the same.
+                // read(2) is rejected; readv(2) has the same effect.
                 rustix::io::readv(&self.descriptor, &mut [io::IoSliceMut::new(bytes)])?
             }
             result => result?,
@@ -220,7 +221,7 @@ impl Userfaultfd {
     /// copy: the kernel then ends the registrations, and all threads that wait for their changes to be read continue. A
     /// later [`ask`](crate::journal::asked::ask) returns [`Closed`](crate::journal::asked::Asked::Closed).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
-        // SAFETY: both descriptors belong to this module; the number stays in use, by a descriptor that supports none
+        // SAFETY: both descriptors belong to this module; the number stays in use, for a descriptor that supports none
         // of the ioctls.
         unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     }
@@ -246,7 +247,8 @@ pub(super) fn unlock(pages: Range) {
     unsafe { rustix::mm::munlock(start, pages.len() as usize) }.ok();
 }
 
-/// Returns whether some of these pages are locked: the kernel then refuses to age the pages. They stay where they are.
+/// Returns whether some of these pages are locked. The kernel rejects the advice to age locked pages. The pages are not
+/// moved.
 pub(super) fn is_locked(pages: Range) -> bool {
     let start = std::ptr::without_provenance_mut(pages.start() as usize);
     // SAFETY: the advice changes no contents.
@@ -257,19 +259,19 @@ pub(super) fn is_locked(pages: Range) -> bool {
 /// Checks that no guard pages can be installed in locked memory.
 ///
 /// # Errors
-/// `Unsupported` if guard pages can be installed in locked memory, which no kernel is known to allow; or the reason why
-/// nothing can be locked.
+/// `Unsupported` if guard pages can be installed in locked memory, which no known kernel allows; or the reason why
+/// memory cannot be locked.
 pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     let len = crate::range::page_size() as usize;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }
         .map_err(crate::calls::named("mmap"))?;
     let locked = Range::new(page.addr() as u64, len as u64).map_err(io::Error::other).map(lock);
-    // SAFETY: the page contains no object. Kernels without guard pages refuse the advice too.
+    // SAFETY: the page contains no object. Kernels without guard pages also reject the advice.
     let installed = unsafe { libc::madvise(page, len, MADV_GUARD_INSTALL) } == 0;
-    // SAFETY: the page was mapped above, for this test alone.
+    // SAFETY: the page was mapped above, only for this check.
     unsafe { rustix::mm::munmap(page, len) }?;
     locked?.map_err(crate::calls::named("mlock2"))?;
     if installed {

@@ -1,7 +1,7 @@
-//! What the monitor reports, for real changes of real memory. Tests that compare with the kernel's io_uring pins are in
-//! tests/.
+//! Tests of the monitor's reports, with real changes of memory. Tests that compare with the kernel's io_uring pins are
+//! in tests/.
 //!
-//! If userfaultfd is forbidden or too old, every test prints that it shows nothing, and why.
+//! If userfaultfd is forbidden or too old, every test prints that it is skipped, with the reason.
 
 use std::os::fd::AsRawFd;
 use std::sync::MutexGuard;
@@ -32,7 +32,7 @@ impl Registrar for Counting {
 /// Both modes.
 const BOTH: [Settings; 2] = [Settings::new(Unseen::NeverMade), Settings::new(Unseen::NeverMade).plain()];
 
-/// Runs one test at a time: changes of one test's memory would make the registrations of another wait.
+/// Runs one test at a time, because changes of one test's memory would delay the registrations of another.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -63,7 +63,7 @@ impl Pages {
         Self::map_at(std::ptr::null_mut(), pages).expect("memory")
     }
 
-    /// Maps pages at an address. Returns `None` if another thread has mapped something there meanwhile.
+    /// Maps pages at an address. Returns `None` if another thread has mapped memory there in the meantime.
     fn map_at(at: *mut libc::c_void, pages: usize) -> Option<Self> {
         let len = pages * page_size() as usize;
         let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
@@ -106,7 +106,8 @@ fn remapped_memory_is_registered_again() {
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
         let lane = cache.lane();
-        // Not at addresses at which another test's thread has dropped pages: such memory is registered for each use.
+        // The pages are not at addresses at which another test's thread has dropped pages, because such memory is
+        // registered for each use.
         let (mut pages, kept) = Pages::kept(&lane, 4);
         let mut last = (kept, false);
         let before = cache.stats();
@@ -283,7 +284,7 @@ fn plain_userfaultfd_is_named_and_keeps_registrations() {
     let _alone = alone();
     for (settings, name) in BOTH.into_iter().zip(["userfaultfd", "userfaultfd-plain"]) {
         let Some(cache) = cache(settings) else { continue };
-        // On a kernel without the younger mode the older one is used.
+        // On a kernel without the newer mode the older one is used.
         assert!(cache.monitor() == name || cache.monitor() == "userfaultfd-plain", "{}", cache.monitor());
         let (lane, other) = (cache.lane(), cache.lane());
         let (pages, kept) = Pages::kept(&lane, 4);
@@ -326,7 +327,7 @@ fn foreign_write_protection_is_removed_on_fault() {
             written.send(()).ok();
         });
         wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no write waits for ever");
-        // SAFETY: within the pages, which no other code uses any more.
+        // SAFETY: within the pages, which other code no longer uses.
         assert_eq!(unsafe { pages.0.cast::<u8>().wrapping_add(1).read() }, 2);
         pages.unmap();
     }
@@ -335,7 +336,7 @@ fn foreign_write_protection_is_removed_on_fault() {
 /// Returns the result of madvise(2): 0, or an errno.
 fn advise(range: Range, advice: libc::c_int) -> i32 {
     let start = std::ptr::without_provenance_mut(range.start() as usize);
-    // SAFETY: no code uses the memory, or it is locked, so that the advice is refused.
+    // SAFETY: no code uses the memory, or it is locked, so that the advice is rejected.
     match unsafe { libc::madvise(start, range.len() as usize, advice) } {
         0 => 0,
         _ => io::Error::last_os_error().raw_os_error().unwrap_or(0),

@@ -12,7 +12,7 @@ use crate::parked::Parked;
 use crate::protocol::{CHALLENGE, DONE, HELLO, Link, SharedFile, UNWATCH, WATCH, WATCHED, protect};
 use crate::support::PAGE;
 
-/// The number of a socket that is kept over exec.
+/// The number of a socket that is kept across exec.
 const SOCKET: i32 = 100;
 
 /// xorshift64*.
@@ -136,12 +136,12 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 fn with_link(path: &Path, work: impl FnOnce(&Link)) {
     if let Ok(link) = Link::open(path) {
         work(&link);
-        // Reads the end of the connection, if it was ended.
+        // Reads the end of the connection, if the helper has closed it.
         rustix::net::recv(&link.0, &mut [0_u8; 32][..], rustix::net::RecvFlags::DONTWAIT).ok();
     }
 }
 
-/// Runs the protocol as far as the challenge.
+/// Runs the protocol up to the challenge.
 fn challenged(path: &Path, work: impl FnOnce(&Link, u64, u64)) {
     with_link(path, |link| {
         if let [CHALLENGE, start, len, _] = link.ask(HELLO) {
@@ -150,7 +150,7 @@ fn challenged(path: &Path, work: impl FnOnce(&Link, u64, u64)) {
     });
 }
 
-/// Runs the protocol as far as the grant, and possibly makes some valid requests.
+/// Runs the protocol up to the grant, and possibly makes some valid requests.
 fn served(path: &Path, work: impl FnOnce(&Link)) {
     with_link(path, |link| {
         if let Ok(_page) = link.join() {
@@ -208,11 +208,11 @@ fn slow_descriptor(path: &Path, random: &mut Random) {
     unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), len) };
     with_link(path, |link| {
         if link.send_bytes(&HELLO.map(u64::to_le_bytes).concat(), &[stream.as_raw_fd()]).is_err() {
-            // The kernel refused the message. At exit the socket is closed without delay.
+            // The kernel rejected the message. At exit the socket is closed without delay.
             die();
         }
         drop(stream);
-        // As long as the listener exists and reads nothing, the connection closes slowly.
+        // While the listener exists and reads nothing, the connection closes slowly.
         std::thread::sleep(Duration::from_secs(10));
     });
 }
@@ -239,7 +239,7 @@ fn answers_unread(path: &Path, random: &mut Random) {
     });
 }
 
-/// Keeps the socket over exec; the next program continues.
+/// Keeps the socket across exec; the next program continues.
 fn exec(path: &Path, _: &mut Random) {
     served(path, |link| {
         // SAFETY: the call takes no pointers; the copy is not closed at exec.
@@ -318,7 +318,7 @@ fn parked_and_gone(path: &Path, random: &mut Random) {
     });
 }
 
-/// Keeps the lock of the address space taken most of the time while it sends requests.
+/// Holds the lock of the address space most of the time while it sends requests.
 fn locked(path: &Path, random: &mut Random) {
     served(path, |link| {
         let (over, file) = (AtomicBool::new(false), SharedFile::new());
@@ -365,14 +365,14 @@ fn files(path: &Path, random: &mut Random) {
     });
 }
 
-/// Unmaps all memory in the middle: the address space ends without a mapping.
+/// Unmaps all memory in the middle of the protocol: the address space ends without a mapping.
 fn no_memory(path: &Path, random: &mut Random) {
     challenged(path, |link, start, len| {
         if random.below(2) == 0 {
             protect(start, len);
         }
         link.send(DONE).ok();
-        // SAFETY: the process ends by this, as intended; it shares its memory with no other process.
+        // SAFETY: this ends the process, as intended, and the process shares its memory with no other process.
         unsafe { libc::syscall(libc::SYS_munmap, 0, 1_u64 << 46) };
         // SAFETY: only reached if nothing was unmapped.
         unsafe { libc::munmap(std::ptr::null_mut(), (1_usize << 47) - 4096) };

@@ -1,4 +1,4 @@
-//! Long accesses to a key under which another region has been registered in the meantime.
+//! Tests of long accesses to a key under which another region has been registered in the meantime.
 
 use super::*;
 use crate::local_memory::sealed::AllocationExt as _;
@@ -6,18 +6,18 @@ use crate::owner::Region;
 use crate::shm::direct::tests::{BOTH, Two, bytes_of, poll};
 use crate::testing::Lent;
 
-/// The length of an access in bytes: several chunks.
+/// The length of an access in bytes. It takes several chunks.
 const LEN: usize = 512 << 10;
 const KEY: u64 = 0xABCD;
 
-/// Registers a region under `KEY`, which is used repeatedly.
+/// Registers a region under `KEY`, which the tests use repeatedly.
 fn region(two: &Two, value: u8) -> Region {
     let mut memory = crate::local_memory::sealed::allocate(LEN).unwrap();
     memory.fill(value);
     two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
 }
 
-/// Returns the bytes to write. They stay allocated for a target that helps later.
+/// Returns the bytes to write. They stay allocated, because the target may copy them later.
 fn nines() -> Lent {
     Lent::new(vec![9; LEN])
 }
@@ -37,8 +37,8 @@ fn stale_key_is_looked_up_again_before_target_assistance() {
     two.turn();
     drop(old.close().unwrap());
     let new = region(&two, 0);
-    // The error is returned at once, not after the target has copied to the new region: in that case the access could
-    // not be repeated.
+    // The error is returned at once. If it were returned after the target has copied to the new region, the access
+    // could not be repeated.
     assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
     assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
     assert_eq!(bytes_of(&new), [0; LEN]);
@@ -60,7 +60,7 @@ fn target_assists_only_with_the_region_of_the_initiator() {
         } else {
             region_now.write(0, &[0; LEN]);
         }
-        // Simulates an initiator that has claimed nothing yet when the target reads its request.
+        // Simulates an initiator that has not claimed any chunk when the target reads its request.
         let (direct, side) = two.initiator.direct();
         assert!(direct.initiator().is_some());
         let (pair, number) = (Arc::clone(side.pair), 1);
@@ -80,7 +80,7 @@ fn assistance_request_for_freed_memory_keeps_the_link() {
     let grant = two.grant(KEY);
     two.turn();
     for _ in 0..3 {
-        // The target is busy: it reads the request after the arena that the request names was taken back.
+        // The target is busy, so it reads the request after the arena that the request names was taken back.
         let mut from = crate::local_memory::sealed::allocate(LEN).unwrap();
         from.fill(9);
         let local = &Segments::one(from.segment());

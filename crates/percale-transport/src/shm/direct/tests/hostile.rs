@@ -1,4 +1,4 @@
-//! Peers that send too many requests, and peers that send false answers.
+//! Tests of peers that send too many requests or false answers.
 
 use rustix::net::{RecvFlags, SendFlags};
 use zerocopy::IntoBytes;
@@ -13,8 +13,8 @@ use crate::shm::direct::{ASKED, ENTRIES, PAGE_BYTES};
 use crate::shm::transfer::Sharing;
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Returns the initiator's result for this answer (of `bytes` bytes, to the request with number `id`) to its first
-/// request.
+/// Returns the initiator's result after it has received an answer to its first request. The answer has `bytes` bytes
+/// and refers to the request with number `id`.
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
@@ -49,7 +49,7 @@ fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Resu
         Ok(()) => {
             let known = two.initiator.look_up(region.key());
             if let Lookup::Ready(grant) = known {
-                // No answer leads to an access beyond the arena.
+                // No answer causes an access beyond the arena.
                 for address in [0, (1 << 20) - 8, 1 << 20, u64::MAX - 8] {
                     Segments::lend(&[1; 8], |from| two.initiator.direct_write(grant, address, from)).ok();
                 }
@@ -98,9 +98,10 @@ fn possibly_late_answers_do_not_break_the_link() {
     // The page may have been taken back as well. The region is then reached through its owner.
     assert_eq!(answered(all, 1, |it| it.page = (it.page.get() + 1000).into()), Ok(Lookup::Executed));
     assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
-    // The arena was given for writing but is announced for reading, so it is not found.
+    // The arena was given for writing, but the answer states that it is only readable, so it is not found.
     assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
-    // A generation that does not hold, or an entry that is not in use: the region is granted, and found stale.
+    // With a generation that does not hold, or an entry that is not in use, the region is granted, and the grant is
+    // stale.
     assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
     assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
 }
@@ -184,7 +185,7 @@ fn too_many_outstanding_lookups_break_the_link() {
     assert!(matches!(result, Err(Broken::Protocol(why)) if why.contains("under way")));
 }
 
-/// The control socket carries other content than the ring; neither is trusted.
+/// The control socket carries other data than the ring. The link trusts neither.
 #[test]
 fn invalid_data_on_the_control_socket_breaks_the_link() {
     let [initiator, target] = parts(true);
@@ -192,7 +193,7 @@ fn invalid_data_on_the_control_socket_breaks_the_link() {
     let domain = domain();
     let (initiator, target) = (ShmLink::new(initiator).unwrap(), ShmLink::new(target).unwrap());
     let mut two = Two { initiator, target, domain };
-    // The kind of sharing does not exist.
+    // This kind of sharing does not exist.
     let mut announcement = [0u8; 16];
     (announcement[0], announcement[4], announcement[8]) = (9, 2, 1);
     rustix::net::send(&control, &announcement, SendFlags::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! Two links in one process, one of which accesses the other's regions.
+//! Tests with two links in one process, one of which accesses the other's regions.
 
 mod hostile;
 mod reach;
@@ -22,7 +22,7 @@ use crate::{Broken, Link};
 
 pub(super) const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Opens a domain without a service: the links are created here.
+/// Opens a domain without a service. The tests create the links themselves.
 fn domain() -> Domain {
     Domain::new(Duration::from_secs(20))
 }
@@ -49,7 +49,7 @@ impl Two {
         Self { initiator: link(initiator), target: link(Parts { keys, ..target }), domain }
     }
 
-    /// Registers a region of memory that can be mapped, or that cannot.
+    /// Registers a region of memory. Peers can map the memory if `mapped` is true.
     fn region(&self, len: usize, mapped: bool, access: Access) -> Region {
         let memory: crate::local_memory::buffer::Buffer =
             if mapped { allocate(len).unwrap().into() } else { vec![0; len].into() };
@@ -95,7 +95,7 @@ impl Two {
 }
 
 impl Two {
-    /// Adds to a word, and returns its previous value.
+    /// Adds to a word and returns its previous value.
     fn add(&mut self, key: u64, address: u64, addend: u64) -> Result<u64, DirectError> {
         let grant = self.grant(key);
         let (addend, before) = (Lent::new(addend.to_ne_bytes().to_vec()), Lent::new(vec![0; 8]));

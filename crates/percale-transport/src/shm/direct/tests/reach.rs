@@ -1,4 +1,4 @@
-//! Reading and writing, rights and ranges.
+//! Tests of reads and writes, rights and ranges.
 
 #![expect(unsafe_code, reason = "registers memory that is not there; each block states its own reason")]
 
@@ -36,7 +36,7 @@ fn reads_and_writes_work_whole_and_in_segments() {
             assert!(bytes_of(&region) == expected, "written: {address}, {len}, mapped: {mapped}");
             assert_eq!(two.read(key, address as u64, len).unwrap(), bytes);
         }
-        // Three pieces on the local side, some of them longer than the part that is copied under one announcement.
+        // Three pieces on the local side. Some are longer than the part that is copied under one announcement.
         let grant = two.grant(key);
         for len in [24, 300_000] {
             let from = Lent::new(content(99, len));
@@ -101,7 +101,7 @@ fn access_rights_are_enforced() {
         for region in [&readable, &writable] {
             assert_eq!(two.add(region.key(), 0, 1), Err(DirectError::Right));
         }
-        // Without remote rights, no location is disclosed.
+        // Without remote rights, the answer does not disclose a location.
         let local = two.region(64, mapped, Access::READ | Access::WRITE);
         assert_eq!(two.look_up(local.key()), Lookup::Executed);
     }
@@ -122,12 +122,12 @@ fn mappings(two: &Two, key: u64) -> Vec<String> {
 #[test]
 fn unwritable_memory_is_mapped_read_only() {
     let mut two = Two::new(false);
-    // Large, so that it has an arena of its own.
+    // The region is large, so that it has an arena of its own.
     let region = two.region(1 << 20, true, Access::REMOTE_READ);
     assert_eq!(mappings(&two, region.key()), ["rw-s"], "our own");
     assert_eq!(two.read(region.key(), 1 << 19, 8), Ok(vec![0; 8]));
     assert_eq!(mappings(&two, region.key()), ["r--s", "rw-s"]);
-    // The same memory under another key, for writing: this uses another descriptor.
+    // The same memory is registered under another key for writing. This uses another descriptor.
     let (key, memory) = (region.key(), region.close().unwrap());
     let region = two.domain.register(memory, BOTH).unwrap();
     assert_eq!(two.write(region.key(), 0, &[5; 8]), Ok(()));
@@ -157,8 +157,8 @@ fn atomic_operation_changes_the_target_memory() {
     assert_eq!(bytes_of(&region)[12..], [0; 52]);
 }
 
-/// The results of in-place accesses: the bytes that a read finds, the bytes of a write, and the previous value of an
-/// addition. `None` if the access was not made in place.
+/// Returns the results of in-place accesses: the bytes that a read returns, the bytes of a write, and the previous
+/// value of an addition. A result is `None` if the access was not executed in place.
 fn in_place(two: &mut Two, key: u64, address: u64) -> [Option<Vec<u8>>; 3] {
     let (from, into) = (Lent::new(vec![9; 8]), Lent::new(vec![0xEE; 8]));
     let read = two.initiator.read_in_place(key, address, into.whole().as_slice()[0]).map(|()| into.bytes());
@@ -186,22 +186,22 @@ fn in_place_accesses_are_checked_like_others() {
         assert_eq!(in_place(&mut two, readable.key(), 0), [None, None, None], "not the last key");
         two.grant(readable.key());
         assert_eq!(in_place(&mut two, readable.key(), 0), [zeroes.clone(), None, None], "no right");
-        // Closed: the grant is stale.
+        // After the close the grant is stale.
         two.grant(whole.key());
         assert_eq!(bytes_of(&whole)[0], 9 + u8::from(mapped));
         let key = whole.key();
         let _memory = whole.close().unwrap();
         assert_eq!(in_place(&mut two, key, 0), [None, None, None]);
     }
-    // The target needs notifications of writes to a region that counts them: only a read is made in place.
+    // The target needs notifications of writes to a region that counts them, so only the read is executed in place.
     let mut two = Two::new(true);
     let counted = two.domain.registration(all).counter(&Arc::new(Counter::new())).own(allocate(64).unwrap()).unwrap();
     two.grant(counted.key());
     assert_eq!(in_place(&mut two, counted.key(), 0), [zeroes, None, None]);
-    // Memory that is not mapped, and a peer that has ended.
+    // Memory that is not mapped. After that, a peer that has ended.
     // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
-    // SAFETY: not backed, so only the kernel touches it.
+    // SAFETY: the region is not backed, so only the kernel touches it.
     let region = unsafe { two.domain.registration(all).raw(&[nowhere], false) }.unwrap();
     two.grant(region.key());
     assert_eq!(in_place(&mut two, region.key(), 0), [None, None, None]);
@@ -214,17 +214,17 @@ fn in_place_accesses_are_checked_like_others() {
 
 #[test]
 fn accesses_to_unreachable_memory_are_executed_by_the_target() {
-    // No CMA on the initiator's side.
+    // CMA is not available on the initiator's side.
     let mut two = Two::new(false);
     let heap = two.region(64, false, BOTH);
     assert_eq!(two.look_up(heap.key()), Lookup::Executed);
-    // Several pieces.
+    // The memory consists of several pieces.
     let mut two = Two::new(true);
     let memory = Lent::new(vec![0; 100]);
     // SAFETY: the memory outlives the region, and no other code uses it.
     let region = unsafe { two.domain.registration(BOTH).raw(memory.cut(&[50]).as_slice(), true) }.unwrap();
     assert_eq!(two.look_up(region.key()), Lookup::Executed);
-    // A target that allows no direct access answers so for every key, including keys that it does not have.
+    // A target that does not allow direct access gives this answer for every key, including keys that it does not have.
     let domain = domain();
     let [initiator, target] = parts(true);
     let (initiator, target) = (ShmLink::new(initiator).unwrap(), ShmLink::new(target).unwrap());
@@ -239,7 +239,7 @@ fn unmapped_memory_is_an_error() {
     let mut two = Two::new(true);
     // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
-    // SAFETY: not backed, so only the kernel touches it.
+    // SAFETY: the region is not backed, so only the kernel touches it.
     let region = unsafe { two.domain.registration(BOTH).raw(&[nowhere], false) }.unwrap();
     assert_eq!(two.write(region.key(), 0, &[1; 100]), Err(DirectError::Fault));
     assert_eq!(two.read(region.key(), 0, 100), Err(DirectError::Fault));
@@ -277,7 +277,7 @@ fn full_key_page_falls_back_to_execution_until_regions_close() {
         regions.iter().map(|(_, region)| matches!(two.look_up(region.key()), Lookup::Ready(_))).collect();
     assert_eq!(granted.iter().filter(|granted| **granted).count(), ENTRIES);
     let refused = granted.iter().position(|granted| !granted).unwrap();
-    // Each key still names its own region.
+    // Each key still refers to its own region.
     for (at, region) in regions.iter().filter(|(at, _)| *at != refused && at % 7 == 0) {
         two.write(region.key(), 0, &at.to_le_bytes()).unwrap();
     }
@@ -292,7 +292,7 @@ fn full_key_page_falls_back_to_execution_until_regions_close() {
     assert_eq!(two.write(key, 0, &[1]), Err(DirectError::Stale));
     two.initiator.forget(key);
     assert_eq!(two.look_up(key), Lookup::NoKey);
-    // The target is asked again, but not for each access.
+    // The initiator sends a new request to the target, but not for each access.
     let executed = (0..).take_while(|_| two.initiator.look_up(late.key()) == Lookup::Executed).count();
     assert!((1000..100_000).contains(&executed), "asked again after {executed} accesses");
     assert_eq!(two.write(late.key(), 0, &[9; 8]), Ok(()));

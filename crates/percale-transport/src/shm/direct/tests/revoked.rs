@@ -1,4 +1,4 @@
-//! Regions that are closed, links that end and peers that die while accesses are made.
+//! Tests of regions that are closed, links that end and peer processes that exit during accesses.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,8 +38,8 @@ fn closed_region_is_not_accessible() {
     }
 }
 
-/// The initiator's entry of a key may belong to a region that is closed. It must not cause the refusal of an access
-/// that the new region allows.
+/// The initiator's entry of a key may belong to a region that is closed. This entry must not cause the rejection of an
+/// access that the new region allows.
 ///
 /// Requirements: MR-067.
 #[test]
@@ -77,7 +77,7 @@ fn repeated_lookup_returns_the_same_grant() {
     assert_eq!(Arc::strong_count(&registered), held, "grants hold no regions");
 }
 
-/// Regions are registered and closed, but the entries and the initiator's table do not grow.
+/// Regions are registered and closed repeatedly. Neither the entries nor the initiator's table grow.
 #[test]
 fn void_grants_are_reclaimed() {
     let mut two = Two::new(true);
@@ -101,7 +101,7 @@ fn void_grants_are_reclaimed() {
     assert!(two.initiator.initiator().unwrap().grants().live() <= live, "the old one is gone");
 }
 
-/// A thread writes as fast as it can, while the region is closed and registered again, many times.
+/// A thread writes as fast as it can while the region is closed and registered again many times.
 fn hammer(mapped: bool, rounds: u64) {
     const LEN: usize = 300_000;
     let Two { mut initiator, mut target, domain } = Two::new(true);
@@ -143,7 +143,7 @@ fn hammer(mapped: bool, rounds: u64) {
             }
             region.write(0, &[0; LEN]);
             memory = region.close().expect("a busy writer does not keep a region from being closed");
-            // The memory belongs to the owner again: its content does not change any more.
+            // The owner has the memory back: its content does not change any more.
             let mut then = vec![0; LEN];
             memory.copy_to(0, &mut then);
             for _ in 0..3 {
@@ -157,7 +157,7 @@ fn hammer(mapped: bool, rounds: u64) {
     });
 }
 
-/// Stops the writer, also when an assertion fails.
+/// Stops the writer, even if an assertion fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -207,7 +207,7 @@ fn grants_end_with_their_link() {
     assert_eq!(Segments::lend(&[2; 8], |from| initiator.direct_write(grant, 0, from)), Err(DirectError::Stale));
     region.close().unwrap();
     drop(initiator);
-    // A region that is still open does not keep the record of a peer that has ended.
+    // A region that is still open does not keep the record of a peer whose process has ended.
     let (_pair, grantee, region, registered) = grantee(&domain, None);
     assert!(is_granted(&registered, &grantee));
     grantee.end();

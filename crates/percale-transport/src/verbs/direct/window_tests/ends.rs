@@ -1,5 +1,5 @@
-//! Tests of the revocation of windows: late accesses, many of them, many windows at once, and queue pairs in the error
-//! state.
+//! Tests of the revocation of windows: late accesses, many late accesses, many windows at once, and queue pairs in the
+//! error state.
 
 use super::*;
 use crate::local_memory::volatile::ViewExt as _;
@@ -22,7 +22,7 @@ fn revoked_window_is_dead_and_others_stay_valid() {
             let before = bytes_of(&region);
             assert!(!bench.writes(&grants[1], 99, 4000), "{how:?}: a dead key");
             assert_eq!(bytes_of(&region), before, "{how:?}: bytes landed through a dead key");
-            // All windows ended with the queue pair. A new grant has a different key.
+            // All windows have ended with the queue pair. A new grant has a different key.
             bench.again();
             let again = bench.grant(&windows[0]);
             assert_ne!(again.remote_key, grants[0].remote_key);
@@ -85,7 +85,7 @@ fn failed_queue_pair_does_not_block_revocation() {
         assert_eq!(bench.grantee.grant(&unbound), Located::Unknown, "{how:?}: over a queue pair in error");
         assert!(!bench.grantee.has_news(), "{how:?}: it is told once");
         assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
-        // As far as this side can determine, the third window is still bound.
+        // As far as this side knows, the third window is still bound.
         bench.grantee.end();
         assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: it took {:?}", begun.elapsed());
         let me: Arc<dyn Grantee> = Arc::clone(&bench.grantee) as _;
@@ -127,7 +127,7 @@ fn no_write_lands_after_window_revocation() {
                 }
                 std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
                 close(&window);
-                // From here on only the owner uses the memory.
+                // From here on the memory belongs to its owner alone.
                 let filled = vec![OWNERS; LEN];
                 assert_eq!(region.store(0, crate::local_memory::volatile::View::of(&filled)), Ok(()));
                 assert!(storm.join().expect("writes") > 0);

@@ -1,5 +1,5 @@
-//! Tests of late answers, of peers that invalidate another peer's windows, and of failing requests, on the double of
-//! libibverbs.
+//! Tests of late answers, of peers that invalidate another peer's windows, and of failing requests. They use the double
+//! of libibverbs.
 
 use super::super::super::double;
 use super::super::super::tests::sides;
@@ -49,7 +49,7 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             if begun.elapsed() < TAKES {
                 assert!(answer, "{how:?}: the answer was the next grant's");
             }
-            // The device has unbound it, but the owner has not polled.
+            // The device has unbound the window, but the owner has not polled.
             std::thread::sleep(2 * TAKES);
             assert!(has_retired(number));
             late.revoke(number);

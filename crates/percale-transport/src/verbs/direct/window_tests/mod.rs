@@ -1,5 +1,5 @@
-//! Tests of the windows that a target grants, on a device if there is one. They check which accesses of a peer that
-//! does not follow any rules are allowed by the device. All tests use windows of both types, bound to registrations of
+//! Tests of the windows that a target grants. They use a device if there is one. They check which accesses the device
+//! allows to a peer that does not follow the protocol. All tests use windows of both types, bound to registrations of
 //! both extents.
 
 #![expect(unsafe_code, reason = "makes regions of the test's own memory; the block states its reason")]
@@ -44,7 +44,7 @@ struct Bench {
     near: QueuePair,
 }
 
-/// Creates a bench for windows of this type. Returns `None` if the device has none.
+/// Creates a bench for windows of this type. Returns `None` if the device has no such windows.
 fn bench((kind, extent): (WindowKind, Extent)) -> Option<Bench> {
     let adapter = adapter()?;
     let (one, a2, b2) = adapter.domain().context().limits().expect("limits").windows;
@@ -78,8 +78,8 @@ fn pairs(adapter: &Adapter, domain: &Arc<ProtectionDomain>) -> (Arc<CompletionQu
 }
 
 fn region(memory: &mut [u8]) -> Arc<Registered> {
-    // SAFETY: the peers of the tests are queue pairs of the same test. The test ends all grants before the memory is
-    // freed, and reads the memory only through raw copies.
+    // SAFETY: the peers of the tests are queue pairs of the same test. The test ends all grants before it frees the
+    // memory, and reads the memory only through raw copies.
     Registered::for_test(Segments::one(unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }))
 }
 
@@ -99,7 +99,8 @@ impl Bench {
         }
     }
 
-    /// Returns whether the device allows an access of the peer. If not, the queue pair is in the error state.
+    /// Returns whether the device allows an access of the peer. If it does not, the queue pair is then in the error
+    /// state.
     fn passes(&self, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> bool {
         post(&self.near).expect("it is posted");
         self.queue.finish(1, PATIENCE, |_| {}).expect("a queue that works").expect("an answer") == 0
@@ -187,8 +188,8 @@ fn device_window_is_limited_to_its_range() {
             let grant = bench.grant(&window);
             assert!(bench.reads(&grant, 0, 5000) && bench.reads(&grant, 4999, 1), "{how:?}: inside");
             let passes = bench.reads(&grant, from, len);
-            // Such a device enforces only the bounds of registrations. Here this is the registration of the region,
-            // which contains these bytes.
+            // Such a device enforces only the bounds of registrations. Here the registration of the region contains
+            // these bytes.
             assert_eq!(
                 passes,
                 how.1 == Extent::Region && bench.checks_registrations_alone(),
@@ -257,7 +258,7 @@ fn a_region_stays_registered_while_windows_are_bound() {
         let region = region(&mut memory);
         let windows = [0, 50].map(|offset| window(&region, offset, 100, ALL));
         let grants = windows.each_ref().map(|window| bench.grant(window));
-        // The region is dropped. Its memory stays until no window is bound.
+        // The region is dropped. Its memory stays until no window is bound to it.
         close(&region);
         assert!(bench.reads(&grants[0], 0, 100) && bench.writes(&grants[1], 4, 100), "{how:?}");
         let late = window(&region, 60, 10, ALL);
@@ -266,7 +267,8 @@ fn a_region_stays_registered_while_windows_are_bound() {
             assert_eq!(bench.grantee.beneath(), usize::from(how.1 == Extent::Region));
             close(one);
         }
-        // The region is not registered any more and will not be again, so only the range of the window is registered.
+        // The region is not registered any more and will not be registered again, so only the range of the window is
+        // registered.
         let last = window(&region, 70, 10, ALL);
         let grant = bench.grant(&last);
         assert!(
@@ -309,7 +311,7 @@ fn devices_without_windows_grant_none() {
     grantee.end();
 }
 
-/// Prints the times, and asserts nothing about them.
+/// Prints the times, and does not check them.
 ///
 /// Requirements: MW-027.
 #[test]

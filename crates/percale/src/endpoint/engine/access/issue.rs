@@ -17,8 +17,8 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
 
-/// Hands parts of an access to the link, until the link refuses one or the limits of the peer are reached. Returns `Ok` when no part is left
-/// to be sent.
+/// Hands parts of an access to the link, until the link refuses one or the limits of the peer are reached. Returns `Ok`
+/// when no part is left to be sent.
 pub(in super::super) fn execute(
     link: &mut AnyLink,
     core: &mut Core,
@@ -50,7 +50,7 @@ pub(in super::super) fn execute(
         };
         if let Err(refused) = sent {
             if waiting.sent() == 0 {
-                core.withdraw_assisted(slot, waiting, access); // No part was sent, so it is not counted anywhere.
+                core.withdraw_assisted(slot, waiting, access); // No part was sent, so the access is not counted.
             }
             return Err(refused);
         }
@@ -92,7 +92,7 @@ fn send_part(
         id: id.to_wire() | PART,
     };
     head.flags.set(Flags::PART, several);
-    // A stream delivers longer writes directly to their place too.
+    // Over a stream, longer writes also arrive directly at their destination.
     let limit = if link.is_stream() { link.frame_limit() } else { link.frame_limit().min(RMA_EAGER) };
     let eager = len <= limit;
     let mut long = false;
@@ -130,7 +130,7 @@ fn send_part(
 }
 
 /// Sends a write in one frame. The completion data is appended to the bytes if the bytes are few and the frame has
-/// room. It is limited to few bytes because a target assembles a frame that carries both.
+/// room. The number of bytes is limited because a target assembles a frame that carries both.
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,
@@ -141,7 +141,7 @@ fn send_write(
     several: bool,
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
-    // The eight bytes of data have to fit as well.
+    // The eight bytes of completion data have to fit as well.
     let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
     let told = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {

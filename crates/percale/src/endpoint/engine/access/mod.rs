@@ -2,16 +2,17 @@
 //!
 //! An access is made in one of three ways. *Directly*: over a shared-memory link the initiator accesses the peer's
 //! region itself, and the access mostly ends within the call. *By RDMA*: a device makes the access (`rdma`).
-//! *Executed*: the target makes the access during its progress. Then the access is cut into parts. Each part is one
-//! request frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. Short data
-//! is sent in its frame; over a stream, longer data is too. A long write is offered by the initiator and pulled by the
-//! target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected by the
-//! initiator and sent at once.
+//! *Executed*: the target makes the access during its progress. In that case the access is split into parts. Each part
+//! is one request frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull.
+//! Short data is sent in its frame. Over a stream, so is longer data. A long write is offered by the initiator and
+//! pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected
+//! by the initiator and sent at once.
 //!
-//! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames are
-//! handled in order. Only long parts are performed out of that order, at some time after their frames were handled: an access to the same
-//! bytes waits for them (unless both read), and a message waits for all long writes. So accesses to the same bytes of a region, and messages
-//! after writes, take effect in the order in which they were posted.
+//! Order: only one way is used at a time. While executed accesses to a peer are outstanding, later ones to it are
+//! executed as well, and frames are handled in order. Only long parts are performed out of that order, at some time
+//! after their frames were handled: an access to the same bytes waits for them (unless both read), and a message waits
+//! for all long writes. So accesses to the same bytes of a region, and messages after writes, take effect in the order
+//! in which they were posted.
 //!
 //! `remote` records the accesses that are in progress. This module contains the routes from there to the links, to the
 //! counts of peers, and to the reports.
@@ -141,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Counts that an access has ended, or is to be restarted.
+    /// Counts the end, or the restart, of an access.
     fn access_ended(&mut self, access: &Execution) {
         let peer = self.peers.get_mut(access.to());
         if access.is_by_rdma() { peer.rdma_ended(access.is_long()) } else { peer.execution_ended(access.is_long()) }
@@ -195,14 +196,14 @@ impl Core {
         Some(id)
     }
 
-    /// Removes such an access if it ended (and is reported) in the call that began it, or if no part of it could be
+    /// Removes an assisted access if it ended (and is reported) in the call that began it, or if no part of it could be
     /// sent.
     pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
         self.remote.withdraw(waiting, id);
         self.peers.get_mut(slot).execution_ended(false);
     }
 
-    /// Ends such an access.
+    /// Ends an assisted access.
     pub(super) fn assisted_end(&mut self, from: Connection, wire: u32, result: Result<(), PullError>) {
         if let Some(id) = self.remote.access_of(from, wire) {
             let result = result.map_err(|error| match error {

@@ -7,7 +7,7 @@
 //!
 //! An access is made by RDMA only if the target need not be notified of it. This excludes atomic operations, accesses
 //! with completion data, accesses that the target counts, and writes that complete only when their bytes are visible at
-//! the target. An access that the device refused, and the accesses behind it, are returned to the head of the queue
+//! the target. An access that the device refused, and the accesses after it, are returned to the head of the queue
 //! ([`Core::give_back`]) and are then executed.
 
 use super::super::core::Core;
@@ -23,7 +23,7 @@ use crate::wire::head::Counts;
 /// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Course {
-    /// All of the access was posted.
+    /// The whole access was posted.
     Posted,
     /// The access has to wait.
     Waits,
@@ -79,7 +79,7 @@ pub(in super::super) fn by_rdma(
     if core.peers.get(slot).may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits }
 }
 
-/// Posts a part of an access. `offset` is where the part starts in the local memory.
+/// Posts a part of an access. `offset` is the start of the part in the local memory.
 fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, access: u32) -> Result<(), Unposted> {
     let (What::Write(work) | What::Read(work)) = what else { return Err(Unposted::Unreachable) };
     let local = work.local.slice(offset as usize, remote.len as usize);
@@ -89,8 +89,8 @@ fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, a
 /// Posts the first part of an access, if the access can be made by RDMA and its turn has come.
 ///
 /// # Errors
-/// The other way in which the access is made, or that it waits. Then nothing was posted, and the access is not counted:
-/// accesses that a broken queue pair returns go before it, and it waits for everything that is counted.
+/// Returns the other way in which the access is made, or that it waits. In that case nothing was posted, and the access
+/// is not counted: accesses that a broken queue pair returns go before it, and it waits for everything that is counted.
 fn begin(
     link: &mut VerbsLink,
     core: &mut Core,
@@ -142,8 +142,8 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 }
 
 impl Core {
-    /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the caller returns
-    /// the one that began last first.
+    /// Puts an access that could not be completed by RDMA back into the queue. The caller returns several accesses in
+    /// the reverse order of their beginning.
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
         let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
         let Some(execution) = self.remote.remove(id) else { return };

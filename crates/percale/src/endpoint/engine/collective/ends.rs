@@ -1,4 +1,4 @@
-//! The end of transfers of groups, of their operations, and of groups themselves.
+//! The end of the transfers of groups, of their operations, and of groups themselves.
 
 use std::collections::HashSet;
 
@@ -34,8 +34,8 @@ impl Core {
         self.groups_ready();
     }
 
-    /// Delivers a message of a group of the most common kind, on a fast path: such a message has a receive, and fills
-    /// it. Returns false, and does nothing, for any other message.
+    /// Delivers a message of a group on the fast path, which handles messages that have a receive and fill it. Returns
+    /// false, and does nothing, for any other message.
     #[inline(never)]
     pub(in crate::endpoint::engine) fn collective_in_place(
         &mut self,
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Performs the next steps of a group as long as they need no link, and schedules the group for the others.
+    /// Performs the next steps of a group until one needs a link. Schedules the group if steps remain.
     #[inline(never)]
     fn goes_on(&mut self, index: Id<Group>) {
         if !(self.groups.go_on(index) && self.collective_done(index)) {
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Ends the first operation of a group, whose steps are done, and reports it. Returns whether nothing else remains
-    /// to do for the group.
+    /// Ends and reports the first operation of a group, whose steps are done. Returns whether nothing else remains to
+    /// be done for the group.
     pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
         let Some(end) = self.groups.end_operation(index) else { return true };
         if end.is_join {
@@ -112,7 +112,8 @@ impl Core {
         messages.into_iter().for_each(|message| self.throw_away(message));
     }
 
-    /// Returns whether a message is for a group that may still need it. Handles messages that break a group or join one.
+    /// Returns whether a message is for a group that may still need it. Handles messages that break a group or join
+    /// one.
     pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: Connection, head: &Head) -> bool {
         if head.kind == Kind::Collective && head.len == 0 && head.data >= JOIN {
             match head.data {
@@ -152,7 +153,7 @@ impl Core {
             let head = Head { kind: Kind::Collective, ..Head::default() };
             self.receive_failed(from, &head, &receive, error, why);
         }
-        // Messages of the peer for groups of which it is not known to be a member can never be received.
+        // Messages of the peer for groups in which it is not known to be a member can never be received.
         let known = self.groups.tags_of(from);
         self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
         if self.groups.break_groups_of(from, error, why) {
@@ -160,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Takes the operation to which the transfer with this context belongs out of its group. Returns where it is reported, its completion,
-    /// and its memory.
+    /// Takes the operation to which the transfer with this context belongs out of its group. Returns where it is
+    /// reported, its completion, and its memory.
     pub(in crate::endpoint::engine) fn take_collective(
         &mut self,
         context: u64,
@@ -170,8 +171,8 @@ impl Core {
         Some((end.notify, end.entry(), [Memory::Scratch(scratch), Memory::Buffer(own)]))
     }
 
-    /// Ends all operations of groups and all joins, because the endpoint closes. Operations with transfers that have these contexts do not
-    /// end yet.
+    /// Ends all operations of groups and all joins, because the endpoint closes. Operations with transfers that have
+    /// these contexts do not end yet.
     pub(in crate::endpoint::engine) fn end_groups(&mut self, held: &HashSet<u64>, why: &str) {
         for end in self.groups.end_all(held) {
             self.collective_failed(&end, ErrorCode::Canceled, why);

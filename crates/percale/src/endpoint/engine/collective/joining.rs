@@ -1,4 +1,5 @@
-//! Groups that are being joined: performs the actions that [`Joins`](crate::collective::Joins) asks for, and reports events to it.
+//! Groups that are being joined. This module performs the actions that [`Joins`](crate::collective::Joins) requests,
+//! and reports events to it.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -16,7 +17,8 @@ use crate::wire::head::ABORT;
 pub(super) const NOBODY: u64 = u64::MAX;
 
 impl Engine {
-    /// Returns a digest of the members, which is equal at all members: it covers the addresses that they advertise, as far as these are known.
+    /// Returns a digest of the members, which is equal at all members. It covers the addresses that the members
+    /// advertise, as far as these are known.
     pub(super) fn list_of(&self, members: &[Connection]) -> u64 {
         let mut digest = Digest::default();
         let advertised = self.core.peers.advertised();
@@ -36,7 +38,7 @@ impl Engine {
         name.end()
     }
 
-    /// Performs the actions that joins ask for.
+    /// Performs the actions that joins request.
     #[cold]
     pub(super) fn joins_go_on(&mut self) {
         while let Some(deed) = self.core.groups.next_deed() {
@@ -53,7 +55,7 @@ impl Engine {
                     let data = ABORT | ErrorCode::PeerDied.errno() as u64;
                     self.send_to_member(to, &GroupMessage::bare(tag, data, NOBODY), None);
                 }
-                // Done by `next_deed`.
+                // `next_deed` performs these itself.
                 Deed::Agreed { .. } | Deed::Failed { .. } => {}
             }
         }
@@ -61,7 +63,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Schedules the actions that joins ask for.
+    /// Schedules the actions that joins request.
     pub(super) fn joins_ready(&mut self) {
         self.groups.make_joins_ready();
         self.peers.push(0, Action::Advance);

@@ -1,9 +1,10 @@
-//! Groups: posting their operations, and the steps of those (see [`collective`](crate::collective)).
+//! Posts the operations of groups and performs their steps (see [`collective`](crate::collective)).
 //!
 //! [`Groups`](super::groups::Groups) decides which actions to take; this module performs them, with links, peers and
 //! reports. Transfers end in [`Core::collective_over`](super::core::Core::collective_over). When the last transfer for
-//! which an operation waits has ended, the group is added to the list of groups that can continue, and the outbox
-//! schedules them for the time after the links were polled. No code of this module is on the path of any other message.
+//! which an operation waits has ended, the group is added to the list of groups that can continue, and an action in the
+//! outbox continues these groups after the links were polled. Messages of other kinds do not execute code of this
+//! module.
 //!
 //! * `joining`: groups that are being joined
 //! * `ends`: the end of transfers, operations and groups
@@ -98,7 +99,7 @@ impl Engine {
         if work.flags.contains(OpFlags::DEVICE) {
             return self.post_located(Operation::Collective(*work), notify);
         }
-        // The plan is large, so it is not created where none is needed.
+        // The plan is large, so it is created only if it is needed.
         let plan = if self.core.groups.repeats(work)? { None } else { Some(self.core.groups.plan_of(work)?) };
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
         let index = Id::from_u64(work.group.to_u64());
@@ -144,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Sends a message for the operation that runs in a group. The end of the send is reported to the operation unless the send ends at once.
+    /// Sends a message for the operation that runs in a group. The end of the send is reported to the operation unless
+    /// the send ends at once.
     fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<Id<Group>>) {
         let mut sent = None;
         if self.core.peers.get(slot).may_leave(Leaving::GroupMessage)
@@ -186,21 +188,21 @@ impl Engine {
         if !self.core.groups.post_receive(index, slot, tag, segment, context) {
             return;
         }
-        // The endpoint notices the death of a member for which it waits only over a connection.
+        // The death of a member for which the endpoint waits is detected only through a connection to that member.
         if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
         }
     }
 
-    /// Notifies the members of groups with unfinished operations that the endpoint closes, since these operations may never end at the
-    /// other members. Returns whether there were any such groups.
+    /// Notifies the members of groups with unfinished operations that the endpoint closes, since these operations may
+    /// never end at the other members. Returns whether there were any such groups.
     pub(in crate::endpoint::engine) fn give_up_groups(&mut self) -> bool {
         let unfinished = self.core.groups.unfinished();
         let any = !unfinished.is_empty();
         for (tag, members) in unfinished {
             let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NOBODY);
             for slot in members {
-                // Members without a connection are notified by the others.
+                // The other members notify members that are not connected to this endpoint.
                 if slot != OWN && self.core.peers.get(slot).is_up() {
                     self.send_to_member(slot, &message, None);
                 }

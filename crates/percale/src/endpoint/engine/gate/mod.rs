@@ -23,7 +23,7 @@ pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that 
 /// The violation of a peer that sends a control frame to an endpoint that takes none.
 pub(super) const NO_CONTROL: &str = "a control frame to an endpoint that takes none";
 
-/// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends as many.
+/// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends that many.
 pub(super) const HEARD_LIMIT: u32 = 4;
 
 /// The peers that may send messages to an endpoint.

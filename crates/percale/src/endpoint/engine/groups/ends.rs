@@ -1,4 +1,4 @@
-//! How groups begin and end: joins, broken groups, and the end of the endpoint.
+//! The beginning and the end of groups: joins, broken groups, and the end of the endpoint.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ impl Groups {
         self.make_joins_ready();
     }
 
-    /// Takes the next action that joins ask for. Actions that concern only groups of this endpoint are performed here.
+    /// Takes the next action that joins request. Actions that concern only groups of this endpoint are performed here.
     pub(in super::super) fn next_deed(&mut self) -> Option<Deed> {
         loop {
             match self.joins.deeds.pop_front()? {
@@ -41,7 +41,7 @@ impl Groups {
         }
     }
 
-    /// Returns whether joins ask for actions.
+    /// Returns whether joins request actions.
     pub(in super::super) fn has_deeds(&self) -> bool {
         !self.joins.deeds.is_empty()
     }
@@ -52,13 +52,13 @@ impl Groups {
         Join::from_data(data).is_some_and(|said| self.joins.hear(list, from, said))
     }
 
-    /// Handles that a peer advertises another address than the one at which it was found.
+    /// Handles a peer that advertises another address than the one at which it was found.
     pub(in super::super) fn misnamed(&mut self, peer: Connection, why: &str) {
         self.joins.misnamed(peer, why);
     }
 
-    /// Handles a group's being left by the application. Operations that were posted still end. Returns whether joins
-    /// can continue.
+    /// Called when the application leaves a group. Operations that were posted still end. Returns whether joins can
+    /// continue.
     pub(in super::super) fn leave(&mut self, id: GroupId) -> bool {
         let index = Id::from_u64(id.to_u64());
         let Some(group) = self.groups.get_mut(index).filter(|group| !group.left) else { return false };
@@ -87,15 +87,15 @@ impl Groups {
         if !self.groups[index].members.contains(&from) {
             return Abort::NoMember;
         }
-        // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be discarded, and its group
-        // would wait forever.
+        // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be
+        // discarded, and its group would wait forever.
         self.remember_broken(tag);
         self.groups[index].breaks(heard_code(number), "a member gave the group up");
         self.make_ready(index);
         Abort::Broken(index)
     }
 
-    /// Handles the end of a connection to a peer in the joins. Returns whether joins ask for actions.
+    /// Handles the end of a connection to a peer in the joins. Returns whether joins request actions.
     pub(in super::super) fn member_gone(&mut self, from: Connection, error: ErrorCode, why: &str) -> bool {
         self.forget_heard(from);
         self.joins.gone(from, error, why);
@@ -127,8 +127,8 @@ impl Groups {
         any
     }
 
-    /// Returns the tag, the members and the error of a broken group if its members are to be notified. This returns
-    /// them once.
+    /// Returns the tag, the members and the error of a broken group if its members have to be notified. They are
+    /// returned only once.
     pub(in super::super) fn announce_broken(&mut self, index: Id<Group>) -> Option<(u64, Vec<Connection>, ErrorCode)> {
         let group = &mut self.groups[index];
         let (code, _) = group.broken.as_ref()?;
@@ -176,7 +176,8 @@ impl Groups {
         }
     }
 
-    /// Returns the tags and members of groups with unfinished operations. The members are to be notified that the endpoint closes.
+    /// Returns the tags and members of groups with unfinished operations. The members have to be notified that the
+    /// endpoint closes.
     pub(in super::super) fn unfinished(&self) -> Vec<(u64, Box<[Connection]>)> {
         let unfinished = |group: &&Group| group.named && !group.told && group.running.is_some();
         let groups = self.groups.iter().map(|(_, group)| group).filter(unfinished);
@@ -192,8 +193,8 @@ impl Groups {
         Some((GroupEnd::of(index, &running), std::mem::take(&mut group.scratch), running.own))
     }
 
-    /// Ends all operations and all joins, because the endpoint closes. Operations with transfers that have the contexts `held` do not end
-    /// yet. Transfers that end later find no group, and their results are ignored.
+    /// Ends all operations and all joins, because the endpoint closes. Operations with transfers that have the contexts
+    /// `held` do not end yet. Transfers that end later find no group, and their results are ignored.
     pub(in super::super) fn end_all(&mut self, held: &HashSet<u64>) -> Vec<GroupEnd> {
         let mut all = Vec::new();
         let groups: Vec<Id<Group>> = self.groups.iter().map(|(index, _)| index).collect();

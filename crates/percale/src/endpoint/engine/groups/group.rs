@@ -24,7 +24,7 @@ pub(crate) struct Group {
     /// The number of operations so far.
     pub(super) sequence: u32,
     pub(super) running: Option<Running>,
-    /// The operations that were posted behind the running one.
+    /// The operations that were posted after the running one.
     pub(super) queue: VecDeque<Running>,
     /// The reason why the group is broken, if it is. No operation of a broken group succeeds.
     pub(super) broken: Option<(ErrorCode, String)>,
@@ -32,8 +32,8 @@ pub(crate) struct Group {
     pub(super) told: bool,
     /// Members that have closed their endpoints.
     pub(super) gone: Vec<Connection>,
-    /// The reason why the connection to a member ended while the group had no tag, if one did. That member may have
-    /// given the group up, or may be another peer by now.
+    /// Set if the connection to a member ended while the group had no tag: the reason why it ended. That member may
+    /// have given the group up, or may be another peer by now.
     pub(super) lost: Option<(ErrorCode, String)>,
     /// Whether the application has left the group. Then the group is removed when its operations have ended.
     pub(super) left: bool,

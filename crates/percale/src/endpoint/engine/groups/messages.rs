@@ -12,9 +12,8 @@ use crate::wire::head::Head;
 use crate::wire::join::JOIN;
 
 impl Groups {
-    /// Delivers a message of the most common kind, on a fast path: such a message has a receive, and fills it. Returns
-    /// the receive's context. Returns `None`, and does nothing, for any other message. (A broken group has no
-    /// receives.)
+    /// Delivers a message on the fast path, which handles messages that have a receive and fill it. Returns the
+    /// receive's context. Returns `None`, and does nothing, for any other message. (A broken group has no receives.)
     #[inline(always)]
     pub(in super::super) fn deliver(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<u64> {
         let met = self.messages.meet(envelope(from, head))?;
@@ -55,7 +54,8 @@ impl Groups {
         self.messages.take(held)
     }
 
-    /// Posts a receive for a message of a member. Breaks the group instead, and returns false, if that member has closed its endpoint.
+    /// Posts a receive for a message of a member. Breaks the group instead, and returns false, if that member has
+    /// closed its endpoint.
     #[inline]
     pub(in super::super) fn post_receive(
         &mut self,

@@ -12,7 +12,8 @@
 //! 2. An operation waits for exactly the transfers that are counted in it, and ends when its last step is done. The
 //!    function that ends the operation returns its [`GroupEnd`], once.
 //! 3. An operation of a broken group ends when no transfer uses its memory any more.
-//! 4. A group is in `by_tag` exactly while it has a tag. Nothing of a group runs before the members have agreed on the tag.
+//! 4. A group is in `by_tag` exactly while it has a tag. No operation of a group runs before the members have agreed on
+//!    the tag.
 //! 5. A peer's claim about a group counts only if the peer is a member.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -47,7 +48,7 @@ const HEARD: usize = 64;
 /// Work that can continue after the links were polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// The actions that joins ask for.
+    /// The actions that joins request.
     Joins,
     /// This group, if it still exists.
     Group(Id<Group>),
@@ -56,7 +57,7 @@ pub(super) enum Ready {
 /// The next action for a group.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing: it waits for transfers, or has no operation.
+    /// No action: the group waits for transfers, or has no operation.
     Nothing,
     /// Wind up the group, which is broken.
     WindUp,
@@ -137,7 +138,7 @@ pub(crate) struct Groups {
     ready: VecDeque<Ready>,
     /// Whether a caller further up the stack is advancing them.
     advancing: bool,
-    /// Memory for values that are being combined. Made at first use.
+    /// Memory for values that are being combined. Allocated at first use.
     chunks: Option<Box<Chunks>>,
     /// Groups that are being joined.
     joins: Joins,
@@ -145,8 +146,8 @@ pub(crate) struct Groups {
     broken: HashSet<u64>,
     /// The tags in `broken`, the oldest first.
     remembered: VecDeque<u64>,
-    /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send such a notice; it
-    /// counts only if the peer is a member of the group.
+    /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send
+    /// such a notice; it counts only if the peer is a member of the group.
     heard: VecDeque<(u64, Connection)>,
     stamp: u32,
 }
@@ -167,7 +168,7 @@ impl Groups {
         self.get(id)?.members.iter().position(|other| *other == member)
     }
 
-    /// Returns the number of operations of a group that were posted behind the one that runs.
+    /// Returns the number of operations of a group that were posted after the one that runs.
     pub(crate) fn waiting(&self, id: GroupId) -> usize {
         self.get(id).map_or(0, |group| group.queue.len())
     }
@@ -194,7 +195,7 @@ impl Groups {
         })
     }
 
-    /// Returns a number that names the newest group of this endpoint. No other group of this incarnation has it.
+    /// Returns a number that identifies the newest group of this endpoint. No other group of this incarnation has it.
     pub(super) const fn stamp(&self) -> u32 {
         self.stamp
     }
@@ -215,9 +216,9 @@ impl Groups {
     }
 
     /// Handles the end of the connection to this peer. The peer may have given up groups that are being joined here,
-    /// and may have announced that over this connection. Announcements that follow may come from a successor of the
-    /// peer. Such a group is broken as soon as its members agree on a tag. A peer that closed the connection in an
-    /// orderly way may have been only a predecessor of a member, which concerns no group.
+    /// and the notice of that may have been lost with this connection. Later notices may come from a successor of the
+    /// peer. So such a group breaks as soon as its members agree on a tag. A peer that closed the connection in an
+    /// orderly way may have been a predecessor of a member, so its end breaks no group.
     pub(super) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
         if error == ErrorCode::Closed {
             return;
@@ -260,8 +261,8 @@ impl Groups {
         }
     }
 
-    /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the same peer is dropped,
-    /// so no peer can displace the records of another.
+    /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the
+    /// same peer is dropped, so no peer can displace the records of another.
     fn hear(&mut self, tag: u64, from: Connection) {
         let said = |(_, who): &&(u64, Connection)| *who == from;
         if self.heard.contains(&(tag, from)) {
@@ -312,8 +313,8 @@ impl Groups {
         check(work, group.members.len(), group.rank)
     }
 
-    /// Starts an operation, or queues it behind the existing ones. Without a plan it [repeats](Self::repeats) the
-    /// group's last operation. Returns whether the caller is to advance the group now.
+    /// Starts an operation, or queues it after the existing ones. Without a plan it [repeats](Self::repeats) the
+    /// group's last operation. Returns whether the caller has to advance the group now.
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -504,8 +505,8 @@ impl Groups {
         (settled || group.broken.is_some()).then_some(index)
     }
 
-    /// Performs the next steps of a group's operation as long as they need no link. Returns whether all steps are done
-    /// and the operation is to be [ended](Self::end_operation).
+    /// Performs the next steps of a group's operation until one needs a link. Returns whether all steps are done and
+    /// the operation can be [ended](Self::end_operation).
     #[inline]
     pub(super) fn go_on(&mut self, index: Id<Group>) -> bool {
         let Self { groups, chunks, .. } = self;

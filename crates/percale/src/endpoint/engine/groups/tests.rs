@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Delivers one of the messages under way that are the oldest between their two members.
+    /// Delivers a message that is the oldest one under way between its two members.
     fn deliver(&mut self) {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let mut at = (self.random >> 33) as usize % self.carried.len();
@@ -135,8 +135,8 @@ fn words(buffer: Buffer) -> Vec<u64> {
     buffer.into_vec().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Runs an operation at every member, whose elements are the words `source(rank)`. Returns the `gets(rank)` words that
-/// each member gets.
+/// Runs an operation at every member. The elements of a member are the words `source(rank)`. Returns the `gets(rank)`
+/// words that each member gets.
 fn run(
     world: &mut World,
     what: Collective,
@@ -311,7 +311,8 @@ fn members_that_join_agree_on_a_tag() {
     }
 }
 
-/// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a member counts.
+/// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a
+/// member counts.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -335,14 +336,15 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     assert!(!open(&mut all), "the number may be another peer's now");
 }
 
-/// A connection to a member that broke before the group had its tag may have carried that member's notice that the group is given up.
+/// A connection to a member that broke before the group had its tag may have carried that member's notice that the
+/// group is given up.
 ///
 /// Requirements: FLT-003.
 #[test]
 fn group_that_lost_a_member_while_joining_is_broken() {
     let (list, member) = (1, 1);
-    // A case is the error that ended the connection, whether the group was being joined, and whether the group is
-    // broken then.
+    // Each case contains the error that ended the connection, whether the group was being joined, and whether the group
+    // is then broken.
     let cases =
         [(ErrorCode::PeerDied, true, true), (ErrorCode::PeerDied, false, false), (ErrorCode::Closed, true, false)];
     for (error, is_joining, breaks) in cases {

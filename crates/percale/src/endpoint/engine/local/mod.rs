@@ -1,4 +1,4 @@
-//! The local regions as an endpoint's peers reach them: the domain's key table, the identity under which accesses are
+//! The local regions that an endpoint's peers access: the domain's key table, the identity under which accesses are
 //! made, and the windows that were bound through the endpoint.
 //!
 //! * `bound`: windows that were bound recently
@@ -6,8 +6,8 @@
 //! Invariants:
 //! 1. An access of a peer is checked under the number of this endpoint, the peer's incarnation, and the endpoint's
 //!    authorization key ([`via`](LocalRegions::via)), for every way of access.
-//! 2. A peer gets the key table, in order to reach regions without the engine, only if the endpoint trusts peers of the
-//!    same user.
+//! 2. A peer gets the key table, with which it reaches regions without the engine, only if the endpoint trusts peers of
+//!    the same user.
 
 mod bound;
 #[cfg(all(test, not(loom)))]
@@ -24,7 +24,7 @@ use crate::region::{Keyring, Keys, Mapped, Refusal, Registered, Via};
 use crate::transport::verbs::Pins;
 use crate::types::PeerAddress;
 
-/// The local regions, as peers of one endpoint reach them.
+/// The local regions that peers of one endpoint access.
 #[derive(Debug)]
 pub(crate) struct LocalRegions {
     /// This endpoint's number in the process.
@@ -119,7 +119,7 @@ impl LocalRegions {
         result.map(drop)
     }
 
-    /// Makes a key dead. Returns the window if some peer is still using the key.
+    /// Makes a key invalid. Returns the window if some peer is still using the key.
     pub(super) fn invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
         let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
         let begin = |cell: &Arc<Cell>| {

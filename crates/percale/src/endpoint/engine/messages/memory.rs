@@ -31,7 +31,7 @@ pub(crate) struct Multi {
 /// Invariants:
 /// 1. The segments of a [`Place::Several`] are kept until [`leave`](Self::leave).
 /// 2. A multi-receive buffer is kept until it takes no more messages and none is in flight. The function that ends it
-///    then returns that it was released, once.
+///    reports the release once.
 /// 3. A buffer with less than the minimum left takes no more messages.
 #[derive(Debug)]
 pub(in super::super) struct ReceiveMemory {
@@ -115,11 +115,12 @@ impl ReceiveMemory {
         self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
     }
 
-    /// Takes the next part of a buffer, for a message of `len` bytes. Returns whether the buffer takes no more messages after that.
+    /// Takes the next part of a buffer, for a message of `len` bytes. Returns whether the buffer takes no more messages
+    /// after that.
     pub(in super::super) fn take_part(&mut self, multi: Id<Multi>, len: u64) -> (Receive, bool) {
         let minimum = self.minimum.max(1);
         let state = &mut self.multis[multi];
-        // It was checked that the buffer has one segment. An empty message has a place in it too.
+        // The buffer has one segment, as was checked before. An empty message has a place in it too.
         let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
         let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
         state.used = state.used.saturating_add(part.len());
@@ -154,8 +155,8 @@ impl ReceiveMemory {
         released
     }
 
-    /// Removes a part of a buffer of a shared receive context, and returns that buffer. Returns `None`, and does nothing, for a buffer of
-    /// this endpoint.
+    /// Removes a part of a buffer of a shared receive context, and returns that buffer. Returns `None`, and does
+    /// nothing, for a buffer of this endpoint.
     #[cold]
     pub(in super::super) fn take_shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
         self.multis.get(multi)?.pooled.as_ref()?;

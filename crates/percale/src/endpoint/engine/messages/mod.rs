@@ -1,7 +1,8 @@
-//! Messages: posted receives, messages that wait for a receive, payloads that arrive or are fetched, and sends that wait for their peer.
+//! Messages: posted receives, messages that wait for a receive, payloads that arrive or are fetched, and sends that
+//! wait for their peer.
 //!
-//! This is a record only: it sends nothing and reports nothing. `arrive`, `receive` and `send` handle frames and calls
-//! with it. The messages of groups have a table of their own (`collective`).
+//! This module only keeps records: it sends nothing and reports nothing. `arrive`, `receive` and `send` use it to
+//! handle frames and calls. The messages of groups have a separate table (`collective`).
 //!
 //! * `memory`: the memory of receives
 //! * `sends`: sends that wait for their peer; `unsent`: sends with bytes that have yet to leave
@@ -12,8 +13,8 @@
 //! 2. A message without a receive is held in a matching table; while its payload arrives, it is in `arrivals` too.
 //! 3. A message that an operation has claimed is held, and only that operation finds it.
 //! 4. Messages of one peer are matched in the order in which they were sent.
-//! 5. Numbers that peers and links return are [`Id`]s of these tables. A number of an entry that no longer exists is
-//!    late, and finds nothing.
+//! 5. Numbers that peers and links return are [`Id`]s of these tables. The number of an entry that no longer exists is
+//!    late, and nothing is found for it.
 
 mod memory;
 mod sends;
@@ -42,7 +43,8 @@ pub(crate) struct Messages {
     untagged: Matching<Receive, Unexpected>,
     /// Posted receives and unexpected messages that are tagged.
     tagged: Matching<Receive, Unexpected>,
-    /// Messages claimed by a peek, by the operation that claimed them: whether the message is tagged, and where it is held.
+    /// Messages that a peek has claimed, by the operation that claimed them. Each value contains whether the message is
+    /// tagged, and where it is held.
     claims: HashMap<Identity, (bool, Held)>,
     memory: ReceiveMemory,
     /// Payloads arriving over streams.
@@ -54,7 +56,8 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Creates the state of an endpoint without messages. A multi-receive buffer with less than `multi_minimum` bytes left takes no more.
+    /// Creates the state of an endpoint without messages. A multi-receive buffer with less than `multi_minimum` bytes
+    /// left takes no further messages.
     pub(crate) fn new(multi_minimum: usize) -> Self {
         Self {
             untagged: Matching::new(),
@@ -125,9 +128,9 @@ impl Messages {
         &mut self.unsent
     }
 
-    /// Delivers a message of the most common kind, on a fast path. Such a message fits a receive of one segment, which
-    /// is reported to the endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, for
-    /// any other message.
+    /// Delivers a message on the fast path, which handles messages that fit a receive of one segment that is reported
+    /// to the endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, for any other
+    /// message.
     #[inline(always)]
     pub(super) fn deliver(&mut self, tagged: bool, envelope: Envelope, payload: View<'_>) -> Option<u64> {
         let table = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -250,7 +253,7 @@ impl Messages {
         self.pulls.remove(id)
     }
 
-    /// Takes the pulls from a peer for which `wanted`, which is passed the number of the pull, returns true.
+    /// Takes those pulls from a peer for which `wanted(number)` returns true.
     pub(super) fn take_pulls_of(&mut self, from: Connection, wanted: impl Fn(u32) -> bool) -> Vec<Pull> {
         let ours = |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && wanted(id.to_wire())).then_some(id);
         let taken: Vec<_> = self.pulls.iter().filter_map(ours).collect();

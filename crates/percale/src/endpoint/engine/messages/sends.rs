@@ -1,4 +1,4 @@
-//! Sends that wait for their peer: they were offered, or the peer is to acknowledge the message.
+//! Sends that wait for their peer: they were offered, or the peer has to acknowledge the message.
 
 use super::super::core::{send_flags, sent_entry};
 use super::super::types::Notify;
@@ -15,10 +15,10 @@ pub(in super::super) type SendFailure = (ErrorCode, &'static str);
 /// The failure of a send whose message the receiver could not take.
 const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not take the message");
 
-/// A send whose number the peer has. It is kept until the peer has sent its last answer about it.
+/// A send whose number was sent to the peer. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
 struct Send {
-    /// The peer.
+    /// The peer to which the message is sent.
     to: Connection,
     /// Its progress.
     state: SendState,
@@ -67,7 +67,7 @@ impl OpenSend {
     }
 }
 
-/// A send that has ended, and is to be reported. No transport reads its memory any more.
+/// A send that has ended, and has to be reported. No transport reads its memory any more.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct SendEnd {
     pub(in super::super) to: Connection,
@@ -113,8 +113,8 @@ impl Sends {
         self.sends.next_id().to_wire()
     }
 
-    /// Adds a send that waits for its peer. `offered` is whether the payload was offered; otherwise it left with the
-    /// message. `ack` is whether the peer is to acknowledge the message.
+    /// Adds a send that waits for its peer. `offered` states whether the payload was offered; otherwise it left with
+    /// the message. `ack` states whether the peer has to acknowledge the message.
     pub(in super::super) fn add(
         &mut self,
         to: Connection,
@@ -127,15 +127,15 @@ impl Sends {
         self.sends.insert(Send { to, state: SendState::Open(OpenSend { posted, notify, payload, ack }) });
     }
 
-    /// Returns the send with this number, which a peer sent, or `None` if the send no longer exists or is to another
-    /// peer.
+    /// Returns the send with this number, which a peer sent, or `None` if the send no longer exists or its target is
+    /// another peer.
     #[inline]
     fn find(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
         let id = self.sends.find_wire(wire)?;
         (self.sends[id].to == from).then_some(id)
     }
 
-    /// Changes a send. Returns its end if the send waits for nothing more.
+    /// Changes a send. Returns its end if the send has ended.
     fn step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) -> Option<SendEnd> {
         let Send { to, state: SendState::Open(send) } = self.sends.get_mut(id)? else { return None };
         step(send);
@@ -158,11 +158,11 @@ impl Sends {
         Some(SendEnd { to, notify: send.notify, entry: send.entry(), failure })
     }
 
-    /// Handles the notice that the receiver needs none of the payload of an offer. Returns the end of the send, if it
+    /// Handles the notice that the receiver does not need the payload of an offer. Returns the end of the send, if it
     /// ends.
     ///
     /// # Errors
-    /// The violation of the protocol.
+    /// Returns the peer's violation of the protocol.
     pub(in super::super) fn not_pulled(
         &mut self,
         from: Connection,
@@ -177,7 +177,8 @@ impl Sends {
         Ok(self.step(id, |send| send.payload = Payload::Over))
     }
 
-    /// Handles the answer that the receiver has delivered a message, or (with a failure) could not. Returns the end of the send, if it ends.
+    /// Handles the answer that the receiver has delivered a message or, with a failure, could not deliver it. Returns
+    /// the end of the send, if it ends.
     pub(in super::super) fn acknowledged(
         &mut self,
         from: Connection,
@@ -217,8 +218,8 @@ impl Sends {
         SendAsked::Payload(send.notify, work.context, work.segments)
     }
 
-    /// Records that no transport reads the payload any more, because it has left or that failed. Returns the end of the
-    /// send, if it ends.
+    /// Records that no transport reads the payload any more, because it has left or its transfer failed. Returns the
+    /// end of the send, if it ends.
     pub(in super::super) fn pushed(
         &mut self,
         from: Connection,

@@ -10,7 +10,7 @@ use super::super::types::Notify;
 use crate::completion::entry::Entry;
 use crate::transport::Connection;
 
-/// A send some of whose bytes a link still keeps.
+/// A send of which a link still keeps some bytes.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// The position in the link's stream at which the send ends.
@@ -41,7 +41,8 @@ impl Unsent {
         self.kept.entry(to).or_default().push_back(Kept { end, notify, entry });
     }
 
-    /// Takes the next send to a peer, if all of its bytes are among the first `left` of the link's stream, which have left.
+    /// Takes the next send to a peer, if all of its bytes are among the first `left` of the link's stream, which have
+    /// left.
     pub(in super::super) fn take_left(&mut self, to: Connection, left: u64) -> Option<(Notify, Entry)> {
         let Kept { notify, entry, .. } = self.kept.get_mut(&to)?.pop_front_if(|kept| kept.end <= left)?;
         self.count -= 1;

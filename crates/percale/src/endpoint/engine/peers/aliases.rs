@@ -1,4 +1,4 @@
-//! Slots whose peer has its connection in another slot. These are aliases, which were met at another address, and the
+//! Slots whose peer has its connection in another slot: aliases, where the peer was found at another address, and
 //! contexts whose sending half is another slot.
 
 use super::{At, NEVER, Peer, Peers, State};
@@ -54,7 +54,7 @@ impl Peers {
         self.last.set((peer, if last == slot { real } else { last }));
     }
 
-    /// Ends all aliases of `real` after its connection has ended: each is a peer of its own again.
+    /// Ends all aliases of `real` after its connection has ended. Each alias is a separate peer again.
     pub(super) fn end_aliases(&mut self, real: Connection) {
         if !std::mem::take(&mut self.list[real as usize].aliased) {
             return;
@@ -77,7 +77,7 @@ impl Peers {
         self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()
     }
 
-    /// Forgets the sending half in this slot, which has no connection any more.
+    /// Removes the sending half in this slot, which has no connection any more.
     pub(in crate::endpoint::engine) fn forget_sender(&mut self, slot: Connection) {
         for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {
             peer.sender = None;

@@ -1,15 +1,18 @@
-//! Limits for the memory that one peer can make this endpoint keep: unexpected messages, and answers that the peer does not take.
+//! Limits for the memory that one peer can make this endpoint keep: unexpected messages, and answers that the peer does
+//! not take.
 //!
-//! Every connection has a budget of its own, so no peer's use changes what another gets. The budget is charged when something arrives and
-//! released when that is received, discarded or sent.
+//! Every connection has a separate budget, so the use of one peer does not affect another peer. The budget is charged
+//! when something arrives and released when that is received, discarded or sent.
 //!
-//! 1. *Unexpected messages.* Each message, and each offer, is charged with its bytes that are here, and with [`HEAD`] for itself. Above the
-//!    cap ([`DomainBuilder::unexpected_cap`](crate::DomainBuilder::unexpected_cap)) the peer is asked to offer messages rather than to send
-//!    them, until half of the cap is free. A peer that continues to send is not read while its messages exceed the cap by more than
-//!    [`BEYOND`]. percale's senders do not reach that limit: they stop when they read the request.
-//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait the peer is not read,
-//!    and messages to it wait behind the answers. Two peers that both have many answers to send cannot block each other permanently: a
-//!    backlog is longer than the number of frames that want an answer in the pipe between them, and answers leave first.
+//! 1. *Unexpected messages.* For each message, and each offer, the charge is the number of its bytes that are here,
+//!    plus [`HEAD`]. Above the cap ([`DomainBuilder::unexpected_cap`](crate::DomainBuilder::unexpected_cap)) the peer
+//!    is asked to offer messages rather than to send them, until half of the cap is free. A peer that continues to send
+//!    is not read while its messages exceed the cap by more than [`BEYOND`]. percale's senders do not reach that limit:
+//!    they stop when they read the request.
+//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait, the
+//!    peer is not read, and messages to it wait for the answers. Two peers that both have many answers to send cannot
+//!    block each other permanently: a backlog can hold more answers than the connection between them can hold requests,
+//!    and answers leave first.
 //! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times the maximum for
 //!    one peer. Beyond that, the messages of the peer that disconnected first are dropped.
 
@@ -26,7 +29,8 @@ use crate::wire::head::{Head, Kind};
 /// The charge for an unexpected message besides its bytes, for its head and its entry in the tables.
 pub(in super::super) const HEAD: usize = 256;
 
-/// The number of bytes that may be held for one peer beyond the cap: those that were on their way when the peer was asked to stop, and offers.
+/// The number of bytes that may be held for one peer beyond the cap: bytes that were on their way when the peer was
+/// asked to stop, and offers.
 pub(in super::super) const BEYOND: usize = 64 << 20;
 
 /// The number of answers that may wait for one peer's link. An answer with a payload or a transfer counts as [`HEAVY`].
@@ -38,8 +42,8 @@ const HEAVY: usize = 8;
 /// The messages of all disconnected peers together are limited to this many times the maximum for one peer.
 const PARTED: usize = 2;
 
-/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without taking the answers is
-/// disconnected.
+/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without
+/// taking the answers is disconnected.
 const REPLIES_LIMIT: u32 = 8192;
 
 /// An answer that waits. Most are heads, which are kept small.
@@ -63,7 +67,7 @@ impl Owed {
 pub(crate) struct Budget {
     /// Bytes of its unexpected messages.
     held: usize,
-    /// Whether the peer was asked to offer rather than to send.
+    /// Whether the peer was requested to offer rather than to send.
     told: bool,
     backlog: VecDeque<Owed>,
     /// The weight of the backlog.
@@ -83,13 +87,13 @@ enum Change {
 }
 
 impl Budget {
-    /// Bytes of unexpected messages.
+    /// Returns the bytes of unexpected messages.
     #[cfg(all(test, not(loom)))]
     pub(super) const fn held(&self) -> usize {
         self.held
     }
 
-    /// The weight of the answers that wait in the backlog.
+    /// Returns the weight of the answers that wait in the backlog.
     #[cfg(all(test, not(loom)))]
     pub(super) const fn weight(&self) -> usize {
         self.weight
@@ -101,14 +105,14 @@ impl Budget {
         !self.backlog.is_empty()
     }
 
-    /// Returns whether the peer is to be read.
+    /// Returns whether frames of the peer are read.
     #[inline]
     pub(super) const fn is_read(&self) -> bool {
         !self.stopped
     }
 
     /// Resets the budget because the connection has ended: drops the backlog, and clears the record that the peer was
-    /// asked to offer. Its messages stay.
+    /// requested to offer. Its messages stay.
     pub(super) fn end(&mut self) {
         *self = Self { held: self.held, ..Self::default() };
     }
@@ -175,7 +179,7 @@ impl Peers {
         let peer = self.get_mut(from);
         let (was_choked, was_read) = (peer.budget.choked, peer.budget.is_read());
         let change = peer.budget.review(cap);
-        // While the backlog is too long, messages wait behind the answers: the notice that is counted here holds them back.
+        // While the backlog is too long, messages wait for the answers. Counting a notice makes them wait.
         match (was_choked, peer.budget.choked) {
             (false, true) => peer.notice_queued(),
             (true, false) => peer.notice_left(),
@@ -202,7 +206,7 @@ impl Peers {
         }
     }
 
-    /// Puts an answer that a link did not take behind those that wait.
+    /// Appends an answer that a link did not take to the backlog.
     #[cold]
     pub(in super::super) fn owe(&mut self, to: Connection, action: Action) {
         let budget = &mut self.get_mut(to).budget;
@@ -264,8 +268,8 @@ impl Peers {
         self.has_actions() || self.any_owing()
     }
 
-    /// Returns the disconnected peers with messages that are to be dropped, the one that left first first: all of them together left more
-    /// than may be kept. `slot` is a peer that just left.
+    /// Returns the disconnected peers whose messages have to be dropped, in the order in which they disconnected,
+    /// because the messages of all disconnected peers exceed the limit. `slot` is a peer that has just disconnected.
     #[cold]
     pub(in super::super) fn take_overdue(&mut self, slot: Connection) -> Vec<Connection> {
         let mut overdue = Vec::new();
@@ -319,13 +323,13 @@ impl Peers {
 }
 
 impl Peer {
-    /// Bytes of its unexpected messages.
+    /// Returns the bytes of the peer's unexpected messages.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) const fn held(&self) -> usize {
         self.budget.held()
     }
 
-    /// The weight of the answers that wait in its backlog.
+    /// Returns the weight of the answers that wait in the peer's backlog.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) const fn backlog(&self) -> usize {
         self.budget.weight()
@@ -365,8 +369,8 @@ impl Peer {
         self.staged = self.staged.saturating_sub(staged.map_or(0, |buffer| buffer.len() as u64));
     }
 
-    /// Counts bytes that are kept for a transfer of this peer. Returns false, and does nothing, if that would be too many. percale's
-    /// initiators never exceed the limit, not even while some of the bytes are in flight.
+    /// Counts bytes that are kept for a transfer of this peer. Returns false, and does nothing, if that would be too
+    /// many. percale's initiators never exceed the limit, not even while some of the bytes are in flight.
     pub(in super::super) const fn stage(&mut self, len: u64) -> bool {
         let staged = self.staged.saturating_add(len);
         if staged > 2 * super::LONG_BYTES {
@@ -376,7 +380,7 @@ impl Peer {
         true
     }
 
-    /// Counts bytes that are kept although nothing may refuse them: they are an answer.
+    /// Counts bytes that are kept for an answer. They are never refused.
     pub(in super::super) const fn stage_answer(&mut self, len: u64) {
         self.staged = self.staged.saturating_add(len);
     }
@@ -398,7 +402,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Compares a budget with plain sums: its state follows from the sums, with the hysteresis between the two limits.
+        /// Compares a budget with plain sums: its state follows from the sums, with the hysteresis between the two
+        /// limits.
         #[test]
         fn budget_matches_sum_of_charges_and_releases(
             cap in 0_usize..1 << 20,

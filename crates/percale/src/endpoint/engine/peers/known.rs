@@ -1,7 +1,8 @@
 //! Maps the addresses of a vector to slots: a small hash table of the addresses in use.
 //!
-//! It takes about 16 bytes for each peer that this endpoint uses, independent of the size of the vector and of the peer's index. An entry
-//! is one word: the address with its receive context in the low bits (40 bits), and the slot + 1.
+//! It takes about 16 bytes for each peer that this endpoint uses, independent of the size of the vector and of the
+//! peer's index. An entry is one word: the address with its receive context in the low bits (40 bits), and the slot +
+//! 1.
 
 use crate::transport::Connection;
 use crate::types::PeerAddress;
@@ -26,12 +27,13 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Creates a table for a vector with this number of bits for receive contexts, and with addresses that count from `base`.
+    /// Creates a table for a vector with this number of bits for receive contexts, and with addresses that count from
+    /// `base`.
     pub(super) fn new(bits: u32, base: u64) -> Self {
         Self { entries: Box::default(), used: 0, shift: 63, bits, base }
     }
 
-    /// Returns an address as a small number: its top bits, the receive context, become the low ones.
+    /// Returns an address as a small number: its top bits, the receive context, become the low bits.
     #[inline]
     const fn key(&self, peer: PeerAddress) -> u64 {
         peer.0.wrapping_sub(self.base).rotate_left(self.bits)
@@ -61,7 +63,8 @@ impl Known {
         }
     }
 
-    /// Inserts the slot of an address that is not known. Does nothing if the address or the slot does not fit into an entry.
+    /// Inserts the slot of an address that is not known. Does nothing if the address or the slot does not fit into an
+    /// entry.
     pub(super) fn insert(&mut self, peer: PeerAddress, slot: Connection) {
         let key = self.key(peer);
         if key >> (64 - SLOT) != 0 || slot >= (1 << SLOT) - 1 {
@@ -106,7 +109,7 @@ impl Known {
         *self = Self::new(self.bits, self.base);
     }
 
-    /// Returns the bytes that it allocates.
+    /// Returns the number of bytes that the table allocates.
     pub(super) const fn bytes(&self) -> usize {
         self.entries.len() * size_of::<u64>()
     }
@@ -133,7 +136,7 @@ mod tests {
         assert_eq!(known.get(peers[5]), None);
     }
 
-    /// 100 nodes with 100 endpoints each; every endpoint uses 64 others of one symmetric vector.
+    /// 100 nodes with 100 endpoints each. Every endpoint uses 64 others of one symmetric vector.
     ///
     /// Requirements: AV-009.
     #[test]

@@ -7,23 +7,24 @@
 //! receive posted before the peer ever connected, or a message that has not been received yet. The slots of permanently
 //! disconnected peers are reclaimed (see `parted`).
 //!
-//! * `sending`: decides whether a frame may leave for a peer now; the queue of operations that wait for that
+//! * `sending`: decides whether a frame may leave for a peer now, and queues the operations that wait for that
 //! * `outbox`: the frames that the handlers of other frames requested
 //! * `changes`: changes of a peer's connection and names, and violations of the protocol
 //! * `budget`: limits for the memory that one peer can make the endpoint keep
-//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots that are the same peer
+//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots that
+//!   are the same peer
 //!
 //! Invariants:
 //! 1. A peer is identified by its incarnation. An address is only the place at which the peer is called. A slot with an
 //!    address ([`Peer::has_address`]) has a connection only with a peer that answered a call to this address.
-//! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not answered at its
-//!    address, has a slot without an address.
+//! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not
+//!    answered at its address, has a slot without an address.
 //! 3. A slot is an alias of another slot only while the connection of that other slot lasts, and only after the peer
 //!    proved at both addresses that it is the same peer.
-//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. Nothing overtakes an operation in the peer's queue, and nothing
-//!    from the outbox overtakes an answer in the peer's backlog.
-//! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection: [`Peers::reset`] sets
-//!    them to 0.
+//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. Nothing overtakes an operation in the peer's
+//!    queue, and nothing from the outbox overtakes an answer in the peer's backlog.
+//! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection:
+//!    [`Peers::reset`] sets them to 0.
 
 mod aliases;
 mod budget;
@@ -62,7 +63,7 @@ pub(crate) enum State {
     Connecting(u64),
     /// The connection is established.
     Up,
-    /// The peer was met at both addresses, and another slot has the connection with it.
+    /// The same peer was found at both addresses, and another slot has the connection with it.
     Alias(Connection),
 }
 
@@ -114,8 +115,8 @@ pub(crate) struct Peer {
     parts: u32,
     /// Answers to the peer that its link has not taken.
     replies: u32,
-    /// Notices of writes to the peer's regions that its link has not taken, and one more while its answers precede
-    /// everything else (see `budget`).
+    /// Notices of writes to the peer's regions that its link has not taken, and one more while answers to the peer
+    /// precede everything else (see `budget`).
     notices: u32,
     /// The peer's budget of memory in this endpoint.
     budget: Budget,
@@ -187,8 +188,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether the peer itself does not keep its slot: it has no connection and none was requested, nothing
-    /// waits for it, and no other slot is an alias of it.
+    /// Returns whether the slot may be given up as far as this peer is concerned: it has no connection and none was
+    /// requested, nothing waits for it, and no other slot is an alias of it.
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Idle
             && self.pending.is_empty()
@@ -215,7 +216,7 @@ impl Peer {
         matches!(self.state, State::Idle)
     }
 
-    /// Returns whether a receive that is directed at the peer needs more than its slot.
+    /// Returns whether posting a receive that is directed at the peer takes more steps than looking up its slot.
     #[inline]
     pub(super) const fn takes_detour(&self) -> bool {
         self.lost | self.sender.is_some()
@@ -330,7 +331,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Creates a table without peers. `single` is whether the endpoint has only one peer. `unexpected_cap` is the
+    /// Creates a table without peers. `single` states whether the endpoint has only one peer. `unexpected_cap` is the
     /// number of bytes of unexpected messages above which a peer is asked to offer messages instead of sending them.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool, unexpected_cap: usize) -> Self {
         let options = vector.as_ref().map(AddressVector::options);
@@ -368,7 +369,8 @@ impl Peers {
         self.resolve_slow(peer)
     }
 
-    /// Like [`resolve`](Self::resolve), but returns a slot only if the address was looked up since the vector's last removal.
+    /// Like [`resolve`](Self::resolve), but returns a slot only if the address was looked up since the vector's last
+    /// removal.
     #[inline]
     pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
         if self.vector.as_ref()?.removals_here() != self.removals {
@@ -412,7 +414,7 @@ impl Peers {
         Ok(slot)
     }
 
-    /// Returns the slot of a socket address. Creates the slot if there is none.
+    /// Returns the slot of a network address. Creates the slot if there is none.
     pub(crate) fn slot(&mut self, at: At) -> Connection {
         if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
@@ -478,8 +480,8 @@ impl Peers {
         self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
-    /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer was called and from
-    /// the one recorded before.
+    /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer
+    /// was called and from the one recorded before.
     pub(crate) fn advertise(&mut self, slot: Connection, at: At) -> bool {
         let peer = &mut self.list[slot as usize];
         let other = (peer.at() != at).then_some(at);
@@ -505,7 +507,7 @@ impl Peers {
         &mut self.list[slot as usize]
     }
 
-    /// Returns the bytes that the tables from vector addresses and from socket addresses to slots take.
+    /// Returns the number of bytes of the tables that map vector addresses and network addresses to slots.
     pub(crate) fn naming_bytes(&self) -> usize {
         size_of_val(&self.known) + self.known.bytes() + size_of_val(&self.by_socket) + self.by_socket.bytes()
     }

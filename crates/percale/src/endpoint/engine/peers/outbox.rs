@@ -1,4 +1,4 @@
-//! The actions that links are to do next, in the order in which they were decided.
+//! The actions that links perform next, in the order in which they were decided.
 //!
 //! Links are borrowed while they hand frames to the engine. So the actions that a frame requests are put here, and are
 //! performed when the link is free again.
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::super::types::Action;
 use crate::transport::Connection;
 
-/// The actions that links are to do next.
+/// The actions that links perform next.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(VecDeque<(Connection, Action)>);
 

@@ -1,4 +1,5 @@
-//! Decides whether a frame may leave for a peer now (only this module does), and queues the operations that may not.
+//! Decides whether a frame may leave for a peer now, and queues the operations that may not. No other module decides
+//! this.
 //!
 //! An operation leaves in the call that posts it, or it is queued and leaves in its turn. In both cases
 //! [`Peer::may_leave`] decides, given a description of the frame ([`Leaving`]). This module does not cover refusals by
@@ -18,8 +19,9 @@ use crate::endpoint::work::OpFlags;
 use crate::transport::Connection;
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The number of operations of the raw API that may wait in one peer's queue (while it connects, or behind a fence) before posting returns
-/// [`PostError::Again`](crate::endpoint::work::PostError::Again). Safe operations own their buffers and may always wait.
+/// The number of operations of the raw API that may wait in one peer's queue (while it connects, or behind a fence)
+/// before posting returns [`PostError::Again`](crate::endpoint::work::PostError::Again). Safe operations own their
+/// buffers and may always wait.
 const PENDING_LIMIT: usize = 4096;
 
 /// The maximum number of parts that wait for answers of one peer.
@@ -28,11 +30,11 @@ pub(in super::super) const PARTS_LIMIT: u32 = 1024;
 /// The maximum number of bytes of long parts that one peer is asked to transfer at a time: at least two parts.
 pub(in super::super) const LONG_BYTES: u64 = 2 * super::super::remote::PART_LIMIT;
 
-/// The number of consecutive accesses that are executed only because others are. After that, an access waits until the
-/// executed ones have ended.
+/// The number of consecutive accesses that are executed only because other accesses are being executed. After that, an
+/// access waits until the executed ones have ended.
 const PATIENCE: u32 = 16;
 
-/// A frame, or an operation, that is to leave for a peer.
+/// A frame or an operation that could leave for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Leaving {
     /// A message with its payload, in the call that posts it.
@@ -68,7 +70,7 @@ pub(in super::super) enum Leaving {
     DirectAccess,
     /// The access at the head of the queue, if the target executes it.
     ExecutedAccess,
-    /// A part of an executed access, where the peer would then have this number of bytes of long parts to transfer.
+    /// A part of an executed access. With this part, the peer has this number of bytes of long parts to transfer.
     Part {
         /// The number of bytes.
         long_bytes: u64,
@@ -77,7 +79,7 @@ pub(in super::super) enum Leaving {
     Answer,
 }
 
-/// An operation that is to be queued.
+/// An operation that has to be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Queuing {
     /// A message.
@@ -116,13 +118,14 @@ impl Peer {
         }
     }
 
-    /// Returns whether a message has to wait: for long writes, which the target pulls at its own progress, or for notices of writes.
+    /// Returns whether a message has to wait: for long writes, which the target pulls during its own progress, or for
+    /// notices of writes.
     #[inline]
     const fn must_wait(&self) -> bool {
         self.long_writes | self.notices != 0
     }
 
-    /// Returns whether no operation but messages of groups waits for this peer, so that a fence may pass.
+    /// Returns whether only messages of groups wait for this peer, so that an operation with a fence may leave.
     #[inline]
     const fn is_settled(&self) -> bool {
         self.outstanding == self.of_groups
@@ -141,7 +144,7 @@ impl Peer {
     }
 
     /// Returns whether an operation may join the queue. On an established connection the queue is being sent, and more
-    /// can be posted when it is empty. `fenced` is whether the operation has a fence.
+    /// can be posted when it is empty. `fenced` states whether the operation has a fence.
     pub(in super::super) fn may_queue(&self, what: Queuing, notify: Notify, fenced: bool) -> bool {
         let (waiting, draining) = (self.pending.len(), self.is_up() && !self.pending.is_empty() && !fenced);
         match what {
@@ -209,7 +212,7 @@ impl Peer {
         self.pending.remove(first)
     }
 
-    /// Queues a message of a group behind other messages of groups and before everything else. The other operations in
+    /// Queues a message of a group after other messages of groups and before everything else. The other operations in
     /// the queue may wait for something that the peer's application does only after the group's operation has ended.
     pub(in super::super) fn queue_for_group(&mut self, message: Pending) {
         let last = self.pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
@@ -228,13 +231,13 @@ impl Peer {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Counts one of the sends that wait for this peer as a message of a group. Such a send ends when the peer's application posts the
-    /// operation, and no fence waits for it.
+    /// Counts one of the sends that wait for this peer as a message of a group. Such a send ends when the peer's
+    /// application posts the operation. Fences do not wait for it.
     pub(in super::super) const fn started_for_group(&mut self) {
         self.of_groups += 1;
     }
 
-    /// Counts that such a message has ended.
+    /// Counts the end of a message of a group.
     #[cold]
     pub(in super::super) const fn finished_for_group(&mut self) {
         self.of_groups = self.of_groups.saturating_sub(1);
@@ -246,21 +249,21 @@ impl Peer {
         self.started();
     }
 
-    /// Counts that such an access has ended, or is to be restarted. `long` is whether messages waited for it.
+    /// Counts the end, or the restart, of an executed access. `long` states whether messages waited for it.
     pub(in super::super) const fn execution_ended(&mut self, long: bool) {
         self.executed = self.executed.saturating_sub(1);
         self.long_write_ended(long);
         self.finished();
     }
 
-    /// Counts an access by RDMA. `writes` is whether messages wait for it.
+    /// Counts an access by RDMA. `writes` states whether messages wait for it.
     pub(in super::super) fn rdma_started(&mut self, writes: bool) {
         self.direct += 1;
         self.long_writes += u32::from(writes);
         self.started();
     }
 
-    /// Counts that such an access has ended, or is to be restarted.
+    /// Counts the end, or the restart, of an access by RDMA.
     pub(in super::super) const fn rdma_ended(&mut self, writes: bool) {
         self.direct = self.direct.saturating_sub(1);
         self.long_write_ended(writes);
@@ -278,14 +281,14 @@ impl Peer {
         }
     }
 
-    /// Counts an access that RDMA can reach, but that is executed because others are. Returns false if too many in a
-    /// row were executed, so that the access waits instead.
+    /// Counts an access that RDMA can reach, but that is executed because other accesses are being executed. Returns
+    /// false if too many in a row were executed, so that the access waits instead.
     pub(in super::super) const fn count_executed_instead(&mut self) -> bool {
         self.impatience = self.impatience.saturating_add(1);
         self.impatience <= PATIENCE
     }
 
-    /// Resets the count of such accesses.
+    /// Resets the count of accesses that were executed although RDMA can reach their memory.
     pub(in super::super) const fn forget_executed_instead(&mut self) {
         self.impatience = 0;
     }
@@ -300,7 +303,7 @@ impl Peer {
         self.parts = self.parts.saturating_sub(1);
     }
 
-    /// Counts a notice of a write that is to leave.
+    /// Counts a notice of a write that was added to the outbox.
     pub(in super::super) const fn notice_queued(&mut self) {
         self.notices = self.notices.saturating_add(1);
     }
@@ -364,7 +367,8 @@ impl Peers {
         self.outbox.len()
     }
 
-    /// Returns whether an answer may leave for this peer, like [`Peer::may_leave`]. Costs one load while no answer waits for any peer.
+    /// Returns whether an answer may leave for this peer, like [`Peer::may_leave`]. Costs one load while no answer
+    /// waits for any peer.
     #[inline]
     pub(in super::super) fn may_answer(&self, slot: Connection) -> bool {
         !self.any_owing() || self.get(slot).may_leave(Leaving::Answer)

@@ -1,7 +1,8 @@
-//! Maps the network addresses of peers, with their contexts, to slots: a small hash table of the addresses that an endpoint has used.
+//! Maps the network addresses of peers, with their contexts, to slots: a small hash table of the addresses that an
+//! endpoint has used.
 //!
-//! Addresses are not kept here: an entry holds the slot of the peer with the address to compare (four bytes for each peer, and some free
-//! entries).
+//! Addresses are not kept here: an entry holds the slot of the peer with the address to compare (four bytes for each
+//! peer, and some free entries).
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,10 +15,10 @@ const FIRST: usize = 8;
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// Each entry is 0 if it is free, else a slot + 1. At least an eighth of the entries is free.
+    /// Each entry is 0 if it is free, otherwise a slot + 1. At least an eighth of the entries is free.
     places: Box<[u32]>,
     used: usize,
-    /// Randomizes the hash: peers choose their addresses, but must not choose the entries in which these lie.
+    /// Randomizes the hash: peers choose their addresses, but must not be able to choose entries of the table.
     hasher: RandomState,
 }
 
@@ -34,7 +35,8 @@ impl Sockets {
         }
     }
 
-    /// Removes a slot. Entries behind it that would not be found past the gap move up (Knuth, volume 3, 6.4, algorithm R).
+    /// Removes a slot. Entries after it that would not be found past the gap move up (Knuth, volume 3, 6.4, algorithm
+    /// R).
     pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
         let size = self.places.len();
         let after = |at: usize| if at + 1 == size { 0 } else { at + 1 };
@@ -50,7 +52,7 @@ impl Sockets {
             at = after(at);
             let Some(other) = self.places[at].checked_sub(1) else { break };
             let Some(home) = self.place(&peers[other as usize].at()) else { break };
-            // The distance from the start of its search, and from the gap.
+            // Compares the distance from the start of the entry's search with the distance from the gap.
             if (at + size - home) % size >= (at + size - gap) % size {
                 self.places[gap] = self.places[at];
                 gap = at;
@@ -60,7 +62,7 @@ impl Sockets {
         self.used -= 1;
     }
 
-    /// Returns the bytes that it allocates.
+    /// Returns the number of bytes that the table allocates.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.places)
     }
@@ -109,7 +111,7 @@ mod tests {
             peers.push(Peer::new(address(n)));
             sockets.insert(n.into(), &peers);
         }
-        // In an order in which gaps open everywhere; entries are reused.
+        // The order of the removals opens gaps everywhere, and entries are reused.
         for round in 0..3u16 {
             let forgotten: Vec<u16> = (0..200).map(|n| n * 77 % 200).take(150).collect();
             for (count, n) in (1..).zip(&forgotten) {

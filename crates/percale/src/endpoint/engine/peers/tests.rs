@@ -1,4 +1,4 @@
-//! The peers alone, without an engine and without links.
+//! Tests of peers without an engine and without links.
 
 use super::super::types::{Action, GroupMessage, Notify, Work};
 use super::*;
@@ -37,7 +37,7 @@ fn contexts(peer: &mut Peer) -> Vec<u64> {
     std::iter::from_fn(|| peer.take_first()).filter_map(|pending| Some(pending.entry()?.context)).collect()
 }
 
-/// Everything that asks for leave in the call that posts it.
+/// The kinds of frames that can leave in the call that posts them.
 const AT_ONCE: [Leaving; 4] = [
     Leaving::Message,
     Leaving::GroupMessage,
@@ -119,14 +119,14 @@ fn messages_wait_for_long_writes_and_for_notices() {
     assert_eq!(contexts(peers.get_mut(slot)), [1]);
     peers.get_mut(slot).notice_left();
     assert_eq!(may(&peers, slot), all);
-    // A long write that the peer executes.
+    // The peer executes a long write.
     peers.get_mut(slot).execution_started();
     assert_eq!(may(&peers, slot), [true, true, false, true]);
     peers.get_mut(slot).long_write_started();
     assert_eq!(may(&peers, slot), [false, false, false, true]);
     peers.get_mut(slot).execution_ended(true);
     assert_eq!(may(&peers, slot), all);
-    // A write by RDMA.
+    // A write is made by RDMA.
     peers.get_mut(slot).rdma_started(true);
     assert_eq!(may(&peers, slot), [false, false, true, true]);
     peers.get_mut(slot).rdma_ended(true);
@@ -202,7 +202,7 @@ fn answers_are_sent_in_order_after_refused_ones() {
     assert!(peers.next_is_frame_for(slot) && !peers.next_is_frame_for(slot + 1) && peers.has_actions_for(slot));
     let mut left = Vec::new();
     while let Some((to, action)) = peers.next_action() {
-        // The link refuses the second.
+        // The link refuses the second action.
         if peers.may_answer(to) && id(&action) != 2 {
             left.push(id(&action));
         } else {

@@ -1,19 +1,19 @@
-//! Accesses to the memory of peers that are in progress, and the bytes of local regions that peers are to fetch.
+//! Accesses in progress to the memory of peers, and bytes of local regions that peers fetch.
 //!
-//! This is a record only: it sends nothing and reports nothing. `access` makes the accesses and handles their answers, `target` handles the
-//! requests of peers.
+//! This module only keeps records: it sends nothing and reports nothing. `access` makes the accesses and handles their
+//! answers, `target` handles the requests of peers.
 //!
 //! * `what`: the operation of an access, and an access that waits for its turn
-//! * `serves`: bytes of local regions that peers are to fetch
+//! * `serves`: bytes of local regions that peers fetch
 //!
 //! Invariants:
 //! 1. An access that was started is in `accesses` until its last part has ended. A part is in `parts` until it has been
 //!    answered and no transport reads its memory any more. The access owns the memory that its parts use.
-//! 2. Parts, accesses and transfers with a number that a peer sent are checked to belong to that peer. A number of an
-//!    entry that no longer exists is late, not wrong.
+//! 2. Parts, accesses and transfers with a number that a peer sent are checked to belong to that peer. The number of an
+//!    entry that no longer exists is late, which is not an error.
 //! 3. After the first refusal no further part of an access leaves. The access ends when the parts that had left are
 //!    answered.
-//! 4. A long part is in `long` exactly as long as it is in `parts`.
+//! 4. A long part is in `long` exactly while it is in `parts`.
 
 mod serves;
 #[cfg(all(test, not(loom)))]
@@ -64,7 +64,7 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// Creates an execution before any of its parts has left.
+    /// Creates the state of an access of which no part has left yet.
     const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
         Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
     }
@@ -151,7 +151,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Creates a part that is about to leave. `takes_data` is whether the answer carries bytes for `local`.
+    /// Creates a part that is about to leave. `takes_data` states whether the answer carries bytes for `local`.
     pub(super) const fn new(
         access: Id<Execution>,
         to: Connection,
@@ -173,7 +173,7 @@ impl Part {
     }
 }
 
-/// The bytes of a read that are to be fetched.
+/// The bytes of a read that this endpoint fetches.
 #[derive(Debug)]
 pub(super) struct OfferedRead {
     pub(super) part: Id<Part>,
@@ -182,7 +182,7 @@ pub(super) struct OfferedRead {
     pub(super) into: Lease,
 }
 
-/// The part of a local access that belongs to a number that a peer sent.
+/// The part of a local access to which a number that a peer sent belongs.
 enum NamedPart {
     /// A part of an access to that peer.
     Here(Id<Part>),
@@ -192,7 +192,7 @@ enum NamedPart {
     None,
 }
 
-/// Accesses to the memory of peers in progress, and transfers from local regions.
+/// Accesses in progress to the memory of peers, and transfers from local regions.
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
     /// Accesses to peers' memory.
@@ -201,7 +201,7 @@ pub(crate) struct Remote {
     parts: Table<Part>,
     /// The parts that are long.
     long: Vec<Long>,
-    /// Bytes of local regions that peers are to fetch.
+    /// Bytes of local regions that peers fetch.
     serves: Table<Serve>,
 }
 
@@ -297,7 +297,8 @@ impl Remote {
         !std::mem::replace(&mut self.accesses[access].long, true)
     }
 
-    /// Records that a transport fetches the bytes of a read before the target was asked to send them. Returns the part and its target.
+    /// Records that a transport fetches the bytes of a read before the target was requested to send them. Returns the
+    /// part and its target.
     pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
         let id = self.parts.find_wire(wire & !PART)?;
         let part = &mut self.parts[id];
@@ -327,7 +328,8 @@ impl Remote {
         }
     }
 
-    /// Records the generation of the region that the answer to a part carries, if the target is to get a notice of the access later.
+    /// Records the generation of the region that the answer to a part carries, if the target gets a notice of the
+    /// access later.
     fn learn(&mut self, id: Id<Part>, answer: &Head) {
         let Part { access, key, .. } = self.parts[id];
         if answer.flags.contains(Flags::DATA)
@@ -337,10 +339,10 @@ impl Remote {
         }
     }
 
-    /// Handles the answer to a part without bytes. Returns the part if it ends with that.
+    /// Handles an answer to a part that carries no bytes. Returns the part if it ends with this answer.
     ///
     /// # Errors
-    /// The violation of the protocol.
+    /// Returns the peer's violation of the protocol.
     pub(super) fn answered(
         &mut self,
         from: Connection,
@@ -371,7 +373,7 @@ impl Remote {
     /// it no longer exists.
     ///
     /// # Errors
-    /// The violation of the protocol.
+    /// Returns the peer's violation of the protocol.
     pub(super) fn read_data(
         &mut self,
         from: Connection,
@@ -395,7 +397,7 @@ impl Remote {
     /// Handles the offer of the bytes that a part reads. Returns the bytes to fetch, unless the part no longer exists.
     ///
     /// # Errors
-    /// The violation of the protocol.
+    /// Returns the peer's violation of the protocol.
     pub(super) fn read_offered(
         &mut self,
         from: Connection,
@@ -404,7 +406,7 @@ impl Remote {
     ) -> Result<Option<OfferedRead>, &'static str> {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
-            // A part that has ended needs none of the offered bytes.
+            // A part that has ended does not need the offered bytes.
             NamedPart::Gone => return Ok(None),
             _ => return Err("an offer of bytes that nobody reads"),
         };
@@ -427,7 +429,8 @@ impl Remote {
         Asked::Source(Lease::own(&part.local))
     }
 
-    /// Records that no transport reads the bytes of a long write any more. Returns the part and its result if it was answered before.
+    /// Records that no transport reads the bytes of a long write any more. Returns the part and its result if it was
+    /// answered before.
     pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) -> Option<(Id<Part>, Result<(), Refusal>)> {
         let NamedPart::Here(id) = self.part_of(from, wire) else { return None };
         let part = &mut self.parts[id];
@@ -435,10 +438,11 @@ impl Remote {
         Some((id, part.answered?))
     }
 
-    /// Removes a part that has ended. The caller then counts its end for its access, by [`step`](Self::step).
+    /// Removes a part that has ended. The caller then counts the end of the part for its access with
+    /// [`step`](Self::step).
     pub(super) fn end_part(&mut self, id: Id<Part>) -> Option<Part> {
         let part = self.parts.remove(id)?;
-        self.long.retain(|long| long.part != id); // Not when its access ends: other parts may wait for this one.
+        self.long.retain(|long| long.part != id); // Other parts may wait for this one, so it is removed now.
         Some(part)
     }
 
@@ -452,7 +456,8 @@ impl Remote {
         if access.left > 0 { None } else { self.accesses.remove(id) }
     }
 
-    /// Removes an access that ends otherwise: it is restarted, or a peer may still be using its memory.
+    /// Removes an access that does not end with its last part: it is restarted, or a peer may still be using its
+    /// memory.
     pub(super) fn remove(&mut self, id: Id<Execution>) -> Option<Execution> {
         self.accesses.remove(id)
     }

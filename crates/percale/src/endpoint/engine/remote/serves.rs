@@ -1,4 +1,4 @@
-//! Bytes of local regions that peers are to fetch.
+//! Bytes of local regions that peers fetch.
 
 use super::{Remote, SERVE};
 use crate::endpoint::engine::types::Asked;
@@ -28,7 +28,7 @@ pub(in super::super) struct Serve {
     mode: ServeMode,
     /// Whether the peer is fetching the bytes.
     asked: bool,
-    /// Whether the bytes are all of a read, which is counted when it ends.
+    /// Whether the bytes are a complete read, which is counted when it ends.
     counted: bool,
 }
 
@@ -43,15 +43,15 @@ impl Serve {
         self.mode
     }
 
-    /// Returns whether the bytes were all of a read, which is to be counted now.
+    /// Returns whether the bytes were a complete read, which has to be counted now.
     pub(in super::super) const fn is_counted(&self) -> bool {
         self.counted
     }
 }
 
 impl Remote {
-    /// Adds bytes that a peer is to fetch. `staged` is the copy to which `source` refers, if a copy was made. `counted`
-    /// is whether they are all of a read. Returns the number that the peer uses for them.
+    /// Adds bytes that a peer will fetch. `staged` is the copy to which `source` refers, if a copy was made. `counted`
+    /// states whether they are a complete read. Returns the number that the peer uses for them.
     pub(in super::super) fn serve(
         &mut self,
         to: Connection,

@@ -89,7 +89,7 @@ impl What {
         }
     }
 
-    /// Returns the target's report, if the target is to report the access: the data and the length.
+    /// Returns the data and the length that the target reports, if it has to report the access.
     #[inline]
     pub(in super::super) fn told(&self) -> Option<Told> {
         self.data().map(|data| Told { data, len: self.entry().len })
@@ -232,7 +232,8 @@ impl Waiting {
         }
     }
 
-    /// Begins the access as the execution with this number, which takes over the memory that it uses. Returns `None` if it had begun already.
+    /// Begins the access as the execution with this number, which takes over the memory that it uses. Returns `None` if
+    /// it had begun already.
     pub(super) fn start(&mut self, id: Id<Execution>) -> Option<Box<Posted<What>>> {
         match std::mem::replace(&mut self.state, WaitingState::Started(id)) {
             WaitingState::Untouched(posted) => Some(posted),
@@ -249,7 +250,7 @@ impl Waiting {
         (self.state, self.sent) = (WaitingState::Untouched(posted), 0);
     }
 
-    /// Returns the flags of the access while no part has left. Later no flag holds it back.
+    /// Returns the flags of the access while no part has left. After that, the flags do not delay it any more.
     pub(crate) fn flags(&self) -> OpFlags {
         self.what().map_or(OpFlags::empty(), What::flags)
     }
@@ -279,7 +280,7 @@ pub(in super::super) struct Told {
 /// The notice to the target of an access that the target itself could not count or report.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tell {
-    /// The keys of the regions, with their generations if the target has sent them, else 0.
+    /// The keys of the regions, with their generations if the target has sent them, otherwise 0.
     regions: [(u64, u64); IOV_LIMIT],
     count: usize,
     counts: Counts,

@@ -15,13 +15,13 @@ pub(crate) struct Counters {
     regions: bool,
     sends: Option<Arc<Counter>>,
     receives: Option<Arc<Counter>>,
-    /// Reads, and atomic operations that fetch.
+    /// Reads and fetching atomic operations.
     reads: Option<Arc<Counter>>,
-    /// Writes, and atomic operations that fetch nothing.
+    /// Writes and non-fetching atomic operations.
     writes: Option<Arc<Counter>>,
-    /// Reads, and atomic operations that fetch, of local regions by peers.
+    /// Reads and fetching atomic operations by peers on local regions.
     remote_reads: Option<Arc<Counter>>,
-    /// Writes, and atomic operations that fetch nothing, to local regions by peers.
+    /// Writes and non-fetching atomic operations by peers on local regions.
     remote_writes: Option<Arc<Counter>>,
 }
 
@@ -82,7 +82,8 @@ impl Counters {
         [sends, receives, reads, writes, remote_reads, remote_writes].into_iter().flatten()
     }
 
-    /// Returns the counter of completions with these flags. A write of a peer (REMOTE_WRITE) is not counted as the receive of a message.
+    /// Returns the counter of completions with these flags. A write of a peer (REMOTE_WRITE) is not counted as the
+    /// receive of a message.
     pub(in super::super) fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
         let kinds = [
             (CompletionFlags::SEND, &self.sends),

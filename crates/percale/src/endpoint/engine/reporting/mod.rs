@@ -7,7 +7,8 @@
 //!   [`push_error`](Reporting::push_error)), or the room is returned ([`unreserve`](Reporting::unreserve)).
 //! * Without a shared queue for a direction, its results are in the endpoint's own queue.
 //! * [`results`](Reporting::results) increases with every result and is never reset. Sleeping threads compare it.
-//! * A direction whose results may need more than one push to the endpoint's own queue has `detour` set, and no fast path is used for it.
+//! * A direction whose results may need more than one push to the endpoint's own queue has `detour` set, and no fast
+//!   path is used for it.
 
 mod counters;
 #[cfg(all(test, not(loom)))]
@@ -24,9 +25,9 @@ use crate::completion::source::Source;
 /// The destinations that an endpoint was given.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
-    /// The queue for operations that the endpoint begins, instead of its own.
+    /// The queue for operations that the endpoint begins, in place of the endpoint's own queue.
     pub(crate) transmit: Option<CompletionQueue>,
-    /// The queue for received messages, instead of its own.
+    /// The queue for received messages, in place of the endpoint's own queue.
     pub(crate) receive: Option<CompletionQueue>,
     pub(crate) counters: Counters,
     pub(crate) events: Option<EventQueue>,
@@ -68,8 +69,8 @@ pub(crate) struct Reporting {
 }
 
 impl Reporting {
-    /// Reports to these destinations. `detour` is whether a received message may need more than one push to the
-    /// endpoint's own queue for a reason that is not among the targets.
+    /// Creates the state for reports to these destinations. `detour` states whether a received message may need more
+    /// than one push to the endpoint's own queue for a reason other than the targets.
     pub(crate) fn new(targets: Targets, detour: bool) -> Self {
         let Targets { transmit, receive, counters, events } = targets;
         let mut receive = Direction::new(receive, counters.count_receives());
@@ -104,7 +105,7 @@ impl Reporting {
         self.receive.detour
     }
 
-    /// Sets whether received messages take a detour for a reason that is not among the targets.
+    /// Sets whether received messages take a detour for a reason other than the targets.
     pub(super) const fn detour_receives(&mut self, other: bool) {
         let Direction { queue, counted, detour } = &mut self.receive;
         *detour = queue.is_some() || *counted || other;
@@ -146,7 +147,7 @@ impl Reporting {
         (self.transmit.counted, self.receive.counted) = (true, true);
     }
 
-    /// Changes the counters: operations that they count no longer use the fast paths.
+    /// Changes the counters. Operations that are counted no longer use the fast paths.
     pub(super) fn change_counters<R>(&mut self, change: impl FnOnce(&mut Counters) -> R) -> R {
         let result = change(&mut self.counters);
         self.transmit.count(self.counters.count_transmits());

@@ -56,8 +56,8 @@ impl Dying {
         self.news
     }
 
-    /// Ends the wait because the endpoint closes. Returns the local operation that is to end, or the receive of the message that
-    /// invalidated the key.
+    /// Ends the wait because the endpoint closes. Returns the local operation that has to end, or the receive of the
+    /// message that invalidated the key.
     pub(in super::super) fn abandon(self) -> Abandoned {
         match self.news {
             News::Operation { notify, entry, .. } => Abandoned::Operation(notify, entry),
@@ -98,8 +98,8 @@ impl Left {
         self.add(LeftItem::Window(Dying { cell, key, news: News::Nothing { from } }));
     }
 
-    /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now. If not,
-    /// this keeps it.
+    /// Returns whether a message that invalidated a key, and whose payload is in its buffer now, can be reported now.
+    /// If not, the message is kept here.
     pub(in super::super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         let waits = |item: &LeftItem| {
             matches!(item, LeftItem::Window(Dying { key, news: News::Nothing { from: who }, .. })

@@ -2,8 +2,8 @@
 //! memory to which the peer may still be writing.
 //!
 //! Operations of a broken connection have failed, but do not end before the peer has released their memory or the peer
-//! process is dead: until then the memory must not be reused. If the endpoint is closed before that, they are kept
-//! [`aside`](super::aside).
+//! process has ended, because the memory must not be reused until then. If the endpoint is closed before that, they are
+//! kept [`aside`](super::aside).
 //!
 //! * `dying`: dead keys that still have users
 //!

@@ -1,4 +1,5 @@
-//! An endpoint's part in a shared receive context: its membership, and the context that reports its receives after it has closed.
+//! An endpoint's part in a shared receive context: its membership, and the context that reports its receives after it
+//! has closed.
 //!
 //! Invariants:
 //! 1. An endpoint that has left its context takes no more receives from it.
@@ -17,8 +18,8 @@ use crate::endpoint::pool::{Membership, Pool};
 pub(crate) struct SharedReceives {
     /// The membership, if there is one.
     membership: Option<Membership>,
-    /// The context that this endpoint has left because it is closing, if the endpoint is outlived by no queue in which
-    /// the receives that it has taken could be reported.
+    /// The context that this endpoint has left because it is closing. Set only if the queue in which the endpoint would
+    /// report the receives that it has taken is closed with it.
     heir: Option<Arc<Pool>>,
 }
 
@@ -44,8 +45,8 @@ impl SharedReceives {
         self.membership().filter(|membership| membership.has_notes())
     }
 
-    /// Leaves the context. `reports_elsewhere` is whether a queue outlives the endpoint. If not, other members report
-    /// the receives that it has taken. Returns the membership, for which the caller keeps the promises that were made.
+    /// Leaves the context. `reports_elsewhere` states whether a queue outlives the endpoint. If not, other members
+    /// report the receives that it has taken. Returns the membership, whose promises the caller then keeps.
     pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
         let membership = self.membership.take()?;
         if !reports_elsewhere {

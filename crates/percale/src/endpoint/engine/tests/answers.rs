@@ -1,15 +1,16 @@
-//! The answers of a target leave in the call in which it does the work, because there may be no other call.
+//! Tests that the answers of a target leave in the call in which it does the work, because there may be no other call.
 
 use super::*;
 use crate::region::Access;
 
-/// Accesses that arrive together.
+/// The number of accesses that arrive together.
 const ACCESSES: usize = 6;
 
-/// Returns whether all accesses end although their target polls once. They end in any case before this returns.
+/// Returns whether all accesses end although their target polls only once. They have ended in any case when this
+/// returns.
 fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate::Region) -> bool {
     let reads = [(); ACCESSES].map(|()| a.endpoint.read(peer, region.remote(), vec![0; 8]).start().unwrap());
-    // The accesses leave, and arrive.
+    // The accesses leave and arrive.
     for _ in 0..50 {
         a.endpoint.progress();
         std::thread::sleep(Duration::from_micros(100));
@@ -32,6 +33,6 @@ fn answers_are_sent_in_the_poll_that_creates_them() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![7; 8], Access::REMOTE_READ).unwrap();
-    // On a busy machine they may arrive one after the other, but not in each attempt.
+    // On a busy machine the accesses may arrive one after the other, but not in every attempt.
     assert!((0..20).any(|_| end_with_one_look(&a, &b, peer, &region)), "answers wait for the target's next call");
 }

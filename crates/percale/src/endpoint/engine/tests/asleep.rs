@@ -1,4 +1,4 @@
-//! Events other than messages also wake a sleeping endpoint.
+//! Tests that events other than messages also wake a sleeping endpoint.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use crate::endpoint::safe::Receiving;
 use crate::local_memory::bell::BellExt as _;
 use crate::{Counter, SharedEndpoint};
 
-/// Longer than any step of these tests takes.
+/// A time longer than any step of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Requirements: CMP-015.
@@ -24,7 +24,7 @@ fn connection_wakes_endpoint_sleeping_on_the_bell() {
     let to_server = client.peer(&server);
     std::thread::scope(|threads| {
         let calling = threads.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20)); // The server sleeps by now.
+            std::thread::sleep(Duration::from_millis(20)); // The server is asleep by now.
             client.endpoint.tagged_inject(to_server, 1, &[1; 8]).unwrap();
             client
         });
@@ -90,8 +90,8 @@ fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, recei
     drop(receiving);
 }
 
-/// A peer that clears the mark of a sleeper again and again, or dies after it has cleared it, cannot destroy the wake-up for a message of
-/// another peer: every sleep ends.
+/// A peer that clears the mark of a sleeper again and again, or dies after it has cleared it, cannot suppress the
+/// wake-up for a message of another peer forever, because every sleep ends.
 ///
 /// Requirements: RES-008, FLT-007.
 #[test]
@@ -135,7 +135,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
                 stolen
             })
         };
-        std::thread::sleep(Duration::from_millis(50)); // The waiter sleeps by now.
+        std::thread::sleep(Duration::from_millis(50)); // The waiter is asleep by now.
         client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
         done.recv_timeout(patience()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
         over.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Valid requests beyond the limits for one peer end the connection of that peer, or are refused, and do not affect
-//! other peers.
+//! Tests that valid requests beyond the limits for one peer end the connection of that peer, or are refused, and do not
+//! affect other peers.
 
 use zerocopy::IntoBytes;
 
@@ -11,7 +11,7 @@ use crate::region::{Access, Refusal, RemoteMemory};
 use crate::transport::testing::Told;
 use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
 
-/// More requests than any limit allows.
+/// A number of requests that exceeds every limit.
 const MANY: u32 = 40_000;
 
 /// Sends valid frames endlessly to a victim that makes progress, and takes no answer. Returns why the sender was

@@ -1,4 +1,4 @@
-//! Connections that break while the peer may be copying into local memory, and is stopped.
+//! Tests of connections that break while the peer is stopped and may be in the middle of a copy into local memory.
 
 use super::*;
 use crate::completion::entry::ErrorCode;
@@ -14,8 +14,8 @@ fn provoke(from: &Station, to: &Station) {
     until(&[to], || to.ended());
 }
 
-/// Breaks the connection once the victim pulls, and has sent its memory's address. From here on its peer makes no
-/// progress. Returns the number of operations that had ended before.
+/// Breaks the connection once the victim pulls and has sent the address of its memory. From here on the victim's peer
+/// makes no progress. Returns the number of operations that had ended before.
 fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
     until(&[victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let ended = victim.finished();
@@ -34,7 +34,7 @@ fn memory_is_kept_until_a_copying_peer_releases_it() {
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
     assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
     assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
-    // The peer notices the end of the connection, and copies nothing.
+    // The peer detects the end of the connection, and copies nothing.
     until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
     let error = receive.wait().unwrap_err();
     assert!(matches!(error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
@@ -129,7 +129,7 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
     (0..10 * PATIENCE).for_each(|_| _ = naps(&victim));
     let last = naps(&victim);
     assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
-    // By its own timer the victim notices that the peer has released the memory.
+    // The victim's own timer makes it detect that the peer has released the memory.
     until(&[&stopped], || send.is_ready().then_some(()));
     let deadline = Instant::now() + patience();
     while victim.finished() == ended && Instant::now() < deadline {
@@ -168,7 +168,7 @@ fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
     };
     super::super::aside::settle();
     assert!(is_kept(), "two peers may be writing");
-    // One of them is resumed, and notices the end of the connection.
+    // One of them is resumed, and detects the end of the connection.
     until(&[&first], || first.ended());
     super::super::aside::settle();
     assert!(is_kept(), "the other may be writing");

@@ -1,4 +1,4 @@
-//! One peer that always has frames to send, and others.
+//! Tests that a peer that always has frames to send does not delay other peers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Buffers for many messages that are finished while messages fail.
+//! Tests of multi-receive buffers that are finished while messages fail.
 
 use zerocopy::IntoBytes;
 

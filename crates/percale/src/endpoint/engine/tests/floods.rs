@@ -1,5 +1,5 @@
-//! Peers that send more than the receiver takes: the memory that is kept for one peer is bounded, and other peers are
-//! not affected.
+//! Tests of peers that send more than the receiver takes: the memory that is kept for one peer is bounded, and other
+//! peers are not affected.
 
 use zerocopy::IntoBytes;
 
@@ -110,8 +110,8 @@ fn capped(transport: &str, cap: usize) -> Station {
     Station::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
 }
 
-/// Sends messages for which the target has no receive, until the target takes no more or `most` were sent. Returns the
-/// number of sent messages.
+/// Sends messages for which the target has no receive, until the target accepts no further messages or `most` were
+/// sent. Returns the number of sent messages.
 fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usize {
     let mut ears = Ears { open: false, answers: 0 };
     let (mut sent, mut idle) = (0, 0);

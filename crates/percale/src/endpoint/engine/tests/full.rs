@@ -1,11 +1,11 @@
-//! An application that does not read its completion queue while peers send to it.
+//! Tests of an application that does not read its completion queue while peers send to it.
 
 use super::*;
 use crate::Entry;
 use crate::region::Access;
 
-/// The number of results that a queue takes before its endpoint stops polling, and the number that one poll of a link may add: a batch of
-/// frames of shared memory, or the content of a socket's buffer.
+/// The number of results that a queue takes before its endpoint stops polling, and the number that one poll of a link
+/// may add: a batch of frames of shared memory, or the content of a socket's buffer.
 const LIMIT: usize = 8;
 const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_000)];
 
@@ -25,7 +25,7 @@ fn remote_completion_data_does_not_overflow_an_unread_queue() {
         for _ in 0..2000 {
             writer.endpoint.progress();
             target.endpoint.progress();
-            // It does not poll when it is about to sleep either.
+            // The endpoint does not poll either when it prepares to sleep.
             target.endpoint.try_wait();
             assert!(queue.len() < LIMIT + batch, "{transport}: {} results wait", queue.len());
         }

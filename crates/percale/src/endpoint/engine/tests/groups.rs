@@ -1,4 +1,4 @@
-//! Groups that end while their endpoint makes no progress.
+//! Tests of groups that end while their endpoint makes no progress.
 
 use super::*;
 use crate::transport::Broken;

@@ -1,5 +1,5 @@
-//! Targets that answer requests that were not made, answer in invalid ways, or answer twice. The initiator ends that
-//! connection. The operation under way ends once, in error, and memory that was to be filled keeps its content.
+//! Tests of targets that answer requests that were not made, answer in invalid ways, or answer twice. The initiator
+//! ends that connection. The operation under way ends once, in error, and the memory of its result keeps its content.
 
 use zerocopy::IntoBytes;
 
@@ -91,7 +91,8 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
     }
 }
 
-/// Sends these answers to the victim and returns why it ends the connection. Checks that both can connect again afterwards.
+/// Sends these answers to the victim and returns why it ends the connection. Checks that both can connect again
+/// afterwards.
 fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> String {
     // The target executes all accesses, so the requests are sent to it.
     let (victim, hostile) = (Station::new(transport), Station::trusting(transport, Trust::None));

@@ -1,4 +1,4 @@
-//! An address leads to the peer that answered there, and to no other peer afterwards.
+//! Tests that an address leads to the peer that answered there, and to no other peer afterwards.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn messages_of_departed_peer_match_either_of_its_addresses() {
             }
             drop(peer);
             until(&[&receiver], || receiver.ended());
-            // The messages of another peer that has one of its addresses now follow its own.
+            // Another peer gets one of its addresses. The messages of that peer come after those of the first peer.
             let second = at(transport, &addresses[1]);
             let name = second.peer(&receiver);
             second.endpoint.tagged_inject(name, 7, &[3; 8]).unwrap();

@@ -1,8 +1,8 @@
-//! Watching the rings between two polls.
+//! Tests of spinning on the rings between two polls.
 
 use super::*;
 
-/// Longer than any step of these tests takes, so that a wait of this length would be noticed.
+/// A time longer than any step of these tests takes, so that a wait of this length would be noticed.
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_micros(10);
 

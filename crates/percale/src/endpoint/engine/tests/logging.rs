@@ -1,4 +1,5 @@
-//! Subscribers of the log are the application's code: they may use the endpoint that logs, and panic.
+//! Tests of log subscribers. They are code of the application, so they may use the endpoint that logs, and they may
+//! panic.
 
 use std::cell::Cell;
 use std::sync::Arc;

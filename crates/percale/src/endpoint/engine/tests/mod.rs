@@ -129,7 +129,8 @@ fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
             station.endpoint.progress();
         }
         assert!(Instant::now() < deadline, "nothing came of it");
-        // Under valgrind one thread runs at a time, and a thread that never yields leaves almost no time for the threads that connect.
+        // Under valgrind one thread runs at a time, and a thread that never yields leaves almost no time for the
+        // threads that connect.
         std::thread::yield_now();
     }
 }

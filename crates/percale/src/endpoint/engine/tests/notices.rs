@@ -1,4 +1,4 @@
-//! Notices of accesses that arrive after their region was closed, and another region has its key.
+//! Tests of notices of accesses that arrive after their region was closed and another region got its key.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{Counter, Entry, Region, RemoteMemory};
 
 const KEY: u64 = 0x1234;
 const DATA: u64 = 99;
-/// More bytes than fit into one frame.
+/// A length that does not fit into one frame.
 const LONG: usize = 64 << 10;
 
 /// A target that closes a region before it gets the notice of an access to it.
@@ -28,8 +28,8 @@ impl Scene {
         Self { a, b, to_b, queue }
     }
 
-    /// Registers a region with the one key, and the counter that counts writes to it. Peers of this user can map its
-    /// memory.
+    /// Registers a region with the key that all regions of the test have, and a counter that counts writes to it. Peers
+    /// of this user can map its memory.
     fn region(&self) -> (Region, Arc<Counter>) {
         let counter = Arc::new(Counter::new());
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

@@ -1,4 +1,5 @@
-//! Operations own the memory that they use in every waiting state, and a late answer never refers to another operation.
+//! Tests that operations own the memory that they use in every waiting state, and that a late answer never refers to
+//! another operation.
 
 use std::collections::HashMap;
 
@@ -103,7 +104,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
     });
 }
 
-/// Returns the next result.
+/// Returns the next result of an endpoint's own queue.
 fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
@@ -361,7 +362,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     /// For all events of sends, in any order and with any delay: each send is reported once, as in the model, and its
-    /// number is kept exactly until the peer owes no more answer.
+    /// number is kept exactly until the peer has sent its last answer.
     #[test]
     fn send_ids_are_not_reused_while_answers_are_pending(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
         let station = Station::new("tcp");
@@ -448,7 +449,7 @@ fn claim_is_bound_to_its_operation_not_to_an_equal_id() {
     };
     until(&[&a, &b], || peek().map(drop));
     let claim = receive(0, &mut into, OpFlags::CLAIM);
-    // One of the library's own numbers may be 0 too.
+    // An operation of the library may have the context 0 too.
     for notify in [Notify::Triggered, Notify::Operation] {
         let refused = b.engine(|engine| engine.post_receive(&claim, notify));
         assert_eq!(refused, Err(crate::PostError::NotClaimed), "{notify:?}");

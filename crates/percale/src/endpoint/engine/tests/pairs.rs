@@ -1,4 +1,4 @@
-//! Queue pairs that fail, on a device if there is one. Otherwise each test prints why it was skipped.
+//! Tests of queue pairs that fail, on a device if there is one. Otherwise each test prints why it was skipped.
 
 use super::*;
 use crate::TransportKind;

@@ -1,4 +1,4 @@
-//! Slots of disconnected peers.
+//! Tests of the slots of disconnected peers.
 
 use super::*;
 use crate::OpFlags;

@@ -1,4 +1,4 @@
-//! Accesses by RDMA, on a device if there is one. Otherwise each test prints why it was skipped.
+//! Tests of accesses by RDMA, on a device if there is one. Otherwise each test prints why it was skipped.
 
 #![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
 
@@ -138,7 +138,8 @@ fn rdma_access_covers_segments_of_several_regions() {
     ];
     let all = crate::RemotePieces::new(&pieces).unwrap();
     let mut room = vec![9_u8; all.len() as usize];
-    // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them meanwhile.
+    // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them
+    // meanwhile.
     let local = unsafe { crate::Segment::new(room.as_mut_ptr(), room.len()) };
     let segments = crate::Segments::new(&[local.slice(0, 7000), local.slice(7000, 1), local.slice(7001, usize::MAX)]);
     let work = crate::RmaWork {
@@ -211,7 +212,7 @@ fn nothing_is_written_by_rdma_after_a_region_is_closed() {
     }
 }
 
-/// Waits until a storm has written the byte to all of a region, and then for that number of milliseconds.
+/// Waits until a storm has written the byte to the whole region, and then for that number of milliseconds.
 fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T>) {
     // The target makes no progress here: all writes are made by RDMA.
     let begun = Instant::now();

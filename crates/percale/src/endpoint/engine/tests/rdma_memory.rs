@@ -1,5 +1,5 @@
-//! Operations over verbs on memory that the application has not registered, on a device if there is one. Otherwise each
-//! test prints why it was skipped. Memory longer than a page is accessed by RDMA in place.
+//! Tests of operations over verbs on memory that the application has not registered, on a device if there is one.
+//! Otherwise each test prints why it was skipped. Memory longer than a page is accessed by RDMA in place.
 
 #![expect(unsafe_code, reason = "posts accesses from and to borrowed memory; each block states its own reason")]
 
@@ -19,7 +19,8 @@ use crate::{CacheSettings, Entry, OpFlags, RemotePieces, RmaWork, Segment};
 const PAGE: usize = 4096;
 const LEN: usize = 64 << 10;
 
-/// An initiator with a domain that registers according to the settings, and a target with a region that the initiator reaches.
+/// An initiator with a domain that registers according to the settings, and a target with a region that the initiator
+/// reaches.
 struct World {
     a: Station,
     b: Station,
@@ -48,7 +49,8 @@ impl World {
     fn access(&self, memory: *mut u8, len: usize, writes: bool) {
         let Self { a, b, peer, region, .. } = self;
         let part = region.remote().slice(0..len as u64);
-        // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them meanwhile.
+        // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them
+        // meanwhile.
         let local = unsafe { Segment::new(memory, len) };
         let (local, remote) = (Segments::new(&[local]).unwrap(), RemotePieces::new(&[part]).unwrap());
         let work = RmaWork { peer: *peer, local, remote, data: None, context: 5, flags: OpFlags::COMPLETION };
@@ -151,7 +153,7 @@ fn default_cache_limits_the_count_but_not_the_size() {
         world.write(memory, byte);
     }
     assert_eq!((world.made(), world.stats().bytes), (100, 100 * LEN as u64));
-    // Registrations of two pages each, slightly more than the cache keeps.
+    // These are registrations of two pages each, slightly more than the cache keeps.
     let many: Vec<_> = memories.iter().flat_map(|memory| (0..LEN / 2 / PAGE).map(move |at| (memory, at))).collect();
     let domain = World::open(CacheSettings::default()).unwrap();
     for (number, (memory, at)) in (1..).zip(many.iter().cycle().take(800)) {
@@ -187,7 +189,7 @@ fn operation_memory_stays_registered_until_it_ends() {
     let World { a, b, peer, region, .. } = &world;
     let memories = memories(12, LEN);
     for round in 1..=10_u8 {
-        // More writes at a time than the cache keeps. The device reads each from its own memory.
+        // There are more writes at a time than the cache keeps. The device reads each from its own memory.
         let writes: Vec<_> = (0..12_u8)
             .map(|number| {
                 let part = region.remote().slice(0..LEN as u64);

@@ -1,10 +1,10 @@
-//! Shared receives: the peer to which a receive is directed, and the order in which receives are taken.
+//! Tests of shared receives: the peer at which a receive is directed, and the order in which receives are taken.
 
 use super::*;
 use crate::local_memory::buffer::BufferExt as _;
 use crate::{CompletionFlags, SharedReceive};
 
-/// Opens a member of a context, with a vector of its own unless it shares one with others.
+/// Opens a member of a context with this vector.
 fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain) -> Station {
     let events = EventQueue::default();
     let endpoint = domain.endpoint().vector(vector).event_queue(&events).shared_receive(shared);
@@ -198,7 +198,7 @@ fn multi_receive_buffer_is_kept_while_a_peer_may_copy_to_it() {
         assert!(success);
         assert!(!flags.contains(CompletionFlags::MULTI_RECEIVE), "released, while a peer may write to another part");
         assert!(parts.ends(0).is_empty());
-        // The peer notices the end of the connection, and releases the memory.
+        // The peer detects the end of the connection, and releases the memory.
         let [held, sent] = sends;
         until(&[&stopped, &moves], || (held.is_ready() && sent.is_ready()).then_some(()));
         let ends = until(&[&second], || {
@@ -223,7 +223,7 @@ fn directed_multi_receive_is_released_after_its_peer_closes() {
     connect(&peer, &second);
     let to = connect(&peer, &first);
     let parts = Parts::new(shared, queues, name);
-    // More bytes than the sockets hold are sent at once. The message is under way as long as the member does not read.
+    // More bytes than the sockets hold are sent at once. The message stays under way while the member does not read.
     let long = 3 * LONG;
     let send = peer.endpoint.send(to, vec![9; long]).start().unwrap();
     until(&[&first, &peer], || first.engine(|engine| engine.core.messages.under_way() != [0; 2]).then_some(()));

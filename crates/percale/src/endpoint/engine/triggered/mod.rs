@@ -1,13 +1,13 @@
 //! Operations that wait for a counter or a variable, and operations that have begun because of one.
 //!
-//! This is a record only: `triggering` prepares, begins and reports the operations. An operation on a device's memory
-//! is kept here too, from its post to its end (`staged`).
+//! This module only keeps records: `triggering` prepares, begins and reports the operations. An operation on device
+//! memory is kept here too, from its post to its end (`staged`).
 //!
 //! Invariants:
-//! 1. An operation is in exactly one of these: the line of its counter, `watched`, `submissions`, `due`, `begun`. The
+//! 1. An operation is in exactly one of these: the queue of its counter, `watched`, `submissions`, `due`, `begun`. The
 //!    function that removes it there begins or ends it.
 //! 2. The operation under way borrows the memory of the operation in `begun`, which is kept until its end.
-//! 3. An endpoint on which no operation ever waited has no cost from this module: [`any`](TriggeredOperations::any) is
+//! 3. This module adds no cost to an endpoint on which no operation ever waited: [`any`](TriggeredOperations::any) is
 //!    false.
 
 #[cfg(all(test, not(loom)))]
@@ -37,7 +37,7 @@ use crate::transport::shm::Bell;
 pub(crate) struct Triggered {
     /// The posted operation, with the memory that it uses. The operation under way borrows that memory.
     transfer: Box<Transfer>,
-    /// The host memory on which the operation runs, if its own memory is a device's.
+    /// The host memory on which the operation runs, if its own memory is device memory.
     staged: Option<Box<Staged>>,
 }
 
@@ -62,8 +62,8 @@ impl Triggered {
         Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
     }
 
-    /// Copies the data that the operation received to the device, if the operation's memory is a device's. Returns the
-    /// result of the operation.
+    /// Copies the data that the operation received to the device, if the operation's memory is device memory. Returns
+    /// the result of the operation.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
         match &self.staged {
             Some(staged) => staged.land(side, result),
@@ -129,11 +129,11 @@ impl TriggeredOperations {
         self.any = true;
     }
 
-    /// Queues an operation in the line of a counter. Returns whether operations may be due there.
+    /// Adds an operation to the queue of a counter. Returns whether operations may be due there.
     pub(super) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = transfer.into_due();
         let is_due = counter.queue(condition, None, due, |_, _| ());
-        // The counter is added after the operation waits there, because an empty line is removed.
+        // The counter is added after the operation waits there, because an empty queue is removed.
         self.lines.add(counter);
         is_due
     }
@@ -153,7 +153,7 @@ impl TriggeredOperations {
         self.watched.any()
     }
 
-    /// Returns whether a variable is to be checked without a pause.
+    /// Returns whether a variable has to be checked without a pause.
     pub(super) fn is_eager(&self) -> bool {
         self.watched.is_eager()
     }
@@ -163,8 +163,8 @@ impl TriggeredOperations {
         self.watched.pop()
     }
 
-    /// Takes the operations whose counters have reached their thresholds, in order. Returns `None` if there are none. The caller returns
-    /// the emptied list ([`return_due`](Self::return_due)).
+    /// Takes the operations whose counters have reached their thresholds, in order. Returns `None` if there are none.
+    /// The caller returns the emptied list ([`return_due`](Self::return_due)).
     pub(super) fn take_due(&mut self) -> Option<VecDeque<Box<Transfer>>> {
         if !self.submissions.any() {
             return None;
@@ -189,7 +189,8 @@ impl TriggeredOperations {
         self.begun.remove(id)
     }
 
-    /// Returns the numbers of the operations with this context that have begun. `operation` is whether the context is a safe handle's.
+    /// Returns the numbers of the operations with this context that have begun. `operation` states whether the context
+    /// is that of a safe handle.
     pub(super) fn begun_with(&self, context: u64, operation: bool) -> Vec<u64> {
         let meant = |begun: &Triggered| is_meant(&begun.transfer, context, operation);
         self.begun.iter().filter(|(_, begun)| meant(begun)).map(|(id, _)| id.to_u64()).collect()
@@ -219,8 +220,8 @@ impl TriggeredOperations {
         })
     }
 
-    /// Takes all waiting operations, because the endpoint closes. From now on none is begun. Operations that counters
-    /// begin later are reported to these queues.
+    /// Takes all waiting operations, because the endpoint closes. From now on no such operation begins. Operations that
+    /// counters begin later are reported to these queues.
     pub(super) fn close(&mut self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
         let mut ended = VecDeque::new();
         for counter in self.lines.all() {
@@ -229,14 +230,15 @@ impl TriggeredOperations {
             ended.extend(taken.into_iter().filter_map(Due::into_work::<Transfer>));
         }
         ended.extend(self.watched.take());
-        // The submissions come after the lines: an operation that has left a line is in this list by now, because the
-        // thread that moves it holds the line's lock.
+        // The submissions are taken after the queues of the counters: an operation that has left such a queue is in
+        // this list by now, because the thread that moves it holds the queue's lock.
         ended.extend(self.submissions.close(queues));
         ended
     }
 }
 
-/// Returns whether `context`, which may be a safe handle's, identifies this operation.
+/// Returns whether `context` identifies this operation. `operation` states whether the context is that of a safe
+/// handle.
 fn is_meant(transfer: &Transfer, context: u64, operation: bool) -> bool {
     transfer.context() == context && (transfer.notify == Notify::Operation) == operation
 }

@@ -3,13 +3,12 @@
 //!
 //! * `progress`: how much progress reads make, and the work that progress includes
 //!
-//! This is a record only: `sleep` arms the bell and the descriptor by it, and explains the reasons.
+//! This module only keeps records. `sleep` uses them to arm the bell and the descriptor, and explains the reasons.
 //!
 //! Invariants:
 //! 1. A waiter is counted from the moment at which it may sleep until it reports that it is awake.
 //! 2. The mode that [`mode_with`](Waiting::mode_with) returns wakes every sleeper that is counted, and one more.
-//! 3. Naps become longer only while nothing happens at all: a result, or anything that a poll finds, makes them short
-//!    again.
+//! 3. Naps become longer only while nothing happens: a result, or a poll that finds something, makes them short again.
 
 mod progress;
 #[cfg(all(test, not(loom)))]
@@ -46,7 +45,7 @@ pub(super) enum SleepsOn {
 pub(super) struct Waiting {
     /// The number of waiters: sleepers that report when they are awake.
     waiters: u32,
-    /// The number of waiters that sleep on the bell's word.
+    /// The number of waiters that sleep on the bell alone.
     by_word: u32,
     /// Whether there are, or were, watchers.
     watched: bool,

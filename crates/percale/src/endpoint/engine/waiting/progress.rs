@@ -6,7 +6,7 @@ use crate::system::spin::InVain;
 /// The number of reads of waiting results after which progress is made.
 const PATIENCE: u32 = 16;
 
-/// One of this number of reads that find nothing makes progress.
+/// Of this number of reads that find nothing, one makes progress.
 pub(in super::super) const GLANCES: u32 = 4;
 
 /// The pace at which reads of results make progress.
@@ -14,9 +14,9 @@ pub(in super::super) const GLANCES: u32 = 4;
 pub(in super::super) struct ReadPace {
     /// Reads of the completion queue since the last progress.
     reads: u32,
-    /// The number of these reads that may do no more than a *glance* (a check of the rings alone) while nothing arrives.
+    /// The number of these reads that may be limited to a *glance* (a check of the rings alone) while nothing arrives.
     glances: u32,
-    /// Reads in a row that found nothing.
+    /// The number of consecutive reads that found nothing.
     in_vain: InVain,
 }
 
@@ -37,7 +37,7 @@ impl ReadPace {
         self.reads >= PATIENCE
     }
 
-    /// Returns whether this read may do no more than a glance.
+    /// Returns whether this read may be limited to a glance.
     #[inline(always)]
     pub(in super::super) const fn may_glance(&self) -> bool {
         self.reads < self.glances
@@ -67,7 +67,7 @@ impl ReadPace {
         self.in_vain = InVain::NONE;
     }
 
-    /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the thread is to
+    /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the thread should
     /// yield the processor to other threads.
     #[inline]
     pub(in super::super) fn is_offer_due(&mut self, looks: u32) -> bool {
@@ -75,8 +75,8 @@ impl ReadPace {
     }
 }
 
-/// The work that only some endpoints have, and that their progress includes: that of roles, of shared receive contexts, and of operations that
-/// wait for counters.
+/// Work that only some endpoints have, and that their progress includes: for roles, for shared receive contexts, and
+/// for operations that wait for counters.
 #[derive(Debug)]
 pub(in super::super) struct Attention {
     /// Whether there is any of the following work.

@@ -1,13 +1,15 @@
-//! Tests when hash tables are created and dropped. The number of steps of the following searches shows it.
+//! Tests when hash tables are created and dropped. The tests detect this by the number of steps of the searches that
+//! follow.
 
 use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
 
-/// With this many messages, a search creates a class.
+/// A number of messages with which a search creates a class.
 const WAITING: u64 = 4 * unexpected::LINEAR;
 /// The number of classes of the unexpected queue that can be in use at once.
 const CLASSES: u32 = 4;
 
-/// Returns the receive of one of many classes that takes message `n` of [`full`]: two of the copies of `n` are ignored.
+/// Returns a receive of class `class` that takes message `n` of [`full`]. It ignores two of the eight copies of `n` in
+/// the tag.
 fn receive(class: u32, n: u64) -> Pattern {
     Pattern { tag: n * 0x0101_0101_0101_0101, ignore: 0xffff << (8 * class), source: Source::Any }
 }
@@ -24,7 +26,7 @@ fn full() -> Matching<(), u64> {
     matching
 }
 
-/// Finds message `n` and returns the number of steps.
+/// Searches for message `n` and returns the number of steps.
 fn find(matching: &mut Matching<(), u64>, class: u32, n: u64) -> u64 {
     steps::taken();
     let found = matching.find(&receive(class, n)).and_then(|held| matching.held(held)).copied();
@@ -32,7 +34,7 @@ fn find(matching: &mut Matching<(), u64>, class: u32, n: u64) -> u64 {
     steps::taken()
 }
 
-/// Takes all messages except the first `left`, each by another class.
+/// Takes all messages except the first `left`, with receives of different classes.
 fn empty(matching: &mut Matching<(), u64>, left: u64) {
     for n in (left..WAITING).rev() {
         let class = n as u32 % 6;

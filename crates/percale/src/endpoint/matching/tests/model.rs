@@ -1,10 +1,11 @@
-//! Random sequences of calls to [`Matching`] and to two plain vectors, walked in order, must have the same results.
+//! Tests that random sequences of calls to [`Matching`] and to two plain vectors, which are walked in order, have the
+//! same results.
 
 use proptest::prelude::*;
 
 use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Posted, Source};
 
-/// One call. A handle is named by a number, modulo the number of handles that were returned. It may be an old one.
+/// One call. A handle is given by a number, modulo the number of handles returned so far. It may be outdated.
 #[derive(Clone, Debug)]
 enum Call {
     Post(Pattern),
@@ -38,8 +39,8 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     (0..8_u64, ignore, source()).prop_map(|(tag, ignore, source)| Pattern { tag, ignore, source })
 }
 
-/// `growth` is how much more likely posts and holds are than removals. With it queues get long, without it they stay
-/// short.
+/// Generates one call. `growth` is how much more likely posts and holds are than removals: with a high value queues get
+/// long.
 fn call(growth: u32) -> impl Strategy<Value = Call> {
     prop_oneof![
         6 * growth => pattern().prop_map(Call::Post),
@@ -63,8 +64,8 @@ fn leave() -> impl Strategy<Value = Call> {
     prop_oneof![3 => pair, 1 => any]
 }
 
-/// Generates the calls above, and occasionally a call that removes most of a queue or a sender that disconnects. In half
-/// of the sequences, senders disconnect often (`leaves`), so that labels are shared while many messages are held.
+/// Generates the calls above, and occasionally a call that removes most of a queue or a sender that disconnects. In
+/// half of the sequences, senders disconnect often (`leaves`), so that labels are shared while many messages are held.
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let rare = prop_oneof![
         source().prop_map(Call::DrainPosted),

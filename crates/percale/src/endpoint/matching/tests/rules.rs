@@ -1,4 +1,4 @@
-//! Single rules that the random sequences rarely or never test.
+//! Tests of single rules that the random sequences rarely or never test.
 
 use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted, unexpected};
 
@@ -58,7 +58,7 @@ fn claimed_message_is_skipped_but_kept() {
 #[test]
 fn more_classes_than_hash_tables_still_match_in_posting_order() {
     let mut matching = Matching::<u64, ()>::new();
-    // Every receive has a class of its own, and every message with low bit 1 fits it.
+    // Every receive has a different class, and every message with low bit 1 fits it.
     let classes = 3 * posted::LINEAR as u64;
     let receive = |n: u64| Pattern { tag: u64::MAX, ignore: u64::MAX << (n + 1), source: Source::Any };
     for n in 0..classes {
@@ -92,7 +92,7 @@ fn messages_of_senders_that_share_a_label_are_found_in_arrival_order() {
             assert_eq!(matching.find(&directed(2, 3)), None, "no message of this source, but a class");
             matching.leave(0, &[1]);
             matching.leave(1, &[0]);
-            // A later message of a sender that connected again.
+            // Adds a later message of a sender that connected again.
             let newest = OTHERS + sources.len() as u32;
             matching.hold(Envelope { tag: 2, source: 0 }, newest);
             for n in OTHERS..=newest {

@@ -1,4 +1,5 @@
-//! Searches examine a few entries, however many wait. Memory grows only with the number of waiting entries.
+//! Tests that the number of entries that a search examines does not depend on the number of waiting entries, and that
+//! memory grows only with the number of waiting entries.
 //!
 //! The tests count steps and not time. Hash tables are seeded at random, so the bounds are those of an average chain
 //! (below two) with a wide margin, over thousands of searches.
@@ -7,10 +8,11 @@ use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, ste
 
 const MANY: u64 = 10_000;
 
-/// Makes the pattern with this number.
+/// A function that makes the pattern with this number.
 type Numbered = fn(u64) -> Pattern;
 
-/// Returns the patterns of one class, by number: every class of a real program, and the message with that number.
+/// Returns the classes of patterns that real programs use. Each class has a name and a function that makes its
+/// patterns.
 fn classes() -> [(&'static str, Numbered); 5] {
     [
         ("tags", |n| Pattern { tag: n, ignore: 0, source: Source::Any }),
@@ -21,7 +23,7 @@ fn classes() -> [(&'static str, Numbered); 5] {
     ]
 }
 
-/// A message that fits.
+/// Returns a message that fits the pattern.
 fn message(pattern: &Pattern) -> Envelope {
     let source = match pattern.source {
         Source::Any => 9,
@@ -134,7 +136,7 @@ fn hash_chains_are_short_for_any_seed() {
         for n in 0..KEYS {
             assert_eq!(matching.arrive(message(&pattern(n))), Some(n));
         }
-        // About one and a half bins of a chain, and the entry.
+        // A search examines about one and a half bins of a chain, and the entry.
         let steps = steps::taken();
         assert!(steps < KEYS * 3, "round {round}: {steps} steps for {KEYS} searches");
     }

@@ -1,4 +1,4 @@
-//! A helper on a kernel that cannot refuse descriptors, like those before Linux 6.16.
+//! A helper on a kernel that cannot reject descriptors, like those before Linux 6.16.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -51,16 +51,16 @@ fn slow_descriptors_are_closed_in_a_separate_thread() {
         .map(|messages| {
             let (listener, stream) = slow();
             let socket = open();
-            // The first message is read with its descriptor; a message after an invalid one is left unread.
+            // The first message is read with its descriptor; a message after an invalid one stays unread.
             for fds in [&[][..], &[stream.as_fd()][..]].iter().skip(2 - messages) {
                 let hello = Message::Hello { version: if fds.is_empty() { 77 } else { wire::VERSION } };
                 if wire::send(socket.as_fd(), hello, fds, SendFlags::empty()).is_err() {
-                    // The helper has closed the connection before: the descriptor is closed here.
+                    // The helper has closed the connection before, so the descriptor is closed here.
                     linger(&stream, 0);
                 }
             }
-            // From here on the helper has the last copy, unless it has closed the connection and with it its copy
-            // meanwhile.
+            // From here on the helper has the last copy, unless it has closed the connection, and its copy with it, in
+            // the meantime.
             (listener, std::thread::spawn(|| drop(stream)))
         })
         .into_iter()

@@ -1,4 +1,4 @@
-//! The programs on the running kernel. Without privileges, each test prints why it does nothing.
+//! The programs on the running kernel. Without privileges, each test prints the reason why it is skipped.
 #![expect(unsafe_code, reason = "the tests make the memory changes that are to be reported")]
 
 mod aside;
@@ -18,7 +18,7 @@ use super::{Change, Monitor, Source, page, sys};
 /// The page size in bytes.
 const PAGE: u64 = 4096;
 
-/// Runs one test at a time, since all share the address space.
+/// Runs one test at a time, because all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,7 +49,7 @@ fn done(number: c_long, arguments: [u64; 6]) {
     must(number, arguments);
 }
 
-/// Makes a system call that some kernels refuse, in which case nothing has changed.
+/// Makes a system call that some kernels reject, in which case nothing has changed.
 fn attempt(number: c_long, arguments: [u64; 6]) {
     call(number, arguments).ok();
 }
@@ -146,7 +146,7 @@ fn only_the_kernel_can_write_to_a_page() {
     let (_, map) = kernel.page(*space).expect("this process has one");
     let fd = map.as_raw_fd() as u64;
     let shared = libc::MAP_SHARED as u64;
-    // Not even root can write, through the descriptor that clients get.
+    // Even root cannot write through the descriptor that clients get.
     assert_eq!(call(libc::SYS_mmap, [0, PAGE, READ_WRITE, shared, fd, 0]), Err(libc::EPERM));
     let value = vec![0; page::SIZE];
     let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("it is frozen");

@@ -1,4 +1,4 @@
-//! Calls that leave pinned pages where they are are not reported: an ordinary program must not empty its cache.
+//! Calls that do not move pinned pages are not reported, so that an ordinary program does not empty its cache.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn unmap_of_neighbours_is_not_reported() {
 #[test]
 fn in_place_growth_is_not_reported() {
     let _alone = alone();
-    // Opened before, since the mappings that opening makes might otherwise lie in the hole.
+    // The monitor is opened before, because its mappings might otherwise be placed in the hole.
     if monitor().is_none() {
         return;
     }
@@ -50,7 +50,7 @@ fn advice_that_keeps_pages_is_not_reported() {
     // DODUMP WIPEONFORK KEEPONFORK COLD PAGEOUT POPULATE_READ POPULATE_WRITE COLLAPSE GUARD_REMOVE
     for advice in [0, 1, 2, 3, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 103] {
         memory.touch();
-        // Some kernels refuse some of these, in which case nothing has changed.
+        // Some kernels reject some of these, in which case nothing has changed.
         quiet(&format!("advice {advice}"), &memory, || {
             call(libc::SYS_madvise, [memory.start, 512 * PAGE, advice, 0, 0, 0]).ok();
         });

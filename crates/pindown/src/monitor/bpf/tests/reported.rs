@@ -67,7 +67,7 @@ fn every_form_of_mremap_is_reported() {
     let memory = Memory::anonymous(2);
     let other = Memory::anonymous(2);
     exactly(&remap(memory.start, 2, 2, MAYMOVE | FIXED | DONTUNMAP, other.start), &[memory.all(), other.all()]);
-    // Growing that has to move, since the next page is mapped.
+    // Growing that has to move, because the next page is mapped.
     let memory = Memory::anonymous(2);
     let seen = monitor.page().head();
     let moved = must(libc::SYS_mremap, [memory.at(1), PAGE, 3 * PAGE, MAYMOVE, 0, 0]);
@@ -80,8 +80,9 @@ fn every_form_of_mremap_is_reported() {
 /// Requirements: MON-015.
 #[test]
 fn lowered_break_is_reported() {
-    // The C library's part of the heap must neither grow nor shrink meanwhile, or its end would be taken away from it: it is large from the
-    // beginning, and in a process of its own no other test's thread uses it.
+    // The C library's part of the heap must neither grow nor shrink during the test, because the test changes its end.
+    // So it is large from the beginning, and the test runs in a separate process, where no thread of another test uses
+    // it.
     let tunables = "glibc.malloc.top_pad=67108864:glibc.malloc.trim_threshold=1073741824";
     let mut process = std::process::Command::new(std::env::current_exe().expect("this program"));
     process.args(["monitor::bpf::tests::reported::lowered_break_process", "--exact", "--ignored", "--nocapture"]);
@@ -97,7 +98,7 @@ fn lowered_break_process() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let now = must(libc::SYS_brk, [0; 6]).next_multiple_of(PAGE);
-    // The C library owns the heap: grow above it, and shrink back to the old break.
+    // The C library owns the heap, so the test grows the heap above it and shrinks it back to the old break.
     let before = must(libc::SYS_brk, [0; 6]);
     assert_eq!(must(libc::SYS_brk, [now + 4 * PAGE, 0, 0, 0, 0, 0]), now + 4 * PAGE);
     let changes = during(monitor, || done(libc::SYS_brk, [before, 0, 0, 0, 0, 0]));
@@ -124,8 +125,7 @@ fn advice_that_drops_pages_is_reported() {
         exactly(&changes, &[memory.part(1..3)]);
         assert!(!monitor.page().busy(), "the call has ended");
     }
-    // The same with a descriptor of the own process. The ranges are in memory that may change, so everything is
-    // reported.
+    // The same with a descriptor of this process. The ranges are in memory that may change, so everything is reported.
     let memory = Memory::anonymous(4);
     let me = must(libc::SYS_pidfd_open, [u64::from(std::process::id()), 0, 0, 0, 0, 0]);
     let vector = [memory.at(1), 2 * PAGE];
@@ -288,7 +288,7 @@ fn unwatchable_ranges_are_rejected_with_a_reason() {
     must(libc::SYS_munmap, [shared.start, PAGE, 0, 0, 0, 0]);
     let path = format!("/proc/self/fd/{fd}\0");
     let again = must(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
-    // SAFETY: the descriptor was opened above, for this value alone.
+    // SAFETY: the descriptor was opened above, only for this value.
     let again = unsafe { OwnedFd::from_raw_fd(again as i32) };
     let read_only = [shared.start, PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, again.as_raw_fd() as u64, 0];
     must(libc::SYS_mmap, read_only);
@@ -373,7 +373,7 @@ fn unknown_call_is_reported_as_everything() {
     let [reader, writer] = pipe.map(|fd| fd as u64);
     let file = c"/proc/self/exe".as_ptr() as u64;
     let file = must(libc::SYS_open, [file, libc::O_RDONLY as u64, 0, 0, 0, 0]);
-    // Each call reads or writes at a fresh page, `AT`, and has almost no other effect.
+    // Each call reads or writes a new page, `AT`, and has almost no other effect.
     const AT: u64 = u64::MAX;
     const FIGETBSZ: u64 = 2;
     let calls: [(&str, i64, [u64; 6], bool); 6] = [
@@ -412,7 +412,7 @@ fn device_mapping_is_not_watched_as_a_memory_file() {
     assert!(matches!(monitor.watch(shared.all()), Ok(Watch::Inode(slot)) if { monitor.unwatch(slot); true }));
     must(libc::SYS_close, [zero, 0, 0, 0, 0, 0]);
     let Ok(memory) = open(c"/dev/mem") else { return eprintln!("skipped: /dev/mem cannot be opened") };
-    // Memory that the firmware left, which every kernel allows root to read.
+    // Memory of the firmware, which every kernel allows root to read.
     let arguments = [0, PAGE, READ_WRITE, libc::MAP_SHARED as u64, memory, 0xf_0000];
     match call(libc::SYS_mmap, arguments) {
         Ok(at) => {

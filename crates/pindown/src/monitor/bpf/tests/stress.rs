@@ -1,10 +1,10 @@
-//! Changes race with a small cache. The fixed buffers of io_uring are the pinned memory, and show which pages they
-//! contain.
+//! Changes race with a small cache. The fixed buffers of io_uring are the pinned memory; reading through them returns
+//! the contents of the pinned pages.
 //!
 //! A writer stores growing numbers into a page and publishes each number after storing it. A changer replaces the page,
-//! in all ways that leave an address mapped. A user looks its registration up as a cache does, and reads *through the
+//! in all ways that leave an address mapped. A user looks up its registration as a cache does, and reads *through the
 //! registration*. A page that is mapped contains 0 (it is new) or at least the number that was published before the
-//! look-up. A smaller number shows an old page: the writer had already written to the new page, and the look-up should
+//! look-up. A smaller number is from an old page: the writer had already written to the new page, so the look-up should
 //! have missed. Such a hit is stale.
 //!
 //! `PINDOWN_STRESS_SECONDS` sets a longer duration.
@@ -56,7 +56,7 @@ impl Region {
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the address stays mapped while the test runs, whichever pages are there.
+        // SAFETY: the address stays mapped while the test runs, although its pages change.
         unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(self.page() as usize)) }
     }
 
@@ -91,7 +91,7 @@ impl Region {
     }
 }
 
-/// One registration, in slot 0 of a ring's buffer table, held as a cache would hold it.
+/// One registration, in slot 0 of a ring's buffer table, which is kept as in a cache.
 struct Cache<'a> {
     monitor: &'a Monitor,
     region: &'a Region,

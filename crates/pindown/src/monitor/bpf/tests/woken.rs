@@ -1,11 +1,11 @@
-//! A change wakes waiting threads, and changes cost no more than usual while no thread waits.
+//! A change wakes waiting threads, and changes have no additional cost while no thread waits.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Memory, PAGE, alone, done, monitor};
 use crate::journal::{Bell, Waiting};
 
-/// Returns whether the bell rings within so many seconds. Changes by other threads also ring it.
+/// Returns whether the bell rings within this number of seconds. Changes by other threads also ring it.
 fn rings(waiting: &Waiting<'_>, seconds: i64) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("it can be polled") == 1
@@ -67,7 +67,7 @@ fn bell_is_not_rung_without_waiting_threads() {
         change();
     }
     assert_eq!(monitor.bell().rung(), rung);
-    // Nothing is lost for threads that wait later.
+    // Threads that wait later miss no change.
     monitor.bell().silence();
     for _ in 0..1000 {
         change();

@@ -1,10 +1,10 @@
-//! Devices that are slow, or fail, with the double of libibverbs.
+//! Tests with devices that are slow or fail, which the test double of libibverbs simulates.
 
 use super::*;
 use crate::transport::verbs::{End, double};
 use crate::wire::queue_pair::OfferedBytes;
 
-/// When a region is closed, more writes to it are under way than a queue pair has room for.
+/// Closes a region while more writes to it are under way than a queue pair has room for.
 ///
 /// Requirements: REV-001.
 #[test]
@@ -36,7 +36,7 @@ fn writes_waiting_for_queue_space_do_not_block_rejections() {
     });
 }
 
-/// A peer asks for a queue pair at an address that no peer has, which a kernel tries to resolve for a second.
+/// A peer requests a queue pair at an address that no peer has, which a kernel tries to resolve for a second.
 ///
 /// Requirements: FLT-007.
 #[test]

@@ -1,4 +1,4 @@
-//! Windows that the device binds: accesses through them by RDMA, and their end.
+//! Tests of windows that the device binds: accesses through them by RDMA, and their end.
 
 use super::*;
 use crate::endpoint::window_work::Bind;
