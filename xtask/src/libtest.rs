@@ -21,7 +21,7 @@ pub(crate) struct Reader {
     /// The index in `tests` of the first test of this program.
     first: usize,
     pub(crate) tests: Vec<TestResult>,
-    /// Test programs whose totals do not match the parsed lines, and programs that ended without totals.
+    /// Test programs with totals that do not match the parsed lines, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
     /// Set while the lines are the output of passed tests. The list of their names follows. The output may contain

@@ -1,9 +1,8 @@
 //! Writes docs/benchmarks.md: percale compared with the machine's limits and with its peers, including the cases in
 //! which percale is slower.
 //!
-//! No part of that file is written manually. The results are those of `percale perf` and `cargo xtask peers`, which are
-//! run now or whose last runs are read from the target directory, and those of the last measuring run of `cargo xtask
-//! guest`.
+//! No part of that file is written manually. The results come from `percale perf` and `cargo xtask peers`, from runs
+//! made now or from their last runs in the target directory, and from the last measuring run of `cargo xtask guest`.
 
 use crate::failure::{Failure, Outcome};
 use crate::guest::figures;

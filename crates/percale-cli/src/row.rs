@@ -189,7 +189,7 @@ pub(crate) struct Row {
     pub(crate) ratio: Option<f64>,
     /// The number of timed messages. If only limits were measured, the number for the limit.
     pub(crate) iterations: u64,
-    /// The number of messages, in untimed rounds, whose bytes were all checked.
+    /// The number of messages in untimed rounds. All their bytes were checked.
     pub(crate) verified: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The dispositions of signals whose default action ends the process.
+//! The dispositions of signals that end the process by default.
 
 #![expect(unsafe_code, reason = "no safe wrapper sets a signal's disposition")]
 

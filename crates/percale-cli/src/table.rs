@@ -87,7 +87,7 @@ fn notes(rows: &[Row]) -> String {
     text
 }
 
-/// Returns whether the row is an access whose limit is a request and an answer.
+/// Returns whether the row is an access, and its limit a request and an answer.
 fn is_round_trip(row: &Row) -> bool {
     let goes_there = |limit: &str| limit.starts_with("ring") || limit.starts_with("sockets");
     row.op.pattern() == Pattern::Access && row.limit.as_deref().is_some_and(goes_there)

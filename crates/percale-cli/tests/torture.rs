@@ -115,8 +115,8 @@ fn old_unprivileged_userfaultfd_gives_no_stale_registration() {
     is_right_for_nobody("userfaultfd-plain");
 }
 
-/// Runs the pairs whose operation has this text in its name, for every kind of memory. Only errors that the monitor
-/// documents are permitted.
+/// Runs the pairs with operations that have this text in their names, for every kind of memory. Only errors that the
+/// monitor documents are permitted.
 fn results(monitor: &str, operation: &str) -> Vec<String> {
     let (lines, code, error) = torture(&["--monitor", monitor, "--filter", operation, "--seconds", "0"]);
     if unavailable(&lines) {

@@ -104,7 +104,7 @@ pub fn resident_kib() -> usize {
     status_kib("VmRSS")
 }
 
-/// Returns the resident memory, in KiB, of mappings of files whose names contain `name`.
+/// Returns the resident memory, in KiB, of mappings of files with `name` in their names.
 ///
 /// # Panics
 /// Panics if `/proc` is not mounted.

@@ -36,7 +36,7 @@ impl Pieces {
         Ok(pieces.first().map(|_| pieces))
     }
 
-    /// Returns the value for memory whose pieces all belong to this device.
+    /// Returns the value for memory that belongs entirely to this device.
     #[inline]
     pub const fn all(device: Device) -> Self {
         Self([Some(device); IOV_LIMIT])

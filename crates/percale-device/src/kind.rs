@@ -35,7 +35,7 @@ pub enum Kind {
     Host,
     /// Memory of the host that the device's driver has pinned. Processors and devices can access it.
     Pinned,
-    /// Memory whose pages the driver moves between the host and devices.
+    /// Managed memory: the driver moves its pages between the host and devices.
     Managed,
     /// Memory of a device, which instructions of a processor cannot access.
     Device,

@@ -19,8 +19,8 @@ use std::sync::{Arc, MutexGuard};
 use crate::system::forked::ProcessMutex;
 use crate::{Device, DeviceError, Driver, Mapped};
 
-/// The number of unwritten variables whose memory is kept from reuse if no late store arrives. There may be up to twice
-/// as many. Each takes 64 bytes.
+/// The number of unwritten variables that are kept from reuse if no late store arrives. There may be up to twice as
+/// many. Each takes 64 bytes.
 const LATE: usize = 1 << 13;
 
 /// The number of variables in a page.

@@ -8,7 +8,8 @@ pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Order
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Memory whose accesses are ordered by the atomics around them. This is loom's cell, or a cell without overhead.
+/// Memory that relies on the surrounding atomics for the order of its accesses. This is loom's cell, or a cell without
+/// overhead.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]

@@ -84,7 +84,7 @@ pub(crate) unsafe fn read(from: *const c_void, len: usize) -> Option<SocketAddr>
     }
 }
 
-/// Like [`read`], for an address whose length follows from its family.
+/// Like [`read`], for an address with a length that follows from its family.
 ///
 /// # Safety
 /// `from` is null or points to a `sockaddr_in`, a `sockaddr_in6`, or another object of at least 16 bytes.

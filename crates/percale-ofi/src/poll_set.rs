@@ -33,7 +33,7 @@ struct Name {
     place: usize,
 }
 
-/// The members that must be polled in addition to percale's set: queues whose endpoints are read directly, and
+/// The members that must be polled in addition to percale's set: queues with endpoints that are read directly, and
 /// endpoints without a lock, which must be driven. An object in this list cannot be closed before it is removed;
 /// otherwise the set could neither be emptied nor closed.
 #[derive(Default)]

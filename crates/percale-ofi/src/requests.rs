@@ -181,7 +181,7 @@ fn reject_abandoned() {
     }
 }
 
-/// Rejects the requests whose time has expired.
+/// Rejects the requests that have expired.
 pub(crate) fn expire() {
     if ABANDONED.load(Ordering::Relaxed) == 0 {
         return;

@@ -63,7 +63,7 @@ fn run(what: &str, way: Way, before: &[&str]) {
     run_part(what, None, 300, way, before);
 }
 
-/// Like [`run`], but runs only the scenarios whose names contain `part`, and requires at least `least` passed groups.
+/// Like [`run`], but runs only the scenarios with `part` in their names, and requires at least `least` passed groups.
 fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {

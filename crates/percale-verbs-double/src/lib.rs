@@ -30,9 +30,9 @@
 //! # Implementation
 //! The state of a process is one value behind one lock (`machine`). A request to a queue pair of the same process is
 //! executed in the call that posts it. For peers in other processes, and for everything that waits, a thread
-//! (`exchange`) runs while a device with a queue pair is open. It listens on an abstract Unix socket, whose number is
-//! part of each queue pair's number. A process that is stopped answers when it continues. A process that has exited
-//! does not answer, and requests to it end after `timeout` milliseconds.
+//! (`exchange`) runs while a device with a queue pair is open. It listens on an abstract Unix socket. The number of the
+//! socket is part of each queue pair's number. A process that is stopped answers when it continues. A process that has
+//! exited does not answer, and requests to it end after `timeout` milliseconds.
 //!
 //! # Limitations
 //! It does not pin pages. If registered memory has been unmapped, writes to it are dropped, and reads from it return

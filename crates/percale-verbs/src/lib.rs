@@ -1,6 +1,6 @@
 //! Safe wrappers of libibverbs, for RDMA over InfiniBand, RoCE, or the kernel's software RoCE.
 //!
-//! The crate is part of [percale](https://docs.rs/percale), whose transport `verbs` uses it. A program may also use it
+//! The crate is part of [percale](https://docs.rs/percale) and used by its transport `verbs`. A program may also use it
 //! without percale. libibverbs is loaded at run time, so a program with this crate builds and starts on a machine
 //! without libibverbs.
 //!

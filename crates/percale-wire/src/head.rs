@@ -13,9 +13,9 @@ pub enum Kind {
     Message = 1,
     /// A tagged message with its payload.
     Tagged = 2,
-    /// An untagged message whose payload stays with the sender for now. The frame's payload is an offer ([`Offer`]).
+    /// An untagged message. Its payload stays with the sender for now. The frame's payload is an offer ([`Offer`]).
     MessageOffer = 3,
-    /// A tagged message whose payload stays with the sender for now, as for [`MessageOffer`](Self::MessageOffer).
+    /// A tagged message. Its payload stays with the sender for now, as for [`MessageOffer`](Self::MessageOffer).
     TaggedOffer = 4,
     /// The receiver requests the payload of an offer. `id` is the sender's operation, and `tag` the receiver's token.
     /// The payload is the transport's description of the destination.
@@ -75,9 +75,9 @@ pub enum Kind {
     /// A message about a connection of endpoints that each have a single connection (see [`control`](super::control)).
     Control = 25,
     /// A message of a group. `tag` identifies the group, and `data` the operation to which it belongs. A message
-    /// without payload has another meaning if `data` is large. From [`ABORT`] on, the group is broken, with the error
-    /// whose number is in the low half. From [`JOIN`](super::join::JOIN) on, `data` is a [`Join`](super::join::Join),
-    /// and `tag` identifies a list of members.
+    /// without payload has another meaning if `data` is large. From [`ABORT`] on, the group is broken, and the low half
+    /// is the error number. From [`JOIN`](super::join::JOIN) on, `data` is a [`Join`](super::join::Join), and `tag`
+    /// identifies a list of members.
     Collective = 26,
     /// Like [`Collective`](Self::Collective), but the payload stays with the sender for now.
     CollectiveOffer = 27,

@@ -340,7 +340,7 @@ fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
     pair
 }
 
-/// A pair, and another sender whose sends are started by a counter.
+/// A pair, and another sender. A counter starts the sends of that sender.
 struct Triggered {
     pair: Pair,
     sender: SharedEndpoint,

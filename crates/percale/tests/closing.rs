@@ -1,4 +1,5 @@
-//! An endpoint is closed while its operations wait for a counter whose last handle is being dropped.
+//! An endpoint is closed while its operations wait for a counter, and while the last handle of the counter is being
+//! dropped.
 
 #![forbid(unsafe_code)]
 

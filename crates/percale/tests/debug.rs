@@ -104,8 +104,8 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 /// A crate from which percale exports an enum and its errors, which hold plain values.
 const TRANSPORT: &str = "../percale-transport";
 
-/// Returns the source folders of percale and of the workspace crates whose types it can make public, which its manifest
-/// names by a path.
+/// Returns the source folders of percale and of the workspace crates with types that it can make public, which its
+/// manifest names by a path.
 fn roots() -> Vec<std::path::PathBuf> {
     let percale = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = std::fs::read_to_string(percale.join("Cargo.toml")).expect("the manifest");

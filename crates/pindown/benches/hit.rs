@@ -32,7 +32,7 @@ const LOOK_UPS: usize = 1 << 17;
 /// The number of passes over the list in a round, so that two threads run at the same time.
 const PASSES: usize = 8;
 
-/// The number of rounds, whose median is printed.
+/// The number of rounds. Their median is printed.
 const ROUNDS: usize = 9;
 
 /// Returns buffer `number`. It is in two of sixteen pages, at an irregular distance from its neighbours, so that hashes

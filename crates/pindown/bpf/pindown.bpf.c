@@ -128,7 +128,7 @@ int lock_released(u64 *ctx)
 	return released(ctx[0], (u8)ctx[1]);
 }
 
-/* The variant for older kernels, whose second argument is the path of a memory cgroup. */
+/* The variant for older kernels. Its second argument is the path of a memory cgroup. */
 SEC("tp_btf/mmap_lock_released")
 int lock_released_memcg(u64 *ctx)
 {

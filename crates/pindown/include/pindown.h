@@ -4,8 +4,8 @@
  * Devices that access memory directly (RDMA adapters, GPUs, io_uring's fixed buffers) need it pinned. Pinning is slow,
  * so a cache keeps memory pinned between transfers. A registration becomes *stale* when the process maps other memory
  * at its address: the device still accesses the old pages, and no error is reported. pindown returns a registration
- * only if the memory at its addresses is still the memory that was pinned. Otherwise it registers the memory again.
- * Memory whose changes it cannot detect is registered for one use only.
+ * only if the memory at its addresses is still the memory that was pinned. Otherwise it registers the memory again. If
+ * it cannot detect changes of memory, it registers the memory for one use only.
  *
  * For all functions:
  *
@@ -87,8 +87,8 @@ typedef int (*pindown_pin_fn)(void *context, void *address, size_t length, uint3
 typedef void (*pindown_unpin_fn)(void *context, void *pin);
 
 /*
- * Returns whether the application will report changes of these bytes with pindown_changed (not 0) or not (0). Memory
- * whose changes it does not report is registered for one use. Only for the monitor "imported".
+ * Returns whether the application will report changes of these bytes with pindown_changed (not 0) or not (0). If not,
+ * the memory is registered for one use. Only for the monitor "imported".
  */
 typedef int (*pindown_answers_fn)(void *context, const void *address, size_t length, uint32_t access);
 
@@ -154,7 +154,7 @@ struct pindown_attr {
 	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a
 	 *                system call. Without PINDOWN_CHECK_RIGHTS, keeps a registration even after mprotect(2)
 	 * "sealed"       keeps memory of pindown_alloc, which cannot change
-	 * "imported"     keeps memory whose changes the application reports with pindown_changed. Never selected by "best"
+	 * "imported"     keeps memory if the application reports its changes with pindown_changed. Never selected by "best"
 	 * "none"         keeps no registration: each is for one use
 	 */
 	const char *monitor;
@@ -387,7 +387,7 @@ int pindown_register(struct pindown_cache *cache, const void *address, size_t le
 int pindown_deregister(struct pindown_cache *cache, uint64_t handle);
 
 /*
- * Returns a registration whose memory changed before this call. Each registration is returned once. Does not wait for
+ * Returns a registration of memory that changed before this call. Each registration is returned once. Does not wait for
  * changes. To avoid using a stale registration, call this function before each use of one, until it returns 0. Any
  * thread.
  *

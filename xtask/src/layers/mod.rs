@@ -9,7 +9,7 @@
 //!    parent and a parent that uses its child are one unit: this is containment and is not an arrow.
 //! 3. A *cycle* is a strongly connected component with more than one member in the graph of the siblings of one parent.
 //!    Each level of the module tree has its own graph.
-//! 4. A *layer* contains the components whose dependencies are all in lower layers. The lowest layer has number 0.
+//! 4. A *layer* contains the components that depend only on components in lower layers. The lowest layer has number 0.
 //!
 //! A re-export counts as the module that the path names, and not as the module that defines the item. If the named
 //! module contains the importing one, the arrow would be lost (for example `crate::Domain` in a module of

@@ -12,7 +12,7 @@ pub(crate) const DOCUMENT: &str = "docs/ARCHITECTURE.md";
 const BEGIN: &str = "<!-- layers: written by cargo xtask layers --write -->\n";
 const END: &str = "<!-- end of layers -->";
 
-/// The crate whose modules are shown.
+/// The crate that the picture shows.
 const SHOWN: &str = "percale";
 
 /// Returns the document with the current picture between its markers.

@@ -47,7 +47,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Makes a wait for the process whose memory the other process accesses. It may last as long as a round.
+    /// Makes a wait for the process that owns the accessed memory. It may last as long as a round.
     pub(crate) const fn of_a_round() -> Self {
         Self { turns: 0, times: None, long: true }
     }

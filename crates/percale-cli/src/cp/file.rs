@@ -33,7 +33,7 @@ struct Job {
     work: Work,
 }
 
-/// A block whose job has finished.
+/// A block with a finished job.
 #[derive(Debug)]
 pub(super) struct Done {
     /// The number of the block.
@@ -50,7 +50,7 @@ pub(super) struct LocalFile {
     size: u64,
     pool: Pool<Job>,
     results: Receiver<io::Result<Done>>,
-    /// The number of submitted jobs whose results have not been taken.
+    /// The number of submitted jobs with results that have not been taken.
     pub(super) pending: usize,
     spare: Vec<Vec<u8>>,
     /// The checksums of the blocks that the copy has.

@@ -1,4 +1,4 @@
-//! A random number generator whose cost is negligible in measurements.
+//! A random number generator with negligible cost in measurements.
 
 /// Returns a number below `count`, from the upper half of Knuth's multiplicative generator. It does not depend on
 /// values that the caller has read, so a processor can compute it in advance.

@@ -45,7 +45,7 @@ enum What {
     InAdvance,
     /// A write of a peer to memory that is registered for this write and deregistered afterwards.
     EachTime,
-    /// A write of a peer to memory whose registration is looked up in the cache.
+    /// A write of a peer to memory with a registration from the cache.
     Cached,
     /// A write of a peer to a registered buffer, and a copy out of the buffer.
     Copied,

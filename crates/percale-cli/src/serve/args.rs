@@ -18,7 +18,7 @@ At most 64 clients are served at a time. If all places are taken, a new client t
 
 Exit codes: 1 failed, 2 bad usage; otherwise it serves until it is interrupted.")]
 pub(crate) struct ServeArgs {
-    /// The directory whose files are served
+    /// The directory with the files to serve
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// The address and port to listen on

@@ -113,7 +113,7 @@ impl Clients {
         }
     }
 
-    /// Adds clients whose event was lost. Events can be lost because the event queue is bounded.
+    /// Adds clients for which the event was lost. Events can be lost because the event queue is bounded.
     pub(super) fn recount(&mut self) {
         for (address, _) in self.service.endpoint.describe_peers() {
             if address != self.service.endpoint.address() && !self.present.contains_key(&address) {

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     let domain = domain.open().map_err(percale("opening a domain"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    // Room for 16 events per client. `recount` finds the clients whose events are lost.
+    // Room for 16 events per client. `recount` finds the clients for which events were lost.
     let events = EventQueue::new(16 * CLIENTS);
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).answer_only();
     let endpoint = endpoint.bind_shared(&args.listen).map_err(percale("opening an endpoint"))?;

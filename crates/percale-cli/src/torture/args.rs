@@ -37,7 +37,7 @@ pub(crate) struct TortureArgs {
     /// The device for which memory is pinned, and that checks it
     #[arg(long, value_enum, default_value_t = Choice::IoUring)]
     pub(crate) device: Choice,
-    /// Only pairs of memory and operation whose names contain this text, such as munmap or memfd
+    /// Only pairs of memory and operation with this text in their names, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Seconds of the run of threads for each monitor; 0 skips it [with --filter: 0]

@@ -17,7 +17,7 @@ use crate::fixed_buffers::ACCESS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// The cache returned a registration whose pages no longer belong to the memory.
+    /// The cache returned a registration of pages that no longer belong to the memory.
     Stale,
     /// The cache returned a registration with rights that the process has lost.
     Rights,

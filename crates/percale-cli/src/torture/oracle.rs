@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
-/// The device, and the process whose memory it pins. Clones share the device.
+/// The device, and the process that owns the memory it pins. Clones share the device.
 #[derive(Clone)]
 pub(super) struct Oracle {
     device: Device,

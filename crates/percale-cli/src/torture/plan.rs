@@ -10,7 +10,7 @@ pub(super) struct Pair {
     pub(super) operation: &'static Operation,
 }
 
-/// Returns the valid pairs whose names contain a text.
+/// Returns the valid pairs with names that contain a text.
 pub(super) fn pairs(filter: Option<&str>) -> Vec<Pair> {
     let all = kinds::ALL.iter().flat_map(|kind| operations::all().map(move |operation| Pair { kind, operation }));
     let wanted = |pair: &Pair| {

@@ -20,7 +20,7 @@ pub use self::filter::deny;
 /// The time within which both sides must have an outcome.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// The text that reports an outcome whose error does not name the denied call.
+/// The text that reports an error that does not name the denied call.
 pub const UNNAMED: &str = "the error does not name the call";
 
 /// The times at which the denial of a call can begin.

@@ -20,8 +20,8 @@ pub const BEYOND: [u64; 11] = [
     24 << 20,
 ];
 
-/// The environment of a program whose heap has room for all allocations of the tests, because a Rust program aborts
-/// when malloc(3) fails. The heap has one arena, grows by 64 MiB the first time, does not shrink, and maps no block
+/// The environment of a program with a heap for all allocations of the tests, because a Rust program aborts when
+/// malloc(3) fails. The heap has one arena, grows by 64 MiB the first time, does not shrink, and maps no block
 /// separately.
 pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_ARENA_MAX", "1"),

@@ -300,7 +300,7 @@ impl Ledger {
         self.operations.iter_mut().filter(|(_, operation)| !operation.is_over).map(|(id, operation)| (*id, operation))
     }
 
-    /// Returns the operations whose end is required, oldest first.
+    /// Returns the operations that must end, oldest first.
     #[must_use]
     pub fn pending(&self) -> Vec<u64> {
         let open = self.operations.iter().filter(|(_, operation)| operation.must_end());
@@ -317,7 +317,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the shared receives whose reports [may be lost](Self::vanish), oldest first.
+    /// Returns the shared receives with reports that [may be lost](Self::vanish), oldest first.
     #[must_use]
     pub fn vanished(&self) -> Vec<u64> {
         let some = self.operations.iter().filter(|(_, operation)| !operation.is_over && operation.may_vanish);

@@ -168,7 +168,7 @@ impl Lender {
         Lent { base, mapped, offset: 0, len: 0 }
     }
 
-    /// Takes back a buffer whose operation has ended.
+    /// Takes back the buffer of an operation that has ended.
     ///
     /// # Errors
     /// Fails if memory outside of the buffer was written.

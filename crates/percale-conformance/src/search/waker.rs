@@ -38,7 +38,7 @@ pub(super) fn live() -> usize {
     LIVE.load(Ordering::Acquire)
 }
 
-/// A waker whose calls are recorded.
+/// A waker that records its calls.
 #[derive(Debug)]
 pub(super) struct Bell {
     waking: Waking,

@@ -16,7 +16,7 @@ pub(super) const MULTI: u8 = 5;
 pub(super) const POOLED: u8 = 6;
 /// Answers to requests that were given up. They are received so that their sends complete.
 pub(super) const LATE_ANSWER: u8 = 7;
-/// Messages for receives whose memory cannot be written.
+/// Messages for receives into memory that cannot be written.
 pub(super) const BAD: u8 = 8;
 
 /// Returns the tag of the first message of a class, and the bits that its receives ignore.

@@ -320,7 +320,7 @@ impl Round<'_> {
     }
 
     fn kill(&mut self, at: usize) {
-        // A worker that has executed another program is a peer whose process still exists.
+        // The process of a worker that has executed another program still exists.
         if let Some(mut other) = self.others.pop_if(|_| self.random.below(2) == 0) {
             self.report.counts.lives += 1;
             drop(other.kill());

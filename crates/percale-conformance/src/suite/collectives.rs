@@ -101,7 +101,7 @@ pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> 
     }
 }
 
-/// Returns random elements. Floating-point elements are small integers, whose sum does not depend on the order.
+/// Returns random elements. Floating-point elements are small integers, so their sum does not depend on the order.
 pub(super) fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count * datatype.size()];
     random.fill(&mut bytes);

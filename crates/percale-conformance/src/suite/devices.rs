@@ -376,7 +376,8 @@ pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
     assert!(matches!(injected, Err(PostError::Device(_, errno)) if errno == 95), "{injected:?}");
 }
 
-/// A stream of the device writes a variable, and the send starts. A send whose variable is never written is cancelled.
+/// A stream of the device writes a variable, and the send starts. If the variable is never written, the send is
+/// cancelled.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-017, XPU-020.
 pub fn device_stream_triggers_a_send<F: Devices>() {

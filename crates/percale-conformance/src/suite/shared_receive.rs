@@ -457,8 +457,8 @@ pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
             server.progress();
         };
         let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
-        // It is followed by a message for a receive of the endpoint itself, whose arrival proves that the first has
-        // arrived.
+        // It is followed by a message for a receive of the endpoint itself. When that message has arrived, the first
+        // has arrived too.
         let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
             both();

@@ -12,7 +12,7 @@ fn with<F: Fabric>(mesh: &Mesh<F>, vector: &AddressVector) -> Endpoint {
     mesh.station(0).domain.endpoint().vector(vector).bind(mesh.fabric.address()).expect("an endpoint")
 }
 
-/// Checks that a message to station 1, whose address is `peer`, arrives completely.
+/// Checks that a message to station 1 at the address `peer` arrives completely.
 fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
     let target = Memory::blank(8);
     let received = mesh.receive(1, Receive::into(target));

@@ -203,7 +203,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// Returns the type whose inherent functions begin at this line.
+/// Returns the type of the inherent `impl` block that begins at this line.
 fn implements(line: &str) -> Option<&str> {
     let mut rest = line.strip_prefix("impl")?;
     if rest.starts_with('<') {

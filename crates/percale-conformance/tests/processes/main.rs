@@ -32,8 +32,8 @@ mod unmapped;
 
 use percale_conformance::peers;
 
-/// Makes tests of functions whose parameter is the name of a transport, in a module for each transport. If the
-/// transport is not available, a test prints the reason why it is skipped.
+/// Makes tests of functions that take the name of a transport, in a module for each transport. If the transport is not
+/// available, a test prints the reason why it is skipped.
 macro_rules! on {
     ($($transport:ident),+: $names:tt) => {
         $($crate::on!(@one $transport $names);)+

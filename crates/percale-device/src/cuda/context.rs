@@ -82,7 +82,7 @@ impl Context {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).all[number]
     }
 
-    /// Returns a lane whose copies have ended.
+    /// Returns a lane after its copies have ended.
     pub(super) fn give_back(&self, number: usize) {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.push(number);
     }

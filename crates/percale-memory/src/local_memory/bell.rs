@@ -202,7 +202,7 @@ impl Asleep {
         Self(AtomicU32::new(0))
     }
 
-    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`], whose fence covers both.
+    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`]. The fence in that function covers both.
     pub(super) fn arm(&self, rouse: Rouse) {
         self.0.store(rouse.bits(), Ordering::SeqCst);
     }
@@ -391,8 +391,8 @@ impl Bell {
         self.mapped.page().summary.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `rung` with the number of each ring whose bit was set since the last call, and returns how many there
-    /// were. Peers wrote the numbers, so the caller must check them.
+    /// Calls `rung` with the number of each ring that was marked since the last call, and returns how many there were.
+    /// Peers wrote the numbers, so the caller must check them.
     #[inline]
     pub fn take_rung(&self, rung: impl FnMut(u32)) -> usize {
         self.mapped.page().take_rung(rung)

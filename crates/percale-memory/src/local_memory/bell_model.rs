@@ -130,7 +130,7 @@ fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
             sender.join().unwrap();
         }
         assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
-        // The endpoint is awake and checks the rings whose bits are set.
+        // The endpoint is awake and checks the marked rings.
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         assert!(seen[1], "a frame that nobody looks for");
     });

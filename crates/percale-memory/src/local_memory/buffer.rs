@@ -76,7 +76,7 @@ impl Buffer {
         matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
     }
 
-    /// Returns the bytes, or `None` for an [`Allocation`], which peers may be writing and whose bytes have to be
+    /// Returns the bytes, or `None` for an [`Allocation`]. Peers may be writing an allocation, so its bytes have to be
     /// [copied](Self::copy_to).
     #[must_use]
     #[inline]

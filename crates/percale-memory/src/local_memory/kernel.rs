@@ -230,7 +230,8 @@ fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
-    // A region of the whole address space includes the last page, whose end cannot be represented as an address.
+    // A region of the whole address space includes the last page. The end of that page cannot be represented as an
+    // address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
     // SAFETY: this advice does not change any contents, and fails if the memory is not mapped.

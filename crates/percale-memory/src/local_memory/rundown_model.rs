@@ -21,7 +21,7 @@ struct Target<const LINES: usize> {
     memory: Shared<u64>,
 }
 
-// Every field is an atomic or a loom cell, whose use loom checks.
+// Every field is an atomic or a loom cell, so loom checks every use.
 impl<const LINES: usize> Target<LINES> {
     fn new() -> Arc<Self> {
         let target =

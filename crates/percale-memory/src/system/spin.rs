@@ -36,7 +36,7 @@
 //! * Checking on which processor the peer runs took 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with
 //!   250 µs, 3.2 to 4.3 µs with 100 µs, and 5 to 10 µs with 80 µs. With 80 µs a round takes longer than the budget, so
 //!   all threads sleep.
-//! * On another machine, whose processors wake up each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * On another machine, where processors wake up each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
 //! * For values of `LATES` from one to four the difference is within the noise. It is two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
 //! * `LATE` lies between the time of a yield that no other thread uses (0.20 µs, 0.35 µs at the 99th percentile) and
@@ -323,7 +323,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// A scheduler whose yields all take the same time.
+    /// A scheduler that takes the same time for every yield.
     struct Fake {
         now: Instant,
         a_yield: Duration,

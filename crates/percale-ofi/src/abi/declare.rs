@@ -49,7 +49,7 @@ macro_rules! structures {
             }
 
             impl $name {
-                /// A structure whose fields are all null or 0.
+                /// A structure with all fields null or 0.
                 // SAFETY: all zero is valid for integers, pointers, optional functions and arrays of them.
                 pub const ZERO: Self = unsafe { std::mem::zeroed() };
             }

@@ -73,7 +73,7 @@ structures! { STRUCTURES;
         fid: fid_t,
         /// The context of the object.
         context: *mut c_void,
-        /// Data whose meaning depends on the event.
+        /// Event-specific data.
         data: u64,
     }
 
@@ -83,7 +83,7 @@ structures! { STRUCTURES;
         fid: fid_t,
         /// The context of the object.
         context: *mut c_void,
-        /// Data whose meaning depends on the event.
+        /// Event-specific data.
         data: u64,
         /// The positive error code.
         err: c_int,

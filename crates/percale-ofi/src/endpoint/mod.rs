@@ -353,7 +353,7 @@ impl Endpoint {
         if self.single { PeerAddress(0) } else { PeerAddress(named) }
     }
 
-    /// Returns the peers whose messages a receive matches.
+    /// Returns the peers from which a receive accepts messages.
     #[inline]
     const fn from(&self, source: fi_addr_t) -> PeerAddress {
         if self.directed { PeerAddress(source) } else { PeerAddress::UNSPECIFIED }

@@ -21,7 +21,7 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Creates the head of an object whose group is not known yet.
+    /// Creates the head of an object for a group that is not known yet.
     pub(crate) const fn new(context: *mut c_void, ops: &'static fi_ops) -> Self {
         let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, ops), fi_addr: NONE };
         Self { fid, group: AtomicU64::new(NONE) }

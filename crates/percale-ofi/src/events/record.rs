@@ -56,13 +56,13 @@ pub(super) struct Names {
     pub(super) regions: HashMap<u64, (Fid, Context)>,
     /// Groups and the contexts of their joins, by group number.
     pub(super) groups: HashMap<u64, (Fid, Context)>,
-    /// Endpoints whose connection has ended and for which the end was reported.
+    /// Endpoints for which the end of the connection was reported.
     pub(super) over: HashSet<u64>,
     /// Passive endpoints, and the attributes of the endpoints that accept their connections.
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }
 
-/// An address vector whose insertions report their end as events.
+/// An address vector that reports the ends of insertions as events.
 #[derive(Debug)]
 pub(super) struct Inserting {
     pub(super) fid: Fid,

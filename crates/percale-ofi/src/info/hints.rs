@@ -151,8 +151,8 @@ const fn domain_length(api: u32) -> usize {
     }
 }
 
-/// Returns a structure whose first `length` bytes are copied from `from`. The remaining bytes are those of `rest`. If
-/// `from` is null, returns `rest`.
+/// Returns a structure with its first `length` bytes copied from `from` and the remaining bytes from `rest`. If `from`
+/// is null, returns `rest`.
 ///
 /// # Safety
 /// `from` is null, or readable for `length` bytes that are valid as the first bytes of `T`. `length` is at most the

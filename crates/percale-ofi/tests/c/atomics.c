@@ -250,7 +250,7 @@ static void every_flag(struct pair *p, struct target *t)
 	}
 }
 
-/* Calls whose arguments do not fit together. */
+/* Calls with arguments that do not fit together. */
 static void mismatches(struct pair *p, struct target *t)
 {
 	struct operation x = { PLAIN, FI_UINT64, FI_CSWAP, 0, FI_COMPLETION, context(0) };

@@ -319,7 +319,7 @@ static void *sleep_at_listener(void *at)
 	return NULL;
 }
 
-/* A request whose endpoint was closed is rejected while the only thread of the listener sleeps. */
+/* The request of a closed endpoint is rejected while the only thread of the listener sleeps. */
 static void abandoned_while_asleep(struct listener *l)
 {
 	struct end client, server, next;

@@ -1,4 +1,4 @@
-/* Registration whose end is reported by an event (fi_mr(3), FI_REG_MR), and registration without an event. */
+/* Registration with an event at its end (fi_mr(3), FI_REG_MR), and registration without an event. */
 #include "registration.h"
 
 #include <pthread.h>

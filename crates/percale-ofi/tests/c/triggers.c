@@ -275,7 +275,7 @@ static void work(struct two *t)
 	CHECK(words_now[0] == 5 && words_now[1] == 5 && words_now[2] == 5 && old[0] == 0 && old[1] == 0, "atomic operations");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
 	CHECK(take(&t->a, context(1)).err == 0, "a completion that was asked for");
-	/* Work whose threshold is already reached begins at once. Without a completion counter it is not counted. */
+	/* Work with a threshold that is already reached begins at once. Without a completion counter it is not counted. */
 	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in + 128, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(2)));
 	ANSWERS(0, queue(t, &works[11], FI_OP_TSEND, &tsend, trigger, 2, NULL));
 	CHECK(take(&t->b, context(2)).len == 16 && is_filled(t->b.in + 128, 16, 5), "a message");

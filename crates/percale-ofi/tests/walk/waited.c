@@ -57,7 +57,7 @@ bool waited(struct world *w)
 			uses(w, poll_set, (void *)members[at]);
 	MUST(fi_poll_add(poll_set, &w->domain->fid, 0) != 0, "a domain is polled");
 
-	/* An endpoint whose results the thread waits for. */
+	/* The thread waits for results of this endpoint. */
 	struct fid_av *av = open_vector(w, "vector", FI_AV_TABLE, 0, NULL);
 	s = (struct side){ .world = w, .txcq = cq, .rxcq = cq, .txpart = new_part(w), .can_receive = true, .can_send = true };
 	s.rxpart = s.txpart;

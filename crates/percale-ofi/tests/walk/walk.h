@@ -219,7 +219,7 @@ int any_region_mode(bool described);
 
 /* ---- orders.c ---- */
 
-/* A scenario, whose objects are closed in one order at a time. */
+/* A scenario. Its objects are closed in one order at a time. */
 struct scenario {
 	const char *name;
 	/*

@@ -271,7 +271,7 @@ int close_object(struct world *w, struct object *o)
 	return 0;
 }
 
-/* An object whose close was rejected is unchanged. */
+/* An object is unchanged after its close was rejected. */
 static void still_there(struct world *w, struct object *o)
 {
 	struct fid_cntr *cntr;

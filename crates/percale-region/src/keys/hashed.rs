@@ -54,7 +54,7 @@ pub(super) const fn hash(key: u64) -> u64 {
     (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A table, whose length is a power of two.
+/// A table. Its length is a power of two.
 #[derive(Clone, Copy, Debug)]
 struct Table<'a> {
     lines: &'a [Line],

@@ -342,7 +342,7 @@ impl Keys {
         self.parked.keep(revocation, None, Some(hold));
     }
 
-    /// Frees parked memory whose peers have retired. Costs one load if nothing is parked.
+    /// Frees the parked memory that is no longer in use. Costs one load if nothing is parked.
     #[inline]
     pub fn free_parked(&self) {
         self.parked.free();

@@ -194,7 +194,7 @@ impl Setup {
         }
     }
 
-    /// Returns whether this is an incoming call whose caller has not sent a hello yet or, if a key is used, has not
+    /// Returns whether this is an incoming call, and the caller has not sent a hello yet or, if a key is used, has not
     /// proved that it has the key.
     pub(super) const fn is_stranger(&self) -> bool {
         self.is_called() && self.peer.is_none()

@@ -19,7 +19,7 @@ pub struct SimLink {
     side: usize,
     frame_limit: usize,
     arrived: VecDeque<Cargo>,
-    /// A payload whose first part was already written to its destination.
+    /// A payload. Its first part was already written to its destination.
     body: Option<(Landing, Vec<u8>)>,
     pulls: Pulls,
     pushes: Pushes,

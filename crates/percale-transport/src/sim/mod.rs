@@ -70,7 +70,7 @@ pub struct Event {
     pub now: u64,
     /// The number of the connection, in the order of creation.
     pub connection: usize,
-    /// The side of the connection whose link caused the event.
+    /// The side of the connection that caused the event.
     pub side: usize,
     /// The kind of event.
     pub what: What,
@@ -136,7 +136,7 @@ enum Cargo {
 }
 
 impl Network {
-    /// Creates a network whose behavior is determined by `seed`.
+    /// Creates a network. `seed` determines its behavior.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
         let state = State {

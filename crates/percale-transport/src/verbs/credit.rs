@@ -34,7 +34,7 @@ const DUE: usize = CREDITS / 2;
 pub(super) struct Credits {
     /// The number of messages with data that this side may send.
     free: usize,
-    /// The number of slots that were posted again and whose credits were not returned to the peer yet.
+    /// The number of slots that were posted again, with credits that were not returned to the peer yet.
     owed: usize,
     /// The number of messages with data that were posted; `acknowledged` is the number that were acknowledged.
     sent: u64,

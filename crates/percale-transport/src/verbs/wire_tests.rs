@@ -195,7 +195,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
 fn peer_with_a_silent_device_times_out() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    // The queue pair is destroyed, but not the TCP connection whose end would signal this.
+    // The queue pair is destroyed. The TCP connection is kept, because its end would signal this.
     let connection = two.watched.take();
     drop(two);
     assert_eq!(one.write_one(&[1; 10]), Ok(10));

@@ -43,7 +43,7 @@ pub(crate) enum Deed {
     Reach(Connection),
     /// Send a message about this list to a member.
     Say { to: Connection, list: u64, said: Join },
-    /// The members agreed on a group, whose messages have this tag.
+    /// The members agreed on a group. Its messages have this tag.
     Agreed { group: u64, tag: u64 },
     /// The join of a group failed.
     Failed { group: u64, error: ErrorCode, why: String },
@@ -315,7 +315,7 @@ impl Joins {
     fn fail(&mut self, list: u64, error: ErrorCode, why: &str) {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.neighbours() {
-            // A peer whose connection has ended is not notified.
+            // A peer is not notified after its connection has ended.
             let Some(edge) = self.edges.get(&to).and_then(|edges| edges.get(list)) else { continue };
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
             self.deeds.push_back(Deed::Say { to, list, said });

@@ -291,7 +291,7 @@ fn canceled_join_keeps_later_joins_paired() {
     }
 }
 
-/// Messages to a member whose connection has ended are not sent to a new process at the same address.
+/// After the connection of a member has ended, messages to it are not sent to a new process at the same address.
 ///
 /// Requirements: FLT-003.
 #[test]

@@ -96,7 +96,7 @@ impl ErrorEntry {
         Self { entry, error, overflow: 0, text: Cow::Borrowed("") }
     }
 
-    /// Creates the error of a receive whose message was `overflow` bytes too long.
+    /// Creates the error of a receive for a message that was `overflow` bytes too long.
     #[must_use]
     pub const fn truncated(entry: Entry, overflow: u64) -> Self {
         Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }

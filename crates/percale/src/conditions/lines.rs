@@ -88,8 +88,7 @@ impl Default for Deferred {
     }
 }
 
-/// Cancels the domain's work. Otherwise a counter whose line contains a handle to the same counter would never be
-/// freed.
+/// Cancels the domain's work. Otherwise a counter with a handle to itself in its line would never be freed.
 impl Drop for Deferred {
     fn drop(&mut self) {
         if !self.lines.is_here() {

@@ -59,7 +59,7 @@ impl<T> Watched<T> {
         !self.line.is_empty()
     }
 
-    /// Returns whether an operation waits whose variable is to be checked without sleeping.
+    /// Returns whether an operation waits, and its variable is to be checked without sleeping.
     pub(crate) fn is_eager(&self) -> bool {
         self.any() && self.changed.is_some_and(|at| at.elapsed() < EAGER)
     }

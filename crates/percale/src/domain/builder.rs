@@ -149,8 +149,8 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the network interface whose address a wildcard bind advertises. Default: the first real interface that is
-    /// up.
+    /// Sets the network interface that provides the advertised address of a wildcard bind. Default: the first real
+    /// interface that is up.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.settings.interface = Some(name.into());
         self

@@ -175,9 +175,9 @@ impl CacheSettings {
         self
     }
 
-    /// With userfaultfd, locks the memory whose registrations are kept, so that the kernel rejects guard pages there.
-    /// This is an alternative to [`Self::no_unseen_changes`], which takes precedence. The effects on the program are
-    /// described at [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
+    /// With userfaultfd, locks the memory of the registrations that are kept, so that the kernel rejects guard pages
+    /// there. This is an alternative to [`Self::no_unseen_changes`], which takes precedence. The effects on the program
+    /// are described at [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
     #[must_use]
     pub const fn refuse_guards(mut self) -> Self {
         if matches!(self.unseen, Unseen::Possible) {

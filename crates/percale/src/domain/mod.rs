@@ -43,7 +43,7 @@ pub enum Progress {
 }
 
 /// The trust in peers that access this domain's regions. This applies to local peers (processes of the same user), and
-/// to peers over verbs, whose accesses the device checks.
+/// to peers over verbs, where the device checks accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// Peers may access regions directly, through mapped memory or the kernel. percale then checks keys, ranges and

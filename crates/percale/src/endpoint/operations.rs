@@ -66,8 +66,8 @@ impl Operations {
         self.slots[id].buffer = Some(buffer);
     }
 
-    /// Removes the slot of an operation whose results were all taken, or that could not be posted, and returns its
-    /// buffer.
+    /// Removes the slot of an operation after all its results were taken, or after it could not be posted, and returns
+    /// its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
         let mut slot = self.slots.remove(id)?;
         self.errands.discard(slot.waker.take());

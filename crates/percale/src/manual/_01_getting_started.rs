@@ -96,7 +96,7 @@
 //!   alternative: automatic progress.
 //! * **A peer must be in the address vector** before it can be the target of an operation, the peer in `.from(peer)`,
 //!   or the source of a message.
-//! * **A message whose send has completed may still be lost** if the receiver dies before it receives the message.
+//! * **A message may be lost after its send has completed** if the receiver dies before it receives the message.
 //!   [Chapter 3](super::_03_messages) explains `delivered()`.
 //!
 //! Continue with [transports](super::_02_transports). More programs are in `crates/percale/examples`.

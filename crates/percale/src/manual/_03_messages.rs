@@ -123,8 +123,8 @@
 //!
 //! # Timeouts
 //! [`Receiving::wait_for`](crate::endpoint::safe::Receiving::wait_for) cancels the receive when the timeout expires,
-//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. A send whose `wait_for`
-//! timed out continues without its handle. Dropping a receive that no message has matched cancels it. If a message has
+//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. After `wait_for` timed out,
+//! a send continues without its handle. Dropping a receive that no message has matched cancels it. If a message has
 //! already matched, the message is lost.
 //!
 //! # Order of messages and accesses

@@ -77,7 +77,7 @@
 //!    each operation.
 //! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
 //! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.
-//! 6. Use `inject` for messages of at most 2 KiB whose completion does not matter.
+//! 6. Use `inject` for messages of at most 2 KiB if their completion does not matter.
 //! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
 //!    poll the raw API.
 //! 8. Do not have more polling threads than cores. Threads that wait in percale soon yield the processor and then

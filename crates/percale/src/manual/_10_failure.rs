@@ -27,7 +27,7 @@
 //! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the address) and then `PeerDown`.
 //! 7. The address stays in the vector. The next operation to it connects again.
 //!
-//! A message whose send had already completed may be lost without an error: see "What a completed send means" in
+//! A message may be lost without an error after its send has completed: see "What a completed send means" in
 //! [chapter 3](super::_03_messages).
 //!
 //! # Recovering

@@ -23,7 +23,7 @@
 //! | [`AddressSet`], [`Group`](crate::endpoint::safe::Group) | `fid_av_set`, `fi_join_collective` | | |
 //!
 //! # Calls
-//! The second column is the safe API, whose operations own their buffers. The third column is the `unsafe` raw API,
+//! The second column is the safe API, where operations own their buffers. The third column is the `unsafe` raw API,
 //! with pointers and contexts.
 //!
 //! | libfabric | safe API | raw API |

@@ -51,7 +51,7 @@ impl Domain {
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
         // Work is rejected before any endpoint is automated. Afterwards only starting a thread can fail. An endpoint
-        // whose thread was already started keeps it, which changes no result.
+        // that already has a thread keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),

@@ -53,7 +53,7 @@ impl Place {
         self.0 as usize
     }
 
-    /// Returns the places in which a copy may be for a page whose first place is this one.
+    /// Returns the places in which a copy may be for a page with this first place.
     pub(crate) fn near(self) -> impl Iterator<Item = Self> {
         (0..NEAR).map(move |step| Self(self.0 ^ step))
     }

@@ -161,7 +161,7 @@ impl<R: Registrar> Shared<R> {
         Found::Kept(place, parity)
     }
 
-    /// Finds a kept entry that serves the range, whose file is unchanged and whose rights the process still has.
+    /// Finds a kept entry that serves the range, with an unchanged file and with rights that the process still has.
     /// Entries with rights that the process no longer has are dropped.
     fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
         loop {

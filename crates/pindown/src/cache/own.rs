@@ -92,7 +92,7 @@ impl<R: Registrar> Cache<R> {
         Ok(())
     }
 
-    /// Returns a registration whose memory changed before this call. Returns each registration once, and `None` if
+    /// Returns a registration of memory that changed before this call. Returns each registration once, and `None` if
     /// there is none. To avoid using a stale registration, call this function before each use of one, until it returns
     /// `None`.
     pub fn check(&self) -> Option<Handle> {

@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, hand
     }))
 }
 
-/// Returns a registration whose memory has changed, without waiting.
+/// Returns a registration of memory that has changed, without waiting.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *mut u64) -> c_int {
     // SAFETY: the caller meets the same requirements.
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *
     }))
 }
 
-/// Waits for a registration whose memory has changed.
+/// Waits for a registration of memory that has changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms: c_int, handle: *mut u64) -> c_int {
     // SAFETY: the caller meets the same requirements.

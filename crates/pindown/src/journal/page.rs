@@ -32,7 +32,7 @@ pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 /// The bit of [`Page::busy`] that is set permanently when reports have ended.
 pub(crate) const ENDED: u64 = 1 << 62;
 
-/// The addresses whose pages changed.
+/// The addresses with changed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The pages of this range changed.

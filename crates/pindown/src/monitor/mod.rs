@@ -189,7 +189,7 @@ pub(crate) struct WatchedInode {
 /// The resources that a monitor uses for a range that is about to be registered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
-    /// The file of a shared mapping, whose pages are watched separately.
+    /// The file of a shared mapping. Its pages are watched separately.
     pub(crate) inode: Option<WatchedInode>,
     /// The range that stays locked for as long as the registration is kept.
     pub(crate) locked: Option<Range>,

@@ -167,7 +167,7 @@ impl Page {
     }
 
     fn map(fd: RawFd) -> *const AtomicU64 {
-        // SAFETY: a new mapping, whose first page is read; it is never unmapped.
+        // SAFETY: a new mapping. Its first page is read, and it is never unmapped.
         let start = unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         start.cast()

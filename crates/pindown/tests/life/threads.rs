@@ -63,7 +63,7 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Closes the descriptors of this process whose names in /proc contain `name`. Returns their number.
+/// Closes the descriptors of this process that have `name` in their names in /proc. Returns their number.
 fn close_all(name: &str) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").expect("is there").flatten();
     let named =

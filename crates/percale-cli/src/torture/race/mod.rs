@@ -64,9 +64,9 @@ pub(super) struct Tally {
     pub(super) uses: u64,
     /// The number of uses for which an existing registration was returned.
     pub(super) hits: u64,
-    /// The number of uses whose pages were checked and during which there was no change.
+    /// The number of uses with checked pages and without a change in the meantime.
     pub(super) checked: u64,
-    /// The number of checked uses whose registration contained other pages.
+    /// The number of checked uses of a registration that contained other pages.
     pub(super) stale: u64,
     /// The last changes before the stale uses, with their counts.
     pub(super) after: BTreeMap<String, u64>,

@@ -288,7 +288,7 @@ impl World {
         slot: usize,
         fenced: bool,
     ) -> Verdict {
-        // Occasionally select a closed region, whose key is no longer valid.
+        // Occasionally select a closed region. Its key is no longer valid.
         let theirs: Vec<usize> =
             (0..self.regions.known.len()).filter(|index| self.regions.known[*index].place == to).collect();
         let Some(region) = theirs.iter().rev().nth(block % 3).or(theirs.last()).copied() else { return Ok(()) };

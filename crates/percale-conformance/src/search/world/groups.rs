@@ -205,7 +205,7 @@ impl World {
         member.posted += 1;
         let sequence = member.posted;
         let context = self.ledger.number();
-        // Every second operation is a barrier. The others are sums of the members' numbers, whose result is known.
+        // Every second operation is a barrier. The others are sums of the members' numbers, with a known result.
         let is_sum = sequence.is_multiple_of(2);
         let what = if is_sum { Collective::Allreduce } else { Collective::Barrier };
         let lent = self.lender.lend(if is_sum { 16 } else { 0 })?;
@@ -297,7 +297,7 @@ impl World {
         Ok(())
     }
 
-    /// Permits failures of groups whose members cannot post. Members that report to one queue may fill it with
+    /// Permits failures of groups with members that cannot post. Members that report to one queue may fill it with
     /// operations that wait for each other. The remaining operations cannot be posted then.
     pub(super) fn excuse_starved_groups(&mut self) {
         let groups = self.groups.past.iter().chain(&self.groups.current);

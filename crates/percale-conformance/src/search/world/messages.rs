@@ -582,7 +582,7 @@ impl World {
         }
     }
 
-    /// Handles the end of an operation, whose memory belongs to the application again.
+    /// Handles the end of an operation. Its memory belongs to the application again.
     pub(super) fn over(&mut self, id: u64, result: Result<(), (ErrorCode, &str)>) -> Verdict {
         if let Err((code, _)) = result
             && let Some(message) = self.ledger.message_mut(id)

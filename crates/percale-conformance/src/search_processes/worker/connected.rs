@@ -288,8 +288,8 @@ impl Line {
         }
         let identity = Identity::unpack(data);
         let other = *self.other.get_or_insert(identity.sender);
-        // A long message whose data was not fetched is lost when the endpoint of its sender closes. Later messages that
-        // have arrived are kept.
+        // A long message is lost if its data was not fetched when the endpoint of its sender closes. Later messages
+        // that have arrived are kept.
         if u64::from(identity.number) > number {
             self.gap.get_or_insert_with(Instant::now);
         }

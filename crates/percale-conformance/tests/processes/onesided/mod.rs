@@ -94,7 +94,7 @@ pub(crate) fn work(open: &Open) {
     std::thread::yield_now();
 }
 
-/// A deadline whose check panics.
+/// A deadline. [`Deadline::check`] panics after it.
 pub(crate) struct Deadline(Instant, &'static str);
 
 impl Deadline {

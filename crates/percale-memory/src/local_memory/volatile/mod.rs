@@ -11,8 +11,8 @@
 //!    are copied to private memory, and the original is not read again.
 //!
 //! A segment has no lifetime, so only this crate copies through a segment, and only on behalf of an operation or a
-//! region whose owner guarantees the memory. Other crates identify their memory by segments and access it in their own
-//! ways.
+//! region. The owner of the operation or region guarantees the memory. Other crates identify their memory by segments
+//! and access it in their own ways.
 //!
 //! Words that synchronize two processes are atomics and belong to the module of their protocol (`transport::shm`).
 //!

@@ -13,7 +13,7 @@ use crate::{Broken, Connection, Sink};
 /// The largest number of frames that one poll receives, so that other links are also served.
 const BATCH: u32 = 16;
 
-/// The result of a [glance](ShmLink::glance) at a ring.
+/// The result of [`ShmLink::glance`].
 #[derive(Debug)]
 pub enum Glance {
     /// Nothing has arrived.
@@ -148,9 +148,8 @@ impl ShmLink {
         }
     }
 
-    /// Consumes the message that was found by [`glance`](Self::glance), after the caller has handled it. Returns
-    /// whether there may be more messages. If not, the message arrived alone, and the next one has probably not been
-    /// sent yet.
+    /// Consumes the message that [`glance`](Self::glance) found, after the caller has handled it. Returns whether there
+    /// may be more messages. If not, the message arrived alone, and the next one has probably not been sent yet.
     #[inline(always)]
     #[doc(hidden)]
     pub fn take(&mut self, message: &Message) -> bool {

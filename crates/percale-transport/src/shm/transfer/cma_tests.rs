@@ -66,8 +66,8 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
     assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
-    // Simulates a peer whose process id has been reused by an unrelated process. That process is a later fork of the
-    // same program, with its memory at the same addresses.
+    // Simulates a peer with a process ID that an unrelated process has reused. That process is a later fork of the same
+    // program, with its memory at the same addresses.
     let stranger = Child::new(&mut memory, 2, 77);
     let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {

@@ -300,7 +300,7 @@ impl Transfers {
     }
 
     /// Sets this side's mark, because the link has ended. After that this side does not copy to the peer's memory any
-    /// more: neither for a pull that was being served, nor for a pull whose request is never read.
+    /// more: neither for a pull that was being served, nor for one with a request that is never read.
     pub(super) fn let_go(&self) {
         self.pair.gone(self.side).set();
     }

@@ -21,7 +21,7 @@ use crate::shm::sender::SendError;
 use crate::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
-/// A pull that has no slot yet, or whose frame could not be sent yet because there was no room.
+/// A pull that has no slot yet, or that could not send its frame yet because there was no room.
 #[derive(Debug)]
 pub(super) struct Waiting {
     id: u32,

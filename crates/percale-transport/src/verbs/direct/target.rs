@@ -50,7 +50,7 @@ impl Target {
             return Ok(());
         }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
-        // Over a new queue pair, the peer could access memory whose grant could not be ended.
+        // If a grant could not be ended, the peer could access its memory over a new queue pair.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
             makers::end(wire.adapter.makers(), former);

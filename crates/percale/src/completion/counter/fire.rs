@@ -177,7 +177,7 @@ fn run(job: Job<'_>) {
 /// The consequences of work that began while a counter's line was locked.
 #[derive(Default)]
 pub(crate) struct Begun {
-    /// The object to whose list work was added last.
+    /// The object that work was added to last.
     last: Option<Arc<dyn Starter>>,
     /// The objects in which work began. If an object is closed in the meantime, the last of these handles frees its
     /// memory and everything that its work owns, which may include counters and their lines. So the handles are dropped

@@ -9,8 +9,8 @@
 //! `front` instead, from which items are removed. A bucket of many items that were pushed in order, as is usual for
 //! thresholds, becomes the `run` unchanged, from which items are removed too.
 //!
-//! Items at or below the floor wait separately in a binary heap. They belong to work whose condition is already met,
-//! which is removed immediately, or to a counter that was set back.
+//! Items at or below the floor wait separately in a binary heap. They belong to work with a condition that is already
+//! met, which is removed immediately, or to a counter that was set back.
 //!
 //! Items with equal thresholds keep their order. In the buckets they are always in the same bucket, and distributing
 //! and sorting keep their order. Items in the front or in the run were pushed before equal items in the buckets, and

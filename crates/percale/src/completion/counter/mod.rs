@@ -8,7 +8,7 @@
 //! other, and writes made before counting are visible to every thread that sees the count.
 //!
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
-//! ([`trigger`](crate::trigger)). The thread whose addition reaches a threshold begins the work.
+//! ([`trigger`](crate::trigger)). The thread that reaches a threshold by an addition begins the work.
 //!
 //! * `gate`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
 //! * `due`: the kinds of work; `fire`: begins the work that is due

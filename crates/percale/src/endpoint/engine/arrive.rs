@@ -239,7 +239,7 @@ impl Core {
 
 impl Core {
     /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible. Other accesses
-    /// are assembled in a buffer, whose length the link limits.
+    /// are assembled in a buffer. The link limits its length.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {

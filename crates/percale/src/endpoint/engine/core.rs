@@ -153,8 +153,8 @@ impl Core {
         self.reporting.has_room()
     }
 
-    /// Ends the receive of a message whose payload is in its buffer: answers the sender and reports the message. `len`
-    /// is the length of the message at its sender.
+    /// Ends the receive of a message after the payload is in its buffer: answers the sender and reports the message.
+    /// `len` is the length of the message at its sender.
     #[inline]
     pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {

@@ -2,8 +2,8 @@
 //!
 //! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to
 //! its receive and reported to the reader at once, without passing through the queue. While nothing arrives, most reads
-//! check only the rings (a *glance*), so that the next read sees a message sooner. Everything else is polled at every
-//! [`GLANCES`]th read.
+//! check only the rings, so that the next read sees a message sooner. Everything else is polled at every [`GLANCES`]th
+//! read.
 
 use super::Engine;
 use super::waiting::GLANCES;
@@ -120,8 +120,8 @@ impl Engine {
         most
     }
 
-    /// Makes the next read make progress even if results wait. This is called after a send whose bytes leave only with
-    /// that progress, or of which the peer is notified only then. (A send that was reported as complete arrives without
+    /// Makes the next read make progress even if results wait. This is called after a send if its bytes leave only with
+    /// that progress, or if the peer is notified only then. (A send that was reported as complete arrives without
     /// further progress of this endpoint from the moment at which the completion can be read.)
     #[inline]
     pub(super) const fn owe_progress(&mut self) {

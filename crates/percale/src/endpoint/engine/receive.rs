@@ -134,7 +134,7 @@ impl Core {
         }
         let identity = Identity::of(notify, work.context);
         let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
-        // A claimed message whose payload had not arrived no longer exists if its sender has disconnected.
+        // A claimed message no longer exists if its sender has disconnected before the payload arrived.
         let message = self.messages.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);

@@ -174,7 +174,7 @@ impl Core {
         self.changed(from, head, region.as_deref().map_err(|refusal| *refusal), None);
     }
 
-    /// Allocates a buffer for bytes whose destination only the kernel may touch.
+    /// Allocates a buffer for bytes with a destination that only the kernel may touch.
     fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();

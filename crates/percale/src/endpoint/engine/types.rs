@@ -33,7 +33,7 @@ pub(crate) enum Notify {
     Shared,
     /// Like [`Silent`](Self::Silent), but for a receive of a shared receive context.
     SharedSilent,
-    /// The safe operation whose ID is the context.
+    /// A safe operation. The context is its ID.
     Operation,
     /// An operation that a counter started. The context is its number. See [`Triggered`](super::triggered::Triggered).
     Triggered,

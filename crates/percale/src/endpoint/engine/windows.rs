@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a message that invalidated a key, and whose payload is in its buffer now, can be reported now.
+    /// Returns whether a message that invalidated a key can be reported now that its payload is in its buffer.
     #[cold]
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         self.left.may_report(from, head, len, receive)

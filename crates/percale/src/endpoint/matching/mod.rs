@@ -110,7 +110,7 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(move |_, receive| pick(receive)).next()
     }
 
-    /// Removes, in posting order, the receives directed at one source, whose peer has died, or with [`Source::Any`]
+    /// Removes, in posting order, the receives directed at one source after its peer has died, or with [`Source::Any`]
     /// every receive, directed or not. Receives that the iterator has not reached stay posted.
     pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
@@ -148,7 +148,7 @@ impl<R, U> Matching<R, U> {
         unexpected.rename(from, left.label([names, &[from]].concat()));
     }
 
-    /// Returns the sources whose receives take messages of senders that have disconnected.
+    /// Returns the sources with receives that take messages of senders that have disconnected.
     pub(crate) fn left(&self) -> impl Iterator<Item = u64> {
         self.left.iter().flat_map(|left| left.names())
     }

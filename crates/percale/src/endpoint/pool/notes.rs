@@ -17,7 +17,7 @@ pub(crate) enum Note {
     Fill(Promise),
     /// A receive waits for a message from this peer.
     LookFor(PeerAddress),
-    /// A receive waits for a message from the peer at this address, whose connection to another member ended.
+    /// A receive waits for a message from the peer at this address. The peer's connection to another member has ended.
     LookAt(At),
     /// This receive was canceled.
     Canceled { tagged: bool, receive: Waiting },

@@ -58,7 +58,7 @@ impl Cause {
 }
 
 impl OperationError {
-    /// Creates the error for a handle whose result was taken already.
+    /// Creates the error for a handle after its result was taken.
     pub(crate) fn taken() -> Self {
         Self { cause: Cause::Taken, buffer: None }
     }

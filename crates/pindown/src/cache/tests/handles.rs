@@ -118,7 +118,7 @@ fn application_registrations_are_kept_until_deregistered() {
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), memory.pinned.load(Ordering::Relaxed));
 }
 
-/// A registrar whose keys use all 64 bits.
+/// A registrar with keys that use all 64 bits.
 struct Wide;
 
 impl Wide {

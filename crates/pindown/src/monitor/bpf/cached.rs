@@ -12,7 +12,7 @@ use crate::monitor::{Monitor, Refusal, Watched, WatchedInode};
 use crate::range::Range;
 
 /// The monitor lives until the process exits, because hits read its page through a plain reference. A forked child
-/// opens its own monitor, and a process whose monitor has ended opens a new one.
+/// opens its own monitor, and a process opens a new monitor after the previous one has ended.
 static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
 
 /// The number of misses between two checks for skipped programs.

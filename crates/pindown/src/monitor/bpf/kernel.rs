@@ -33,7 +33,7 @@ const VM_HUGETLB: u64 = 0x40_0000;
 
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Local file systems, whose files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
+/// Local file systems, where files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
 /// SquashFS. On another file system, a server may truncate the file of a private mapping.
 const LOCAL: [u64; 8] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x8584_58f6, 0xe0f5_e1e2, 0x7371_7368, TMPFS];
 
@@ -497,7 +497,7 @@ impl Kernel {
         self.end(&self.spaces.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Removes the spaces whose pages the programs have marked as ended, and returns them.
+    /// Removes the spaces with pages that the programs have marked as ended, and returns them.
     pub(super) fn sweep(&mut self) -> Vec<SpaceId> {
         let ended = |(&id, space): (&SpaceId, &Space)| space.page.has_ended().then_some(id);
         let ended: Vec<SpaceId> = self.spaces.iter().filter_map(ended).collect();

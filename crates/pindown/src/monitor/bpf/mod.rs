@@ -15,7 +15,7 @@
 //! together was reached (including that of one file's watchers, for a file that it may write), and the duration of its
 //! own requests:
 //! * Its page reports its own address space. The sender of each request is identified by a pidfd (SCM_PIDFD). The
-//!   helper rejects a process that is not dumpable, or whose user has changed since it connected (it has executed a
+//!   helper rejects a process that is not dumpable, or that has changed its user since it connected (it has executed a
 //!   privileged program). It also requires the process to make a system call without effect, with random arguments,
 //!   which must be reported in that page. This proves that the sender runs in the address space that is reported.
 //! * The programs end the page when its address space ends, by exit or exec, before the kernel can reuse its mm_struct.

@@ -81,7 +81,7 @@ pub(super) struct Batch {
 pub(super) struct Waiting {
     takes: BTreeMap<u64, Take>,
     puts: BTreeMap<u64, Put>,
-    /// The address spaces whose changes threads are making now.
+    /// The address spaces that threads are changing now.
     under_way: BTreeSet<u64>,
     /// The number of threads that are removing pages now.
     taking: usize,

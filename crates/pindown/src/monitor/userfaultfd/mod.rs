@@ -30,7 +30,7 @@
 //!
 //! # Before Linux 6.7
 //!
-//! Without asynchronous write protection, mappings are registered for plain write protection, whose faults are reported
+//! Without asynchronous write protection, mappings are registered for plain write protection. Its faults are reported
 //! to the reading thread and wait for it. For the memory that is kept, this mode is equally sound:
 //! * Faults do not occur, because a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none.
 //!   (A mark made by other code, through PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So

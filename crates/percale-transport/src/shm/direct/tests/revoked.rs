@@ -207,7 +207,7 @@ fn grants_end_with_their_link() {
     assert_eq!(Segments::lend(&[2; 8], |from| initiator.direct_write(grant, 0, from)), Err(DirectError::Stale));
     region.close().unwrap();
     drop(initiator);
-    // A region that is still open does not keep the record of a peer whose process has ended.
+    // A region that is still open does not keep the record of a peer after the peer process has ended.
     let (_pair, grantee, region, registered) = grantee(&domain, None);
     assert!(is_granted(&registered, &grantee));
     grantee.end();

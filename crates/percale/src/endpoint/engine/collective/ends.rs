@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Ends and reports the first operation of a group, whose steps are done. Returns whether nothing else remains to
-    /// be done for the group.
+    /// Ends and reports the first operation of a group, after its steps are done. Returns whether nothing else remains
+    /// to be done for the group.
     pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
         let Some(end) = self.groups.end_operation(index) else { return true };
         if end.is_join {

@@ -169,7 +169,7 @@ impl Groups {
         Some((ended.map(|running| GroupEnd::of(index, &running)).collect(), code, why))
     }
 
-    /// Removes a broken group whose operations have ended, if the application has left it.
+    /// Removes a broken group after its operations have ended, if the application has left it.
     pub(in super::super) fn close_if_left(&mut self, index: Id<Group>) {
         if self.groups.get(index).is_some_and(|group| group.left && group.running.is_none()) {
             self.close(index);

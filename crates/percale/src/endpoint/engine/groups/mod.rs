@@ -449,7 +449,7 @@ impl Groups {
         Next::Done
     }
 
-    /// Ends the first operation of a group, whose steps are done, and lets the next one run.
+    /// Ends the first operation of a group, after its steps are done, and lets the next one run.
     #[inline(always)]
     pub(super) fn end_operation(&mut self, index: Id<Group>) -> Option<GroupEnd> {
         let group = &mut self.groups[index];

@@ -12,10 +12,10 @@ use crate::transport::Connection;
 /// The reason why a send failed.
 pub(in super::super) type SendFailure = (ErrorCode, &'static str);
 
-/// The failure of a send whose message the receiver could not take.
+/// The failure of a send if the receiver could not take the message.
 const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not take the message");
 
-/// A send whose number was sent to the peer. It is kept until the peer has sent its last answer about it.
+/// A send, after its number was sent to the peer. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
 struct Send {
     /// The peer to which the message is sent.
@@ -281,8 +281,8 @@ impl Sends {
     }
 }
 
-/// Returns the failure of a send whose receiver answered with this error number. Returns `None` for 0: the message was
-/// delivered.
+/// Returns the failure of a send that the receiver answered with this error number. Returns `None` for 0: the message
+/// was delivered.
 pub(in super::super) fn refusal_of(number: u64) -> Option<SendFailure> {
     match number {
         0 => None,

@@ -1,5 +1,5 @@
-//! Slots whose peer has its connection in another slot: aliases, where the peer was found at another address, and
-//! contexts whose sending half is another slot.
+//! Slots of peers that have their connection in another slot: aliases, where the peer was found at another address, and
+//! contexts with a sending half in another slot.
 
 use super::{At, NEVER, Peer, Peers, State};
 use crate::endpoint::engine::types::Work;
@@ -70,8 +70,8 @@ impl Peers {
         self.removals = NEVER; // Their vector addresses still lead to `real`.
     }
 
-    /// Returns the other slots of the receives that are directed at this one: its aliases, and the contexts whose
-    /// sending half this slot is.
+    /// Returns the other slots of the receives that are directed at this one: its aliases, and the contexts that have
+    /// their sending half in this slot.
     pub(in crate::endpoint::engine) fn other_slots(&self, slot: Connection) -> Vec<Connection> {
         let leads_here = |peer: &Peer| peer.state == State::Alias(slot) || peer.sender == Some(slot);
         self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()

@@ -44,8 +44,8 @@ impl Peers {
         self.list[slot as usize].counts = counts;
     }
 
-    /// Records that a receive is directed at a peer. Returns the slot whose messages the receive takes: that of the
-    /// sending half, if there is one.
+    /// Records that a receive is directed at a peer. Returns the slot from which the receive takes messages: that of
+    /// the sending half, if there is one.
     pub(in super::super) fn direct_receive(&mut self, slot: Connection) -> Connection {
         let peer = &mut self.list[slot as usize];
         peer.directed = true;
@@ -77,14 +77,14 @@ impl Peers {
         self.any_accused = true;
     }
 
-    /// Returns whether a peer was [accused](Self::accuse) since the last call.
+    /// Returns whether a peer broke the protocol ([`accuse`](Self::accuse)) since the last inspection.
     #[inline]
     pub(in super::super) const fn any_accused(&self) -> bool {
         self.any_accused
     }
 
-    /// Begins an inspection of the [accused](Peer::accused) peers. After this, [`any_accused`](Self::any_accused)
-    /// concerns later accusations.
+    /// Begins an inspection of the peers that [broke the protocol](Peer::accused). After this,
+    /// [`any_accused`](Self::any_accused) concerns later accusations.
     #[cold]
     pub(in super::super) const fn judge(&mut self) {
         self.any_accused = false;

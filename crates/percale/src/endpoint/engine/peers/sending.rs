@@ -3,8 +3,8 @@
 //!
 //! An operation leaves in the call that posts it, or it is queued and leaves in its turn. In both cases
 //! [`Peer::may_leave`] decides, given a description of the frame ([`Leaving`]). This module does not cover refusals by
-//! a link (whose ring or socket is full): a queued operation then stays in the queue, and an answer goes to the peer's
-//! backlog (`budget`).
+//! a link because its ring or socket is full: a queued operation then stays in the queue, and an answer goes to the
+//! peer's backlog (`budget`).
 //!
 //! Order: accesses to a peer are made in one of three ways, one way at a time. An executed access begins when no access
 //! by RDMA is under way, and an access by RDMA begins when no executed access is under way. A direct access begins when
@@ -63,7 +63,8 @@ pub(in super::super) enum Leaving {
     Queued {
         /// Whether the operation has a fence.
         fenced: bool,
-        /// Whether the operation is an access of which no part was sent. Such an access may add a notice.
+        /// Whether the operation is an access that has not been sent yet, not even in part. Such an access may add a
+        /// notice.
         begins: bool,
     },
     /// The access at the head of the queue, if the initiator makes it itself.

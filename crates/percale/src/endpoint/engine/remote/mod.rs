@@ -64,7 +64,7 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// Creates the state of an access of which no part has left yet.
+    /// Creates the state of an access before its first part has left.
     const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
         Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
     }
@@ -240,7 +240,7 @@ impl Remote {
         self.accesses.next_id()
     }
 
-    /// Starts an access by RDMA whose first part was posted, with the number [`next_access`](Self::next_access).
+    /// Starts an access by RDMA after its first part was posted, with the number [`next_access`](Self::next_access).
     /// Returns `None` if the access was started before.
     pub(super) fn start_by_rdma(&mut self, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Option<()> {
         let posted = waiting.start(self.accesses.next_id())?;

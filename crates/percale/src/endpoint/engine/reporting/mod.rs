@@ -7,8 +7,8 @@
 //!   [`push_error`](Reporting::push_error)), or the room is returned ([`unreserve`](Reporting::unreserve)).
 //! * Without a shared queue for a direction, its results are in the endpoint's own queue.
 //! * [`results`](Reporting::results) increases with every result and is never reset. Sleeping threads compare it.
-//! * A direction whose results may need more than one push to the endpoint's own queue has `detour` set, and no fast
-//!   path is used for it.
+//! * If the results of a direction may need more than one push to the endpoint's own queue, its `detour` is set and no
+//!   fast path is used for it.
 
 mod counters;
 #[cfg(all(test, not(loom)))]
@@ -87,25 +87,25 @@ impl Reporting {
         }
     }
 
-    /// Returns the endpoint's own queue, and whether received messages take a detour.
+    /// Returns the endpoint's own queue, and whether received messages are excluded from the fast paths.
     #[inline(always)]
     pub(super) const fn receive_path(&mut self) -> (&mut Ring, bool) {
         (&mut self.own, self.receive.detour)
     }
 
-    /// Returns the endpoint's own queue, and whether operations that it begins take a detour.
+    /// Returns the endpoint's own queue, and whether operations that it begins are excluded from the fast paths.
     #[inline(always)]
     pub(super) const fn transmit_path(&mut self) -> (&mut Ring, bool) {
         (&mut self.own, self.transmit.detour)
     }
 
-    /// Returns whether received messages take a detour.
+    /// Returns whether received messages are excluded from the fast paths.
     #[inline(always)]
     pub(super) const fn receives_take_detour(&self) -> bool {
         self.receive.detour
     }
 
-    /// Sets whether received messages take a detour for a reason other than the targets.
+    /// Sets whether received messages are excluded from the fast paths for a reason other than the targets.
     pub(super) const fn detour_receives(&mut self, other: bool) {
         let Direction { queue, counted, detour } = &mut self.receive;
         *detour = queue.is_some() || *counted || other;

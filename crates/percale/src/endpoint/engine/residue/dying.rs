@@ -98,8 +98,8 @@ impl Left {
         self.add(LeftItem::Window(Dying { cell, key, news: News::Nothing { from } }));
     }
 
-    /// Returns whether a message that invalidated a key, and whose payload is in its buffer now, can be reported now.
-    /// If not, the message is kept here.
+    /// Returns whether a message that invalidated a key can be reported now that its payload is in its buffer. If not,
+    /// the message is kept here.
     pub(in super::super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         let waits = |item: &LeftItem| {
             matches!(item, LeftItem::Window(Dying { key, news: News::Nothing { from: who }, .. })

@@ -46,7 +46,7 @@ impl SharedReceives {
     }
 
     /// Leaves the context. `reports_elsewhere` states whether a queue outlives the endpoint. If not, other members
-    /// report the receives that it has taken. Returns the membership, whose promises the caller then keeps.
+    /// report the receives that it has taken. Returns the membership. The caller then keeps its promises.
     pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
         let membership = self.membership.take()?;
         if !reports_elsewhere {
@@ -55,7 +55,7 @@ impl SharedReceives {
         Some(membership)
     }
 
-    /// Returns the context whose other members report the receives of this endpoint, which is closing.
+    /// Returns the context if this endpoint is closing and the other members report its receives.
     pub(super) const fn heir(&self) -> Option<&Arc<Pool>> {
         self.heir.as_ref()
     }

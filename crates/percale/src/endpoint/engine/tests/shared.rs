@@ -169,8 +169,8 @@ fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [Complet
 /// Requirements: CTX-008, FLT-009.
 #[test]
 fn multi_receive_buffer_is_kept_while_a_peer_may_copy_to_it() {
-    // The part to which a peer may be copying belongs to a member that reports to a queue, or to a member whose own
-    // queue is closed with it.
+    // The part to which a peer may be copying belongs to a member that reports to a queue, or to a member with its own
+    // queue, which is closed with it.
     for queued in [true, false] {
         let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
         let shared = domain.shared_receive();

@@ -14,7 +14,7 @@ pub(in super::super) const GLANCES: u32 = 4;
 pub(in super::super) struct ReadPace {
     /// Reads of the completion queue since the last progress.
     reads: u32,
-    /// The number of these reads that may be limited to a *glance* (a check of the rings alone) while nothing arrives.
+    /// The number of these reads that may check the rings alone while nothing arrives.
     glances: u32,
     /// The number of consecutive reads that found nothing.
     in_vain: InVain,
@@ -37,7 +37,7 @@ impl ReadPace {
         self.reads >= PATIENCE
     }
 
-    /// Returns whether this read may be limited to a glance.
+    /// Returns whether this read may check the rings alone.
     #[inline(always)]
     pub(in super::super) const fn may_glance(&self) -> bool {
         self.reads < self.glances
@@ -49,13 +49,13 @@ impl ReadPace {
         self.reads = PATIENCE;
     }
 
-    /// Records that progress is made now. No read is a glance until [`allow_glances`](Self::allow_glances).
+    /// Records that progress is made now. Every read is a full one until [`allow_glances`](Self::allow_glances).
     #[inline(always)]
     pub(in super::super) const fn begin_progress(&mut self) {
         (self.reads, self.glances) = (0, 0);
     }
 
-    /// Lets the next reads be glances.
+    /// Lets the next reads check the rings alone.
     #[inline]
     pub(in super::super) const fn allow_glances(&mut self) {
         self.glances = GLANCES;
@@ -87,8 +87,7 @@ pub(in super::super) struct Attention {
 }
 
 impl Attention {
-    /// Creates the state of an endpoint whose role has work (`role`), or that is a member of a shared receive context
-    /// (`shares`).
+    /// Creates the state of an endpoint with a role that has work (`role`), or in a shared receive context (`shares`).
     pub(in super::super) const fn new(role: bool, shares: bool) -> Self {
         Self { any: role || shares, role, shares, triggers: false }
     }

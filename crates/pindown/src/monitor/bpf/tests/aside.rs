@@ -10,7 +10,7 @@ use super::super::wire::{self, Message};
 use super::super::{Helper, Limits, Monitor};
 use super::{alone, monitor};
 
-/// Returns a connection with unsent bytes, whose last close takes as long as the test.
+/// Returns a connection with unsent bytes. Its last close takes as long as the test.
 fn slow() -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");

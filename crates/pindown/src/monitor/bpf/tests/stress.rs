@@ -22,7 +22,7 @@ use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, mu
 /// The size that one page table maps: the kernel frees the table only when the advice covers all of it.
 const REGION: u64 = 512 * PAGE;
 
-/// Memory whose last page is registered and replaced.
+/// Memory. Its last page is registered and replaced.
 struct Region {
     start: u64,
     fd: Option<u64>,
