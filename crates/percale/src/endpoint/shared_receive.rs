@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::pool::Pool;
+use super::operations::OperationResult;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
@@ -165,7 +166,7 @@ impl Owed {
     }
 
     /// Reports how the receive ended. Returns the waker to call.
-    pub(crate) fn pay(mut self, result: Result<Entry, ErrorEntry>, buffer: Option<Buffer>) -> Option<Waker> {
+    pub(crate) fn pay(mut self, result: OperationResult, buffer: Option<Buffer>) -> Option<Waker> {
         self.paid = true;
         let result = match (result, buffer) {
             (Ok(entry), Some(buffer)) => Ok(Received::new(buffer, &entry)),
@@ -234,7 +235,7 @@ impl SharedReceiving {
         let ours = Owed { ticket: Arc::clone(&self.ticket), paid: true };
         let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
         let error = ended(ErrorCode::Canceled, "cancelled before a message came");
-        if let Some(waker) = owed.pay(Err(error), Some(buffer)) {
+        if let Some(waker) = owed.pay(Err(Box::new(error)), Some(buffer)) {
             errands::wake(waker);
         }
         true

@@ -38,9 +38,14 @@ pub enum Cause {
 }
 
 impl From<ErrorEntry> for Cause {
-    /// Boxed, so that the fields that only errors need are not moved with every success.
     fn from(error: ErrorEntry) -> Self {
         Self::Completion(Box::new(error))
+    }
+}
+
+impl From<Box<ErrorEntry>> for Cause {
+    fn from(error: Box<ErrorEntry>) -> Self {
+        Self::Completion(error)
     }
 }
 

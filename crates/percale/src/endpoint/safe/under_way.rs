@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::{Cause, OperationError, Received, Sent};
-use crate::completion::entry::{Entry, ErrorEntry};
+use crate::completion::entry::Entry;
 use crate::endpoint::engine::Engine;
-use crate::endpoint::operations::OperationId;
+use crate::endpoint::operations::{OperationId, OperationResult};
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
 use crate::endpoint::{Endpoint, reactor};
@@ -33,7 +33,7 @@ pub(super) struct UnderWay<'e, A: Ownership> {
 const SPINS: u32 = 32;
 
 /// The result of an operation, and its buffer.
-type End = (Result<Entry, ErrorEntry>, Option<Buffer>);
+type End = (OperationResult, Option<Buffer>);
 
 /// The result of a poll.
 enum Look {
@@ -53,8 +53,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
 
     /// Takes the result and the buffer, if there is a result.
     fn take(id: OperationId, engine: &mut Engine) -> Option<End> {
-        let result = engine.core.operations.take_result(id)?;
-        Some((result, engine.core.operations.release(id)))
+        engine.core.operations.take_end(id)
     }
 
     /// Makes progress, then returns whether a wait would return immediately.
