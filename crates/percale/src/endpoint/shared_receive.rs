@@ -19,8 +19,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::pool::Pool;
 use super::operations::OperationResult;
+use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
