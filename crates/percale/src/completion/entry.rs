@@ -89,6 +89,10 @@ pub struct ErrorEntry {
 
 crate::short_debug!(ErrorEntry, "ErrorEntry", context: |this| this.entry.context, error: |this| this.error, text: |this| crate::debug::cut(&this.text).to_owned());
 
+/// The result of an operation. Errors are boxed, so that the fields that only errors need are not moved with every
+/// success.
+pub(crate) type OperationResult = Result<Entry, Box<ErrorEntry>>;
+
 impl ErrorEntry {
     /// Creates the error of the operation that `entry` describes.
     #[must_use]

@@ -13,14 +13,10 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use super::shared_receive::Owed;
-use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
 use crate::errands::Errands;
 use crate::local_memory::buffer::Buffer;
 use crate::table::{Id, Table};
-
-/// The result of an operation. Errors are boxed, so that the fields that only errors need are not moved with every
-/// success.
-pub(crate) type OperationResult = Result<Entry, Box<ErrorEntry>>;
 
 /// One operation.
 #[derive(Debug)]

@@ -19,11 +19,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::operations::OperationResult;
 use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
 use crate::domain::Domain;
 use crate::errands;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::{Cause, OperationError, Received, Sent};
-use crate::completion::entry::Entry;
+use crate::completion::entry::{Entry, OperationResult};
 use crate::endpoint::engine::Engine;
-use crate::endpoint::operations::{OperationId, OperationResult};
+use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
 use crate::endpoint::{Endpoint, reactor};
