@@ -276,8 +276,8 @@ impl Head {
 }
 
 /// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]. It contains the length
-/// of the waiting data, and its location for a local peer. The receiver may read a source directly only if `pieces` is
-/// 1. A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
+/// of the waiting data, and its location for a local peer. The receiver may read a source directly only if it is
+/// one piece (`pieces`). A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
 /// arena are 0. In both cases the sender pushes or sends the data.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
