@@ -16,22 +16,53 @@ use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::errands::Errands;
 use crate::local_memory::buffer::Buffer;
-use crate::table::{Id, Table};
+use crate::table::{Id, Recycler};
 
-/// One operation.
+/// The result of an operation. Errors are boxed, so that the fields that only errors need are not moved with every
+/// success.
+pub(crate) type OperationResult = Result<Entry, Box<ErrorEntry>>;
+
+/// One operation. Between two operations its fields have their default values.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
+    state: State,
     buffer: Option<Buffer>,
-    /// One result, or several for a multi-receive.
-    results: VecDeque<Result<Entry, ErrorEntry>>,
-    /// Whether further results follow, until one reports that the buffer is released.
-    many: bool,
-    /// Whether no further results follow.
-    done: bool,
     waker: Option<Waker>,
+    /// Whether the handle was dropped.
     parked: bool,
-    /// Set for a shared receive, whose result another handle waits for.
-    owed: Option<Owed>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// The operation has one result, which is still to come.
+    #[default]
+    Pending,
+    /// The operation has ended, and its handle is still to take the result.
+    Ended(OperationResult),
+    /// A multi-receive, which has several results.
+    Many(Box<Many>),
+    /// A shared receive, whose result another handle waits for.
+    Owed(Owed),
+}
+
+/// The results of a multi-receive.
+#[derive(Debug, Default)]
+struct Many {
+    /// The results that were not taken yet, oldest first.
+    results: VecDeque<OperationResult>,
+    /// Whether no further results follow: one has reported that the buffer is released.
+    done: bool,
+}
+
+impl State {
+    /// Returns whether no further results follow.
+    const fn is_done(&self) -> bool {
+        match self {
+            Self::Ended(_) => true,
+            Self::Many(many) => many.done,
+            Self::Pending | Self::Owed(_) => false,
+        }
+    }
 }
 
 /// The number of an operation.
@@ -40,9 +71,7 @@ pub(crate) type OperationId = Id<Slot>;
 /// All safe operations of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
-    slots: Table<Slot>,
-    /// The queues of finished slots, which are reused to avoid allocations in the steady state.
-    spare: Vec<VecDeque<Result<Entry, ErrorEntry>>>,
+    slots: Recycler<Slot>,
     /// Work to be done once the endpoint is no longer borrowed.
     errands: Errands,
     /// The number of results so far. Sleeping threads of a shared endpoint compare it.
@@ -51,55 +80,96 @@ pub(crate) struct Operations {
 
 impl Operations {
     /// Creates a slot for an operation that owns `buffer`.
+    #[inline(always)]
     pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
-        let results = self.spare.pop().unwrap_or_default();
-        self.slots.insert(Slot { buffer: Some(buffer), results, ..Slot::default() })
+        let (id, slot) = self.slots.reuse();
+        // Nothing needs to be dropped: the slot has no buffer.
+        std::mem::forget(slot.buffer.replace(buffer));
+        id
     }
 
     /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
     pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> OperationId {
-        self.slots.insert(Slot { buffer: Some(buffer), owed: Some(owed), ..Slot::default() })
+        let (id, slot) = self.slots.reuse();
+        *slot = Slot { state: State::Owed(owed), buffer: Some(buffer), ..Slot::default() };
+        id
     }
 
     /// Sets the buffer of an operation that was started without one.
     pub(crate) fn give(&mut self, id: OperationId, buffer: Buffer) {
-        self.slots[id].buffer = Some(buffer);
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.buffer = Some(buffer);
+        }
+    }
+
+    /// Marks an operation as having many results, until one reports that the buffer is released.
+    pub(crate) fn many(&mut self, id: OperationId) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.state = State::Many(Box::default());
+        }
+    }
+
+    /// Takes everything out of a slot, and makes it free.
+    fn remove(&mut self, id: OperationId) -> Option<Slot> {
+        let slot = std::mem::take(self.slots.get_mut(id)?);
+        self.slots.retire(id);
+        Some(slot)
     }
 
     /// Ends an operation whose results were all taken, or that could not be posted, and returns its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
-        let mut slot = self.slots.remove(id)?;
-        self.errands.discard(slot.waker.take());
-        slot.results.clear();
-        if self.spare.len() < 64 {
-            self.spare.push(slot.results);
-        }
+        let slot = self.remove(id)?;
+        self.errands.discard(slot.waker);
         slot.buffer
     }
 
-    /// Adds a result to the operation with this context. An operation that has ended takes no more results.
-    pub(crate) fn finish(&mut self, context: u64, result: Result<Entry, ErrorEntry>) {
-        let id = Id::from_u64(context);
+    /// Adds a success to the operation with this context. An operation that has ended takes no more results.
+    #[inline(always)]
+    pub(crate) fn succeed(&mut self, entry: Entry) {
         self.finished += 1;
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        let flags = match &result {
-            Ok(entry) => entry.flags,
-            Err(error) => error.entry.flags,
-        };
-        slot.done = slot.done || !slot.many || flags.contains(CompletionFlags::MULTI_RECEIVE);
-        if let Some(owed) = slot.owed.take() {
-            let buffer = self.release(id);
-            self.errands.wake(owed.pay(result, buffer));
-            return;
-        }
-        if slot.parked {
-            if slot.done {
-                self.release(id);
+        match self.slots.get_mut(Id::from_u64(entry.context)) {
+            Some(Slot { state: state @ State::Pending, waker: None, parked: false, .. }) => {
+                // Nothing needs to be dropped.
+                std::mem::forget(std::mem::replace(state, State::Ended(Ok(entry))));
             }
-            return;
+            Some(_) => self.add_result(entry.context, entry.flags, Ok(entry)),
+            None => {}
         }
-        slot.results.push_back(result);
-        self.errands.wake(slot.waker.take());
+    }
+
+    /// Adds a failure to the operation with this context. An operation that has ended takes no more results.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: ErrorEntry) {
+        self.finished += 1;
+        self.add_result(error.entry.context, error.entry.flags, Err(Box::new(error)));
+    }
+
+    /// Adds a result in all other cases.
+    #[inline(never)]
+    fn add_result(&mut self, context: u64, flags: CompletionFlags, result: OperationResult) {
+        let id = Id::from_u64(context);
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        match &mut slot.state {
+            State::Owed(_) => {
+                let Some(Slot { state: State::Owed(owed), buffer, waker, .. }) = self.remove(id) else { return };
+                self.errands.discard(waker);
+                self.errands.wake(owed.pay(result, buffer));
+                return;
+            }
+            State::Many(many) => {
+                many.done |= flags.contains(CompletionFlags::MULTI_RECEIVE);
+                if !slot.parked {
+                    many.results.push_back(result);
+                }
+            }
+            State::Pending => slot.state = State::Ended(result),
+            State::Ended(_) => return,
+        }
+        if !slot.parked {
+            self.errands.wake(slot.waker.take());
+        } else if slot.state.is_done() {
+            self.release(id);
+        }
     }
 
     /// Called when the endpoint is closed and has ended all operations that it knows. Ends the remaining operations,
@@ -107,33 +177,70 @@ impl Operations {
     /// counter is being dropped. It can no longer begin.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
-        self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
-        let left: Vec<_> = self.slots.iter().filter(|(_, slot)| !slot.done).map(|(id, _)| id).collect();
-        for id in left {
-            let entry = Entry { context: id.to_u64(), ..Entry::default() };
-            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
-            self.finish(id.to_u64(), Err(error));
+        let left = self.slots.iter().filter(|(_, slot)| !slot.state.is_done()).map(|(id, slot)| {
+            let many = matches!(slot.state, State::Many(_));
+            (id, if many { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() })
+        });
+        for (id, flags) in left.collect::<Vec<_>>() {
+            let entry = Entry { context: id.to_u64(), flags, ..Entry::default() };
+            self.fail(ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned()));
         }
     }
 
-    /// Marks an operation as having many results, until one reports that the buffer is released.
-    pub(crate) fn many(&mut self, id: OperationId) {
-        self.slots[id].many = true;
+    /// Takes the result of an operation that has ended, and its buffer, and releases its slot. Multi-receives use
+    /// [`take_result`](Self::take_result).
+    #[inline]
+    pub(crate) fn take_end(&mut self, id: OperationId) -> Option<(OperationResult, Option<Buffer>)> {
+        match self.slots.get(id)?.state {
+            State::Ended(_) => {}
+            _ => return None,
+        }
+        match self.remove(id)? {
+            Slot { state: State::Ended(result), buffer, waker, .. } => {
+                if waker.is_some() {
+                    self.errands.discard(waker);
+                }
+                Some((result, buffer))
+            }
+            _ => None, // It was checked above.
+        }
     }
 
-    /// Takes the next result, if there is one.
-    pub(crate) fn take_result(&mut self, id: OperationId) -> Option<Result<Entry, ErrorEntry>> {
-        self.slots.get_mut(id)?.results.pop_front()
+    /// Like [`take_end`](Self::take_end), but only for an operation that has succeeded and has its buffer.
+    // Always inlined, so that the fields of the result go directly to where the caller wants them.
+    #[inline(always)]
+    pub(crate) fn take_success(&mut self, id: OperationId) -> Option<(Entry, Buffer)> {
+        let slot = self.slots.get_mut(id)?;
+        let Slot { state: State::Ended(Ok(entry)), waker: None, .. } = slot else { return None };
+        let entry = *entry;
+        let buffer = slot.buffer.take()?;
+        // A success needs no destructor.
+        std::mem::forget(std::mem::replace(&mut slot.state, State::Pending));
+        self.slots.retire(id);
+        Some((entry, buffer))
+    }
+
+    /// Takes the next result of a multi-receive, if there is one.
+    pub(crate) fn take_result(&mut self, id: OperationId) -> Option<OperationResult> {
+        match &mut self.slots.get_mut(id)?.state {
+            State::Many(many) => many.results.pop_front(),
+            State::Pending | State::Ended(_) | State::Owed(_) => None,
+        }
     }
 
     /// Returns whether there is a result.
+    #[inline]
     pub(crate) fn has_result(&self, id: OperationId) -> bool {
-        self.slots.get(id).is_some_and(|slot| !slot.results.is_empty())
+        self.slots.get(id).is_some_and(|slot| match &slot.state {
+            State::Ended(_) => true,
+            State::Many(many) => !many.results.is_empty(),
+            State::Pending | State::Owed(_) => false,
+        })
     }
 
-    /// Returns whether no further results follow.
+    /// Returns whether a multi-receive has ended and all its results were taken.
     pub(crate) fn is_done(&self, id: OperationId) -> bool {
-        self.slots.get(id).is_none_or(|slot| slot.done && slot.results.is_empty())
+        self.slots.get(id).is_none_or(|slot| slot.state.is_done() && !self.has_result(id))
     }
 
     /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes
@@ -155,7 +262,7 @@ impl Operations {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
         self.errands.discard(slot.waker.take());
-        if slot.done {
+        if slot.state.is_done() {
             self.release(id);
             return false;
         }
@@ -229,22 +336,21 @@ mod tests {
     fn stale_id_does_not_affect_the_reused_slot() {
         let mut operations = Operations::default();
         let old = operations.start(buffer(1));
-        operations.finish(old.to_u64(), Ok(entry(old)));
-        assert!(operations.take_result(old).is_some());
-        assert_eq!(operations.release(old).unwrap().len(), 1);
+        operations.succeed(entry(old));
+        assert_eq!(operations.take_end(old).and_then(|(_, buffer)| buffer).unwrap().len(), 1);
         let new = operations.start(buffer(2));
         assert_eq!(new.to_u64() as u32, old.to_u64() as u32, "the slot is used again");
         // A second completion, and each of the methods of a handle.
-        operations.finish(old.to_u64(), Err(ErrorEntry::new(entry(old), ErrorCode::Canceled)));
+        operations.fail(ErrorEntry::new(entry(old), ErrorCode::Canceled));
+        operations.succeed(entry(old));
         assert!(!operations.has_result(new) && !operations.is_done(new));
         assert!(operations.take_buffer(old).is_none());
         assert!(operations.buffer(new).is_some() && operations.buffer(old).is_none());
-        assert!(operations.is_done(old) && !operations.has_result(old) && operations.take_result(old).is_none());
+        assert!(operations.is_done(old) && !operations.has_result(old) && operations.take_end(old).is_none());
         assert!(operations.release(old).is_none() && !operations.park(old));
         assert!(operations.set_waker(old, Waker::noop(), &mut None), "there is nothing to wait for");
-        operations.finish(new.to_u64(), Ok(entry(new)));
-        assert!(operations.take_result(new).is_some());
-        assert_eq!(operations.release(new).unwrap().len(), 2);
+        operations.succeed(entry(new));
+        assert_eq!(operations.take_end(new).and_then(|(_, buffer)| buffer).unwrap().len(), 2);
     }
 
     /// Counts how often it was dropped.
@@ -282,7 +388,7 @@ mod tests {
         leaves(&|operations, id| drop(operations.release(id)));
         leaves(&|operations, id| assert!(operations.park(id)));
         leaves(&|operations, id| assert!(operations.set_waker(id, Waker::noop(), &mut Some(Waker::noop().clone()))));
-        leaves(&|operations, id| operations.finish(id.to_u64(), Ok(entry(id))));
+        leaves(&|operations, id| operations.succeed(entry(id)));
     }
 
     /// Counts how often it woke a task.
@@ -298,30 +404,32 @@ mod tests {
     fn endpoint_close_ends_exactly_the_pending_operations() {
         let mut operations = Operations::default();
         let [waits, finished, many, parked] = [1, 2, 3, 4].map(|len| operations.start(buffer(len)));
+        operations.many(many);
         let wakes = Arc::new(Wakes(AtomicU32::new(0)));
         let waker = Waker::from(Arc::clone(&wakes));
         assert!(operations.set_waker(waits, &waker, &mut Some(waker.clone())));
-        operations.finish(finished.to_u64(), Ok(entry(finished)));
-        operations.many(many);
-        operations.finish(many.to_u64(), Ok(entry(many)));
+        operations.succeed(entry(finished));
+        operations.succeed(entry(many));
         assert!(operations.park(parked) && !operations.is_done(many));
         let before = operations.finished();
         operations.end_all("over");
         assert_eq!(operations.finished(), before + 3);
         operations.take_errands().run();
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
-        let is_over = |result: Option<Result<Entry, ErrorEntry>>| {
-            result.expect("a result").is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")
+        let is_over = |result: OperationResult| {
+            result.is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")
         };
         // An operation that waits for a message, for example.
-        assert!(is_over(operations.take_result(waits)) && operations.is_done(waits));
-        assert_eq!(operations.release(waits).expect("its buffer").len(), 1);
+        let (result, buffer) = operations.take_end(waits).expect("a result");
+        assert!(is_over(result) && operations.is_done(waits));
+        assert_eq!(buffer.expect("its buffer").len(), 1);
         // An operation that has ended keeps its one result.
-        assert!(operations.take_result(finished).expect("a result").is_ok() && operations.is_done(finished));
-        assert_eq!(operations.release(finished).expect("its buffer").len(), 2);
+        let (result, buffer) = operations.take_end(finished).expect("a result");
+        assert!(result.is_ok() && operations.is_done(finished));
+        assert_eq!(buffer.expect("its buffer").len(), 2);
         // The results so far are followed by the end, after which no result follows.
         assert!(operations.take_result(many).expect("a result").is_ok());
-        assert!(is_over(operations.take_result(many)) && operations.is_done(many));
+        assert!(is_over(operations.take_result(many).expect("the end")) && operations.is_done(many));
         assert_eq!(operations.release(many).expect("its buffer").len(), 3);
         // The handle of this operation was dropped, so the buffer is freed.
         assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());

@@ -85,7 +85,7 @@ impl Core {
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         match notify {
             Notify::Silent | Notify::SharedSilent | Notify::Triggered | Notify::Collective => {}
-            Notify::Operation => self.operations.finish(entry.context, Ok(entry)),
+            Notify::Operation => self.operations.succeed(entry),
             Notify::Queue => self.reporting.push(side, entry),
             Notify::Shared if self.reporting.queue_of(side).is_none() => self.report_shared(notify, Ok(entry)),
             Notify::Event | Notify::Shared => self.reporting.push_event(side, entry),
@@ -119,7 +119,7 @@ impl Core {
     pub(crate) fn report_error(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
         match notify {
             Notify::Collective => {} // It was handled before.
-            Notify::Operation => self.operations.finish(error.entry.context, Err(error)),
+            Notify::Operation => self.operations.fail(error),
             Notify::Queue => self.reporting.push_error(side, error),
             Notify::Shared | Notify::SharedSilent if self.reporting.queue_of(side).is_none() => {
                 self.report_shared(notify, Err(error))

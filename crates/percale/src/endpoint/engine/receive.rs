@@ -16,8 +16,8 @@ use crate::wire::head::{Flags, Head, Kind};
 
 impl Core {
     /// Posts a receive of the most common kind, on a fast path. Such a receive has one segment, reports to the
-    /// endpoint's own queue, and matches no message that is held here. Returns false, and does nothing, for any other
-    /// receive.
+    /// endpoint's own queue or is a safe operation, and matches no message that is held here. Returns false, and does
+    /// nothing, for any other receive.
     #[inline(always)]
     pub(super) fn post_plain_receive(
         &mut self,
@@ -25,6 +25,7 @@ impl Core {
         segment: Segment,
         tag: Option<(u64, u64)>,
         context: u64,
+        notify: Notify,
     ) -> bool {
         let Self { messages, peers, reporting, .. } = self;
         let (queue, detour) = reporting.receive_path();
@@ -42,10 +43,10 @@ impl Core {
                 _ => return false,
             },
         };
-        if queue.reserve().is_err() {
+        if notify == Notify::Queue && queue.reserve().is_err() {
             return false;
         }
-        let (place, notify) = (Place::One(segment), Notify::Queue);
+        let place = Place::One(segment);
         table.post(Pattern { tag, ignore, source }, Receive { place, context, notify, multi: None });
         true
     }
