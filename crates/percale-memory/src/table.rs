@@ -225,6 +225,106 @@ impl<T> Table<T> {
     }
 }
 
+/// Values identified by number, like a [`Table`], for values that are added and removed at every operation of a fast
+/// path. A removed value stays in its slot, and the next user of the slot changes only the fields that it needs. So
+/// nothing is moved in or out as a whole.
+pub struct Recycler<T> {
+    slots: Vec<Recycled<T>>,
+    /// The slot that is used next, and `slots.len()` if there is no free one.
+    free: usize,
+    /// The generation of the next value.
+    next: NonZeroU32,
+}
+
+struct Recycled<T> {
+    /// The generation of the value. [`NONE`] if the slot is free.
+    generation: NonZeroU32,
+    /// The next free slot, while this one is free.
+    next: usize,
+    value: T,
+}
+
+impl<T> Default for Recycler<T> {
+    #[inline]
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: 0, next: FIRST }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Recycler<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<T: Default> Recycler<T> {
+    /// Returns the number of a value that nothing uses, and the value, as its last user left it.
+    #[inline(always)]
+    pub fn reuse(&mut self) -> (Id<T>, &mut T) {
+        let generation = self.next;
+        self.next = match NonZeroU32::new(generation.get().wrapping_add(1)) {
+            Some(next) if next != NONE => next,
+            _ => FIRST,
+        };
+        let slot = self.free;
+        if slot >= self.slots.len() {
+            self.grow();
+        }
+        let recycled = &mut self.slots[slot];
+        recycled.generation = generation;
+        self.free = recycled.next;
+        (Id { slot: slot as u32, generation, of: PhantomData }, &mut recycled.value)
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let next = self.slots.len() + 1;
+        self.slots.push(Recycled { generation: NONE, next, value: T::default() });
+    }
+}
+
+impl<T> Recycler<T> {
+    /// Returns the value, unless it was retired.
+    #[inline(always)]
+    pub fn get(&self, id: Id<T>) -> Option<&T> {
+        match self.slots.get(id.slot as usize) {
+            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => Some(&recycled.value),
+            _ => None,
+        }
+    }
+
+    /// Like [`get`](Self::get), but mutable.
+    #[inline(always)]
+    pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        match self.slots.get_mut(id.slot as usize) {
+            Some(recycled) if recycled.generation == id.generation && id.generation != NONE => {
+                Some(&mut recycled.value)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the use of a value. The caller has left it as the next user expects it.
+    #[inline(always)]
+    pub fn retire(&mut self, id: Id<T>) {
+        let free = self.free;
+        if let Some(recycled) = self.slots.get_mut(id.slot as usize)
+            && recycled.generation == id.generation
+            && id.generation != NONE
+        {
+            (recycled.generation, recycled.next) = (NONE, free);
+            self.free = id.slot as usize;
+        }
+    }
+
+    /// Returns the values in use, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        self.slots.iter().enumerate().filter(|(_, recycled)| recycled.generation != NONE).map(|(slot, recycled)| {
+            (Id { slot: slot as u32, generation: recycled.generation, of: PhantomData }, &recycled.value)
+        })
+    }
+}
+
 /// Like [`Table::get`], for numbers of values that are known to be in the table.
 ///
 /// # Panics

@@ -205,7 +205,7 @@ impl Registry {
 impl Registered {
     fn take(&mut self, len: usize) -> Option<Allocation> {
         let offset = self.free.take(reserved(len), alignment(len))?;
-        Some(Allocation { arena: Arc::clone(&self.arena), offset, len })
+        Some(Allocation { block: Box::new(Block { arena: Arc::clone(&self.arena), offset, len }) })
     }
 }
 
@@ -258,6 +258,12 @@ impl Registry {
 /// Peers that have mapped the memory may write it at any time, so it does not dereference to a slice. Bytes are copied
 /// in and out.
 pub struct Allocation {
+    // Boxed, so that a `Buffer` of any kind consists of three words, which are cheap to move.
+    block: Box<Block>,
+}
+
+/// The memory of an [`Allocation`].
+struct Block {
     arena: Arc<Arena>,
     offset: usize,
     len: usize,
@@ -269,22 +275,22 @@ impl Allocation {
     /// Returns the length in bytes.
     #[must_use]
     #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
+    pub fn len(&self) -> usize {
+        self.block.len
     }
 
     /// Returns whether the allocation has no bytes.
     #[must_use]
     #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn is_empty(&self) -> bool {
+        self.block.len == 0
     }
 
     /// Returns the address of the first byte, for raw operations. It is valid until the allocation is dropped.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.arena.mapping.as_ptr().wrapping_add(self.offset)
+        self.block.arena.mapping.as_ptr().wrapping_add(self.block.offset)
     }
 
     /// Copies the bytes starting at `offset` into `to`.
@@ -318,7 +324,7 @@ impl Allocation {
         self.check_here();
         // SAFETY: the range belongs to this allocation, and is mapped and writable. `&mut self` excludes other users in
         // this process.
-        unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.len) };
+        unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.block.len) };
     }
 
     /// Returns a copy of all bytes.
@@ -336,7 +342,7 @@ impl Allocation {
     #[track_caller]
     pub(in crate::local_memory) fn check_here(&self) {
         assert!(
-            self.arena.mapping.is_here(),
+            self.block.arena.mapping.is_here(),
             "this memory is of a process that this one is a fork of: allocate some in this one"
         );
     }
@@ -344,9 +350,9 @@ impl Allocation {
     #[track_caller]
     fn check(&self, offset: usize, len: usize) {
         assert!(
-            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            offset.checked_add(len).is_some_and(|end| end <= self.block.len),
             "{len} bytes at {offset} are out of range for an allocation of {} bytes",
-            self.len
+            self.block.len
         );
     }
 }
@@ -369,18 +375,19 @@ impl AllocationExt for Allocation {
         // SAFETY: the memory is mapped and writable as long as the allocation lives, and the caller (the engine, which
         // owns it during the operation) keeps it alive. Because the caller owns it, no other code in this process
         // accesses it.
-        unsafe { Segment::new(self.as_ptr(), self.len) }
+        unsafe { Segment::new(self.as_ptr(), self.block.len) }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if !self.arena.mapping.is_here() {
-            return; // In a child, the parent has the memory, and the child has another registry.
+        if !self.block.arena.mapping.is_here() {
+            return;
         }
         // Both the arena in the registry and this value's handle are dropped after the lock is released, because
         // unmapping takes time.
-        let unneeded = Registry::lock().and_then(|mut all| all.give(self.arena.start(), self.offset, self.len));
+        let unneeded =
+            Registry::lock().and_then(|mut all| all.give(self.block.arena.start(), self.block.offset, self.block.len));
         drop(unneeded);
     }
 }

@@ -16,10 +16,10 @@ use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
 use crate::errands::Errands;
 use crate::local_memory::buffer::Buffer;
-use crate::table::{Id, Table};
+use crate::table::{Id, Recycler};
 
-/// One operation.
-#[derive(Debug)]
+/// One operation. While the slot is free, its fields have their default values.
+#[derive(Debug, Default)]
 pub(crate) struct Slot {
     state: State,
     buffer: Option<Buffer>,
@@ -28,9 +28,10 @@ pub(crate) struct Slot {
     parked: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum State {
     /// The operation has one result, which is still to come.
+    #[default]
     Pending,
     /// The operation has ended, and its handle is still to take the result.
     Ended(OperationResult),
@@ -66,7 +67,7 @@ pub(crate) type OperationId = Id<Slot>;
 /// All safe operations of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
-    slots: Table<Slot>,
+    slots: Recycler<Slot>,
     /// Work to be done once the endpoint is no longer borrowed.
     errands: Errands,
     /// The number of results so far. Sleeping threads of a shared endpoint compare it.
@@ -75,35 +76,46 @@ pub(crate) struct Operations {
 
 impl Operations {
     /// Creates a slot for an operation that owns `buffer`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
-        self.insert(State::Pending, buffer)
+        let (id, slot) = self.slots.reuse();
+        // Nothing needs to be dropped: the slot has no buffer.
+        std::mem::forget(slot.buffer.replace(buffer));
+        id
     }
 
     /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
     pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> OperationId {
-        self.insert(State::Owed(owed), buffer)
-    }
-
-    #[inline]
-    fn insert(&mut self, state: State, buffer: Buffer) -> OperationId {
-        self.slots.insert(Slot { state, buffer: Some(buffer), waker: None, parked: false })
+        let (id, slot) = self.slots.reuse();
+        *slot = Slot { state: State::Owed(owed), buffer: Some(buffer), ..Slot::default() };
+        id
     }
 
     /// Sets the buffer of an operation that was started without one.
     pub(crate) fn give(&mut self, id: OperationId, buffer: Buffer) {
-        self.slots[id].buffer = Some(buffer);
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.buffer = Some(buffer);
+        }
     }
 
     /// Marks an operation as having many results, until one reports that the buffer is released.
     pub(crate) fn many(&mut self, id: OperationId) {
-        self.slots[id].state = State::Many(Box::default());
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.state = State::Many(Box::default());
+        }
+    }
+
+    /// Takes everything out of a slot, and makes it free.
+    fn remove(&mut self, id: OperationId) -> Option<Slot> {
+        let slot = std::mem::take(self.slots.get_mut(id)?);
+        self.slots.retire(id);
+        Some(slot)
     }
 
     /// Removes the slot of an operation after all its results were taken, or after it could not be posted, and returns
     /// its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
-        let slot = self.slots.remove(id)?;
+        let slot = self.remove(id)?;
         self.errands.discard(slot.waker);
         slot.buffer
     }
@@ -136,7 +148,7 @@ impl Operations {
         let Some(slot) = self.slots.get_mut(id) else { return };
         match &mut slot.state {
             State::Owed(_) => {
-                let Some(Slot { state: State::Owed(owed), buffer, waker, .. }) = self.slots.remove(id) else { return };
+                let Some(Slot { state: State::Owed(owed), buffer, waker, .. }) = self.remove(id) else { return };
                 self.errands.discard(waker);
                 self.errands.wake(owed.pay(result, buffer));
                 return;
@@ -179,7 +191,7 @@ impl Operations {
             State::Ended(_) => {}
             _ => return None,
         }
-        match self.slots.remove(id)? {
+        match self.remove(id)? {
             Slot { state: State::Ended(result), buffer, waker, .. } => {
                 if waker.is_some() {
                     self.errands.discard(waker);
@@ -188,6 +200,20 @@ impl Operations {
             }
             _ => None, // It was checked above.
         }
+    }
+
+    /// Like [`take_end`](Self::take_end), but only for an operation that has succeeded and has its buffer.
+    // Always inlined, so that the fields of the result go directly to where the caller wants them.
+    #[inline(always)]
+    pub(crate) fn take_success(&mut self, id: OperationId) -> Option<(Entry, Buffer)> {
+        let slot = self.slots.get_mut(id)?;
+        let Slot { state: State::Ended(Ok(entry)), waker: None, .. } = slot else { return None };
+        let entry = *entry;
+        let buffer = slot.buffer.take()?;
+        // A success needs no destructor.
+        std::mem::forget(std::mem::replace(&mut slot.state, State::Pending));
+        self.slots.retire(id);
+        Some((entry, buffer))
     }
 
     /// Takes the next result of a multi-receive, if there is one.

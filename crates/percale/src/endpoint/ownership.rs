@@ -127,16 +127,17 @@ pub(super) mod reach {
             let mut budget = Budget::new();
             loop {
                 let found = self.with_here(|engine| {
-                    engine.progress();
+                    let polled = engine.poll_for_wait();
                     match ready(engine) {
-                        None if engine.is_closed() => Ok(None), // A closed engine completes no more operations.
-                        None => Err(engine.results()),
+                        None if engine.is_closed() => Ok(None), // A closed engine completes nothing more.
+                        None => Err(polled.then(|| engine.results())),
                         found => Ok(found),
                     }
                 });
                 let looked = match found {
                     Ok(found) => return found,
-                    Err(looked) => looked,
+                    Err(Some(looked)) => looked,
+                    Err(None) => continue,
                 };
                 match budget.step(deadline, || self.with(|engine| engine.is_called_from_here())) {
                     Step::Again => {}

@@ -78,6 +78,6 @@ impl Refused for ConnectionError {
 
 impl Refused for OperationError {
     fn refused() -> Self {
-        Self { cause: PostError::Forked.into(), buffer: None }
+        Self::new(PostError::Forked, None)
     }
 }

@@ -93,7 +93,7 @@ impl SharedReceive {
         tag: Option<(u64, u64)>,
     ) -> Result<SharedReceiving, OperationError> {
         let Some(segment) = buffer.segment_for_receive() else {
-            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+            return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
         let owed = Owed::new();
         let receiving = SharedReceiving { pool: Arc::clone(&self.pool), ticket: owed.alias() };
@@ -101,7 +101,7 @@ impl SharedReceive {
         let mut owned = Some((owed, buffer));
         self.pool.post(&work, &mut owned).map(|()| receiving).map_err(|error| {
             let buffer = owned.map(|(_, buffer)| buffer);
-            OperationError { cause: error.into(), buffer }
+            OperationError::new(error, buffer)
         })
     }
 
@@ -170,7 +170,7 @@ impl Owed {
         let result = match (result, buffer) {
             (Ok(entry), Some(buffer)) => Ok(Received::new(buffer, &entry)),
             (Ok(entry), None) => Ok(Received::new(Buffer::from(Vec::new()), &entry)),
-            (Err(error), buffer) => Err(OperationError { cause: error.into(), buffer }),
+            (Err(error), buffer) => Err(OperationError::new(error, buffer)),
         };
         self.settle(result)
     }
@@ -186,7 +186,7 @@ impl Drop for Owed {
     fn drop(&mut self) {
         if !self.paid {
             let error = ended(ErrorCode::Closed, "its endpoint, or all of them, were closed");
-            if let Some(waker) = self.settle(Err(OperationError { cause: error.into(), buffer: None })) {
+            if let Some(waker) = self.settle(Err(OperationError::new(error, None))) {
                 errands::wake(waker);
             }
         }
@@ -242,7 +242,7 @@ impl SharedReceiving {
 
     fn take_end(&self) -> Option<Result<Received, OperationError>> {
         if !self.pool.is_here() {
-            return Some(Err(OperationError { cause: PostError::Forked.into(), buffer: None }));
+            return Some(Err(OperationError::new(PostError::Forked, None)));
         }
         let mut state = self.ticket.lock();
         if state.taken {
@@ -259,7 +259,7 @@ impl Future for SharedReceiving {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.pool.is_here() {
-            return Poll::Ready(Err(OperationError { cause: PostError::Forked.into(), buffer: None }));
+            return Poll::Ready(Err(OperationError::new(PostError::Forked, None)));
         }
         let mut fresh = None;
         let (end, replaced) = loop {

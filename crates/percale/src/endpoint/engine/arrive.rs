@@ -8,7 +8,7 @@ use super::kinds::{envelope, is_collective, is_eager, is_tagged};
 use super::messages::{SendAsked, refusal_of};
 use super::peers::charge_of;
 use super::remote::{PART, SERVE};
-use super::types::{Action, Arrival, Asked, Body, Pull, Receive, Request, Short, Unexpected};
+use super::types::{Action, Arrival, Asked, Body, Notify, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::Envelope;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
@@ -72,27 +72,37 @@ impl Core {
     /// one segment, fit into that segment, and are reported only to the endpoint's own queue. Returns the completion.
     /// Returns `None`, and does nothing, for any other message.
     #[inline(always)]
-    fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
+    fn in_place(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        payload: View<'_>,
+        takes: impl FnOnce(Notify) -> bool,
+    ) -> Option<(Entry, Notify)> {
         let Self { messages, peers, reporting, .. } = self;
         if reporting.receives_take_detour() {
             return None;
         }
         let tagged = is_tagged(head.kind);
         let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
-        let context = messages.deliver(tagged, envelope, payload)?;
+        let (context, notify) = messages.deliver(tagged, envelope, payload, takes)?;
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let told = if head.flags.is_empty() { CompletionFlags::empty() } else { CompletionFlags::REMOTE_DATA };
         let (flags, len, source) = (CompletionFlags::RECEIVE | kind | told, payload.len() as u64, peers.source(from));
-        Some(Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source })
+        Some((Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source }, notify))
     }
 
     /// Delivers a message on the fast path and reports it to the queue. Returns false, and does nothing, for any other
     /// message.
     // Not inlined, and with few arguments, so that no registers need to be saved.
     #[inline(never)]
-    fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
-        let Some(entry) = self.in_place(from, head, payload) else { return false };
-        self.reporting.receive_path().0.push(entry);
+    pub(super) fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
+        let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
+        let Some((entry, notify)) = self.in_place(from, head, payload, takes) else { return false };
+        match notify {
+            Notify::Operation => self.operations.succeed(entry),
+            _ => self.reporting.receive_path().0.push(entry),
+        }
         true
     }
 
@@ -106,7 +116,8 @@ impl Core {
         payload: View<'_>,
         into: &mut Entry,
     ) -> bool {
-        let Some(entry) = self.in_place(from, head, payload) else { return false };
+        let takes = |notify| notify == Notify::Queue;
+        let Some((entry, _)) = self.in_place(from, head, payload, takes) else { return false };
         *into = entry;
         self.reporting.receive_path().0.unreserve();
         true

@@ -98,6 +98,7 @@ use self::poller::Poller;
 use self::role::Role;
 use self::types::{Action, Notify};
 use self::waiting::{Attention, ReadPace, Waiting};
+use super::operations::OperationId;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
@@ -489,7 +490,19 @@ impl Engine {
     ) -> bool {
         flags == OpFlags::COMPLETION
             && self.process.is_here()
-            && self.core.post_plain_receive(from, segment, tag, context)
+            && self.core.post_plain_receive(from, segment, tag, context, Notify::Queue)
+    }
+
+    /// Like [`receive_in_place`](Self::receive_in_place), but for a safe operation.
+    #[inline(always)]
+    pub(crate) fn receive_for_operation(
+        &mut self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        id: OperationId,
+    ) -> bool {
+        self.core.post_plain_receive(from, segment, tag, id.to_u64(), Notify::Operation)
     }
 
     /// Posts a receive.

@@ -6,13 +6,16 @@
 //! read.
 
 use super::Engine;
+use super::core::Core;
 use super::waiting::GLANCES;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
+use crate::local_memory::volatile::View;
 use crate::system::spin;
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Glance;
+use crate::wire::head::Head;
 
 /// The maximum number of messages that one read takes, as for links that are polled.
 const BATCH: usize = 16;
@@ -65,6 +68,48 @@ impl Engine {
         self.core.reporting.read(entries)
     }
 
+    /// Makes progress for a thread that waits for a safe operation, or for anything else that is not a result of the
+    /// queue. Returns whether everything was polled. Most calls check only the rings, as those of [`poll`](Self::poll).
+    #[inline]
+    pub(crate) fn poll_for_wait(&mut self) -> bool {
+        self.pace.count();
+        if !self.pace.is_progress_due() {
+            match self.look_for_others() {
+                Found::Message | Found::Messages => return false,
+                Found::Nothing if self.pace.may_glance() => {
+                    if self.poller.was_heard_lately() {
+                        std::hint::spin_loop(); // See `poll`.
+                    }
+                    return false;
+                }
+                Found::Nothing | Found::More => {}
+            }
+        }
+        self.pace.begin_progress();
+        if self.progress() {
+            self.pace.found();
+        }
+        true
+    }
+
+    /// Like [`look`](Self::look), but a message is reported to its queue or its operation.
+    #[inline(always)]
+    fn look_for_others(&mut self) -> Found {
+        match *self.poller.hot.as_slice() {
+            [only] => self.look_with(only, |core, head, payload| core.message_in_place(only, head, payload)),
+            _ => Found::More,
+        }
+    }
+
+    /// Makes progress if it is owed, or if many reads made none.
+    #[inline]
+    pub(crate) fn progress_if_due(&mut self) {
+        if self.pace.is_progress_due() || !self.poller.busy.is_empty() {
+            self.pace.begin_progress();
+            self.progress();
+        }
+    }
+
     /// Checks the rings of hot links for a message that can be reported at once, while no results wait.
     #[inline(always)]
     fn look(&mut self, entries: &mut [Entry]) -> Found {
@@ -79,6 +124,12 @@ impl Engine {
     /// Like [`look`](Self::look), but for one link.
     #[inline(always)]
     fn look_at(&mut self, slot: Connection, into: &mut Entry) -> Found {
+        self.look_with(slot, |core, head, payload| core.message_at_once(slot, head, payload, into))
+    }
+
+    /// Checks the ring of a link for a message that `deliver` accepts.
+    #[inline(always)]
+    fn look_with(&mut self, slot: Connection, deliver: impl FnOnce(&mut Core, &Head, View<'_>) -> bool) -> Found {
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core, links, poller, .. } = self;
         let Some(Some(AnyLink::Shm(link))) = links.get_mut(slot as usize) else { return Found::More };
@@ -87,7 +138,7 @@ impl Engine {
             Glance::Nothing => return Found::Nothing,
             Glance::More => return Found::More,
         };
-        if !core.message_at_once(slot, message.head(), link.payload(&message), into) {
+        if !deliver(core, message.head(), link.payload(&message)) {
             return Found::More;
         }
         poller.heard(slot);

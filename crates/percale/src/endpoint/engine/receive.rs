@@ -24,6 +24,7 @@ impl Core {
         segment: Segment,
         tag: Option<(u64, u64)>,
         context: u64,
+        notify: Notify,
     ) -> bool {
         let Self { messages, peers, reporting, .. } = self;
         let (queue, detour) = reporting.receive_path();
@@ -41,10 +42,10 @@ impl Core {
                 _ => return false,
             },
         };
-        if queue.reserve().is_err() {
+        if notify == Notify::Queue && queue.reserve().is_err() {
             return false;
         }
-        let (place, notify) = (Place::One(segment), Notify::Queue);
+        let place = Place::One(segment);
         table.post(Pattern { tag, ignore, source }, Receive { place, context, notify, multi: None });
         true
     }

@@ -69,7 +69,7 @@ pub struct CollectiveRequest<'e, A: Ownership> {
     what: Collective,
     elements: (AtomicOp, Datatype),
     buffer: Buffer,
-    when: Option<When>,
+    when: Option<Box<When>>,
 }
 
 crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
@@ -232,7 +232,7 @@ impl<'e, A: Ownership> Joining<'e, A> {
     }
 
     fn joined(&mut self) -> Result<Group<'e, A>, OperationError> {
-        self.group.take().ok_or(OperationError { cause: PostError::NoGroup.into(), buffer: None })
+        self.group.take().ok_or(OperationError::new(PostError::NoGroup, None))
     }
 }
 
@@ -269,7 +269,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// If it cannot be posted.
     pub fn start(self) -> Result<CollectiveOperation<'e, A>, OperationError> {
         let Self { endpoint, group, place, what, elements: (op, datatype), mut buffer, when } = self;
-        let refused = |cause: PostError, buffer| OperationError { cause: cause.into(), buffer: Some(buffer) };
+        let refused = |cause: PostError, buffer| OperationError::new(cause, Some(buffer));
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(refused(PostError::ReadOnly, buffer));
         };

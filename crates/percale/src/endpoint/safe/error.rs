@@ -6,15 +6,36 @@ use crate::local_memory::buffer::Buffer;
 
 /// The error of a safe operation. It returns the operation's buffer.
 #[derive(thiserror::Error)]
-#[error("{cause}")]
-#[non_exhaustive]
+#[error("{}", .parts.cause)]
 pub struct OperationError {
+    /// Boxed, so that a result with this error is as short as a result without it.
+    parts: Box<OperationErrorParts>,
+}
+
+/// The fields of an [`OperationError`].
+#[non_exhaustive]
+pub struct OperationErrorParts {
     /// The cause.
     pub cause: Cause,
     /// The operation's buffer. `None` if the operation is still under way (a wait that timed out).
     pub buffer: Option<Buffer>,
 }
 
+crate::short_debug!(OperationErrorParts, "OperationErrorParts", cause: |this| this.cause.to_string());
+
+impl std::ops::Deref for OperationError {
+    type Target = OperationErrorParts;
+
+    fn deref(&self) -> &OperationErrorParts {
+        &self.parts
+    }
+}
+
+impl std::ops::DerefMut for OperationError {
+    fn deref_mut(&mut self) -> &mut OperationErrorParts {
+        &mut self.parts
+    }
+}
 // The debug output is the whole message: a `main` function that returns the error prints it with `Debug`, and the
 // advice is at the end of the message.
 crate::short_debug!(OperationError, "OperationError", cause: |this| this.cause.to_string());
@@ -63,9 +84,19 @@ impl Cause {
 }
 
 impl OperationError {
+    #[cold]
+    pub(crate) fn new(cause: impl Into<Cause>, buffer: Option<Buffer>) -> Self {
+        Self { parts: Box::new(OperationErrorParts { cause: cause.into(), buffer }) }
+    }
+
+    /// Returns the operation's buffer: see [`OperationErrorParts::buffer`].
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        self.parts.buffer
+    }
     /// Creates the error for a handle after its result was taken.
     pub(crate) fn taken() -> Self {
-        Self { cause: Cause::Taken, buffer: None }
+        Self::new(Cause::Taken, None)
     }
 
     /// Returns the libfabric code of the [`cause`](Self::cause).

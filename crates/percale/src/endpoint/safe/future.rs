@@ -13,7 +13,7 @@ impl<A: Ownership> Future for Sending<'_, A> {
     type Output = Result<Sent, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map_ok(|(_, buffer)| Sent { buffer })
+        self.begun.poll(context, |_, buffer| Sent { buffer })
     }
 }
 

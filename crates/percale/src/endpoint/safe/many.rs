@@ -59,7 +59,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             return Err(OperationError::refused());
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let (id, base) = (self.under_way.id, self.base);
+        let (id, base) = (self.under_way.id(), self.base);
         let found = self.under_way.endpoint.access.wait_until(deadline, |engine| {
             if engine.core.operations.is_done(id) {
                 return Some(Ok(None));
@@ -69,15 +69,15 @@ impl<A: Ownership> ReceivingMany<'_, A> {
         });
         match found {
             Some(Ok(part)) => Ok(part),
-            Some(Err(error)) => Err(OperationError { cause: error.into(), buffer: None }),
-            None => Err(OperationError { cause: Cause::TimedOut, buffer: None }),
+            Some(Err(error)) => Err(OperationError::new(error, None)),
+            None => Err(OperationError::new(Cause::TimedOut, None)),
         }
     }
 
     /// Stops receiving. Waits for messages that are partly received, then returns the buffer and the results that were
     /// not read.
     pub fn finish(mut self) -> Finished {
-        let (id, base) = (self.under_way.id, self.base);
+        let (id, base) = (self.under_way.id(), self.base);
         self.under_way.cancel();
         let mut unread = Vec::new();
         let buffer = self.under_way.endpoint.access.wait_until(None, |engine| {
@@ -87,7 +87,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
                     // The receive itself ended as requested here. An error of a message contains the address of its
                     // part of the buffer.
                     Err(error) if error.error == ErrorCode::Canceled && error.entry.buffer == 0 => {}
-                    Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
+                    Err(error) => unread.push(Err(OperationError::new(error, None))),
                 }
             }
             engine.core.operations.is_done(id).then(|| engine.core.operations.release(id))

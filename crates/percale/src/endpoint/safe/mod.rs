@@ -76,6 +76,7 @@ impl Received {
         bytes
     }
 
+    #[inline(always)]
     pub(super) fn new(buffer: Buffer, entry: &Entry) -> Self {
         Self {
             buffer,

@@ -22,18 +22,20 @@ use std::time::Duration;
 use super::OperationError;
 use super::future::Started;
 use super::request::posted;
-use super::under_way::UnderWay;
+use super::under_way::Begun;
 use super::when::When;
 use crate::completion::counter::Counter;
 use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
+use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
+use crate::endpoint::ownership::reach::Call;
+use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind};
-use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::buffer::{Buffer, BufferExt as _, borrowed};
 use crate::local_memory::volatile::Segments;
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
@@ -55,12 +57,14 @@ mod private {
 macro_rules! element {
     ($($type:ty => $datatype:ident),*) => {$(
         impl private::Bytes for $type {
+            #[inline(always)]
             fn to_bytes(self) -> [u8; 8] {
                 let mut bytes = [0; 8];
                 bytes[..size_of::<Self>()].copy_from_slice(&self.to_ne_bytes());
                 bytes
             }
 
+            #[inline(always)]
             fn from_bytes(bytes: [u8; 8]) -> Self {
                 let mut own = [0; size_of::<Self>()];
                 own.copy_from_slice(&bytes[..size_of::<Self>()]);
@@ -80,6 +84,13 @@ element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64
 pub trait Outcome: Sized {
     /// Creates the result from the operation's buffer.
     fn of(buffer: Buffer) -> Self;
+
+    /// Creates the result of an atomic operation from the previous value. Only numbers have one.
+    #[doc(hidden)]
+    fn of_word(word: [u8; 8]) -> Option<Self> {
+        let _ = word;
+        None
+    }
 }
 
 impl Outcome for Buffer {
@@ -95,18 +106,76 @@ impl<T: Element> Outcome for T {
         buffer.copy_to(RESULT, &mut bytes);
         Self::from_bytes(bytes)
     }
+
+    #[inline(always)]
+    fn of_word(word: [u8; 8]) -> Option<Self> {
+        Some(Self::from_bytes(word))
+    }
 }
 
-/// Offsets of the operand, the compare value and the result of an atomic operation in its buffer.
+/// Offsets of the operand, the compare value and the result of an atomic operation that is under way, in its buffer.
 const OPERAND: usize = 0;
 const COMPARE: usize = 8;
 const RESULT: usize = 16;
+
+/// Makes a read or a write if it can be made at once. Returns false if it cannot.
+struct AccessAtOnce(RmaOne);
+
+impl Call for AccessAtOnce {
+    type Result = bool;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> bool {
+        matches!(engine.access_in_place(&self.0), Some(Ok(())))
+    }
+}
+
+/// Makes an atomic operation on a word if it can be made at once. Returns false, and does nothing, if it cannot.
+struct WordAtOnce(WordOne);
+
+impl Call for WordAtOnce {
+    type Result = bool;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> bool {
+        matches!(engine.word_in_place(&self.0), Some(Ok(())))
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum What {
     Read,
     Write,
-    Atomic(Kind, AtomicOp, Datatype),
+    Atomic(Atomic),
+}
+
+/// An atomic operation on one number.
+#[derive(Clone, Copy, Debug)]
+struct Atomic {
+    kind: Kind,
+    op: AtomicOp,
+    datatype: Datatype,
+    operand: [u8; 8],
+    compare: [u8; 8],
+}
+
+impl Atomic {
+    /// Returns whether the fast path may be able to make the operation.
+    #[inline(always)]
+    const fn is_plain(&self) -> bool {
+        matches!(self.datatype, Datatype::U64 | Datatype::I64)
+            && matches!((self.kind, self.op), (Kind::Fetch, AtomicOp::Sum) | (Kind::Compare, AtomicOp::Cswap))
+    }
+
+    /// Returns the memory of the operation while it is under way.
+    fn to_buffer(self) -> Buffer {
+        let mut bytes = vec![0; RESULT + 8];
+        bytes[OPERAND..COMPARE].copy_from_slice(&self.operand);
+        bytes[COMPARE..RESULT].copy_from_slice(&self.compare);
+        bytes.into()
+    }
 }
 
 /// A one-sided operation that is not posted yet. Its result has the type `R`.
@@ -119,7 +188,7 @@ pub struct AccessRequest<'e, A: Ownership, R> {
     what: What,
     data: Option<u64>,
     flags: OpFlags,
-    when: Option<When>,
+    when: Option<Box<When>>,
     outcome: PhantomData<R>,
 }
 
@@ -129,20 +198,21 @@ crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessReques
 /// it was carried out. Its buffer is kept until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
 pub struct Accessing<'e, A: Ownership, R> {
-    under_way: UnderWay<'e, A>,
-    outcome: PhantomData<R>,
+    begun: Begun<'e, A, R>,
 }
 
 crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 
 impl<A: Ownership> Endpoint<A> {
     /// Creates a read of a peer's memory into the buffer, which has the same length. The result is the buffer.
+    #[inline(always)]
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
         self.access_request(peer, from, into.into(), What::Read)
     }
 
     /// Creates a write of the buffer to a peer's memory, which has the same length. It completes when the bytes have
     /// arrived. The result is the buffer.
+    #[inline(always)]
     pub fn write(
         &self,
         peer: PeerAddress,
@@ -152,6 +222,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access_request(peer, to, buffer.into(), What::Write)
     }
 
+    #[inline(always)]
     /// Creates an operation that adds to a number in a peer's memory. Its result is the previous value. Integers wrap
     /// on overflow.
     pub fn fetch_add<T: Element>(&self, peer: PeerAddress, word: RemoteMemory, value: T) -> AccessRequest<'_, A, T> {
@@ -160,6 +231,7 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Creates an operation that writes `new` to a number in a peer's memory if the number equals `expected`. Its
     /// result is the previous value.
+    #[inline(always)]
     pub fn compare_swap<T: Element>(
         &self,
         peer: PeerAddress,
@@ -171,6 +243,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Creates an atomic operation on a number in a peer's memory. Its result is the previous value.
+    #[inline(always)]
     pub fn fetch_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -183,6 +256,7 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Creates an atomic operation that compares: a masked swap or one of the conditional swaps. Its result is the
     /// previous value.
+    #[inline(always)]
     pub fn compare_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -194,6 +268,7 @@ impl<A: Ownership> Endpoint<A> {
         self.atomic_request(peer, word, Kind::Compare, op, operand, compare)
     }
 
+    #[inline(always)]
     fn atomic_request<T: Element>(
         &self,
         peer: PeerAddress,
@@ -203,12 +278,12 @@ impl<A: Ownership> Endpoint<A> {
         operand: T,
         compare: T,
     ) -> AccessRequest<'_, A, T> {
-        let mut bytes = vec![0; RESULT + 8];
-        bytes[OPERAND..COMPARE].copy_from_slice(&operand.to_bytes());
-        bytes[COMPARE..RESULT].copy_from_slice(&compare.to_bytes());
-        self.access_request(peer, word, bytes.into(), What::Atomic(kind, op, T::DATATYPE))
+        let (operand, compare) = (operand.to_bytes(), compare.to_bytes());
+        let atomic = Atomic { kind, op, datatype: T::DATATYPE, operand, compare };
+        self.access_request(peer, word, Buffer::from(Vec::new()), What::Atomic(atomic))
     }
 
+    #[inline(always)]
     fn access_request<R>(
         &self,
         peer: PeerAddress,
@@ -240,14 +315,55 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     ///
     /// # Errors
     /// If it cannot be posted.
-    pub fn start(self) -> Result<Accessing<'e, A, R>, OperationError> {
+    #[inline(always)]
+    pub fn start(mut self) -> Result<Accessing<'e, A, R>, OperationError> {
+        match self.at_once() {
+            Some(result) => Ok(Accessing { begun: Begun::ended(self.endpoint, result) }),
+            None => self.start_other(),
+        }
+    }
+
+    /// Makes the access if it can be made at once.
+    #[inline(always)]
+    fn at_once(&mut self) -> Option<R> {
+        let Self { endpoint, peer, remote, flags, .. } = *self;
+        if self.when.is_some() || self.data.is_some() {
+            return None;
+        }
+        let (write, local) = match self.what {
+            What::Read => (false, self.buffer.segment_for_receive()?),
+            What::Write => (true, self.buffer.segment_for_send()),
+            What::Atomic(mut atomic) => {
+                if !atomic.is_plain() {
+                    return None;
+                }
+                let mut previous = [0; 8];
+                let [operand, compare, result] =
+                    [&mut atomic.operand, &mut atomic.compare, &mut previous].map(|word| borrowed(word));
+                let compare = (atomic.kind == Kind::Compare).then_some(compare);
+                let one = WordOne { peer, operand, compare, result, remote, context: 0, flags };
+                return if endpoint.access.run(WordAtOnce(one)) { R::of_word(previous) } else { None };
+            }
+        };
+        let one = RmaOne { write, peer, local, remote, context: 0, flags };
+        let made = endpoint.access.run(AccessAtOnce(one));
+        made.then(|| R::of(std::mem::replace(&mut self.buffer, Buffer::from(Vec::new()))))
+    }
+
+    /// Posts an access that cannot be made at once.
+    #[inline(never)]
+    fn start_other(self) -> Result<Accessing<'e, A, R>, OperationError> {
         let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
             What::Write => Some(buffer.segment_for_send()),
-            What::Read | What::Atomic(..) => buffer.segment_for_receive(),
+            What::Read => buffer.segment_for_receive(),
+            What::Atomic(atomic) => {
+                buffer = atomic.to_buffer();
+                buffer.segment_for_receive()
+            }
         };
         let Some(segment) = segment else {
-            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+            return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
         let rma = |context| {
             let (local, remote) = (Segments::one(segment), RemotePieces::one(remote));
@@ -256,7 +372,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
         let operation = |context| match what {
             What::Read => Operation::Read(rma(context)),
             What::Write => Operation::Write(rma(context)),
-            What::Atomic(kind, op, datatype) => {
+            What::Atomic(Atomic { kind, op, datatype, .. }) => {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
                 let compare = (kind == Kind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));
@@ -281,13 +397,14 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
                 posted(engine, id, |engine| engine.post_operation(&operation(id.to_u64()), Notify::Operation))
             })?,
         };
-        Ok(Accessing { under_way: UnderWay::new(endpoint, id), outcome: PhantomData })
+        Ok(Accessing { begun: Begun::under_way(endpoint, id) })
     }
 
     /// Posts the operation and waits for it.
     ///
     /// # Errors
     /// If it cannot be posted, or fails.
+    #[inline(always)]
     pub fn wait(self) -> Result<R, OperationError> {
         self.start()?.wait()
     }
@@ -298,14 +415,15 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
     ///
     /// # Errors
     /// If it fails.
+    #[inline(always)]
     pub fn wait(mut self) -> Result<R, OperationError> {
-        self.under_way.wait(None).map(|(_, buffer)| R::of(buffer))
+        self.begun.wait(None, |_, buffer| R::of(buffer))
     }
 
     /// Returns whether the operation has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.under_way.is_ready()
+        self.begun.is_ready()
     }
 
     /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
@@ -313,7 +431,7 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
     /// # Errors
     /// If it fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
-        self.under_way.wait(Some(timeout)).map(|(_, buffer)| R::of(buffer))
+        self.begun.wait(Some(timeout), |_, buffer| R::of(buffer))
     }
 }
 
@@ -321,7 +439,7 @@ impl<A: Ownership, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map_ok(|(_, buffer)| R::of(buffer))
+        self.begun.poll(context, |_, buffer| R::of(buffer))
     }
 }
 

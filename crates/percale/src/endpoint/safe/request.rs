@@ -1,7 +1,7 @@
 //! Requests: operations that are not posted yet.
 
 use super::many::ReceivingMany;
-use super::under_way::{Receiving, Sending, UnderWay};
+use super::under_way::{Begun, Receiving, Sending, UnderWay};
 use super::when::When;
 use super::{OperationError, Received, Sent};
 use crate::completion::counter::Counter;
@@ -12,9 +12,10 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
+use crate::endpoint::ownership::reach::Call;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::types::PeerAddress;
 
 /// A send that is not posted yet.
@@ -26,7 +27,7 @@ pub struct SendRequest<'e, A: Ownership> {
     pub(super) tag: Option<u64>,
     pub(super) data: Option<u64>,
     pub(super) flags: OpFlags,
-    pub(super) when: Option<When>,
+    pub(super) when: Option<Box<When>>,
 }
 
 crate::short_debug!(for [A: Ownership] SendRequest<'_, A>, "SendRequest");
@@ -38,18 +39,20 @@ pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) buffer: Buffer,
     pub(super) from: PeerAddress,
     pub(super) tag: Option<(u64, u64)>,
-    pub(super) when: Option<When>,
+    pub(super) when: Option<Box<When>>,
 }
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
 impl<A: Ownership> Endpoint<A> {
+    #[inline(always)]
     /// Creates a send of a message.
     pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let buffer = buffer.into();
         SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
     }
 
+    #[inline(always)]
     /// Creates a send of a tagged message.
     pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let mut request = self.send(peer, buffer);
@@ -57,11 +60,13 @@ impl<A: Ownership> Endpoint<A> {
         request
     }
 
+    #[inline(always)]
     /// Creates a receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) specifies one.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
+    #[inline(always)]
     /// Creates a receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         let mut request = self.recv(buffer);
@@ -124,28 +129,40 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     ///
     /// # Errors
     /// If it cannot be posted.
+    #[inline(always)]
     pub fn start(self) -> Result<Sending<'e, A>, OperationError> {
+        let Self { endpoint, buffer, peer, tag, data, flags, when: None } = self else { return self.start_other() };
+        let segment = buffer.segment_for_send();
+        if endpoint.access.run(SendAtOnce { peer, segment, tag, data, flags }) {
+            return Ok(Sending { begun: Begun::ended(endpoint, Sent { buffer }) });
+        }
+        Self { endpoint, buffer, peer, tag, data, flags, when: None }.start_other()
+    }
+
+    /// Posts a send that cannot leave at once.
+    #[inline(never)]
+    fn start_other(self) -> Result<Sending<'e, A>, OperationError> {
         let Self { endpoint, buffer, peer, tag, data, flags, when } = self;
-        if let Some(when) = when {
-            let id = when.start(endpoint, buffer, |context, buffer| {
+        let id = match when {
+            Some(when) => when.start(endpoint, buffer, |context, buffer| {
                 let segments = Segments::one(buffer.segment_for_send());
                 Operation::Send(SendWork { peer, segments, tag, data, context, flags })
-            })?;
-            return Ok(Sending { under_way: UnderWay::new(endpoint, id) });
-        }
-        let id = endpoint.access.with(|engine| {
-            let segments = Segments::one(buffer.segment_for_send());
-            let id = engine.core.operations.start(buffer);
-            let work = SendWork { peer, segments, tag, data, context: id.to_u64(), flags };
-            posted(engine, id, |engine| engine.post_send_by_call(&work, Notify::Operation))
-        })?;
-        Ok(Sending { under_way: UnderWay::new(endpoint, id) })
+            })?,
+            None => endpoint.access.with(|engine| {
+                let segments = Segments::one(buffer.segment_for_send());
+                let id = engine.core.operations.start(buffer);
+                let work = SendWork { peer, segments, tag, data, context: id.to_u64(), flags };
+                posted(engine, id, |engine| engine.post_send_by_call(&work, Notify::Operation))
+            })?,
+        };
+        Ok(Sending { begun: Begun::under_way(endpoint, id) })
     }
 
     /// Posts the send and waits for it.
     ///
     /// # Errors
     /// If it cannot be posted, or fails.
+    #[inline(always)]
     pub fn wait(self) -> Result<Sent, OperationError> {
         self.start()?.wait()
     }
@@ -164,6 +181,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     ///
     /// # Errors
     /// If it cannot be posted.
+    #[inline(always)]
     pub fn start(self) -> Result<Receiving<'e, A>, OperationError> {
         let under_way = self.post(OpFlags::empty())?;
         Ok(Receiving { under_way })
@@ -173,6 +191,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     ///
     /// # Errors
     /// If it cannot be posted, or fails.
+    #[inline(always)]
     pub fn wait(self) -> Result<Received, OperationError> {
         self.start()?.wait()
     }
@@ -188,26 +207,85 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         Ok(ReceivingMany { under_way, base })
     }
 
+    #[inline(always)]
     fn post(self, flags: OpFlags) -> Result<UnderWay<'e, A>, OperationError> {
         let Self { endpoint, mut buffer, from, tag, when } = self;
         let Some(segment) = buffer.segment_for_receive() else {
-            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+            return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
-        if let Some(when) = when {
-            let id = when.start(endpoint, buffer, |context, _| {
+        let receive = ReceiveOperation { from, segment, tag, flags, buffer };
+        let id = match when {
+            None => endpoint.access.run(receive)?,
+            Some(when) => when.start(endpoint, receive.buffer, |context, _| {
                 Operation::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
-            })?;
-            return Ok(UnderWay::new(endpoint, id));
-        }
-        let id = endpoint.access.with(|engine| {
-            let id = engine.core.operations.start(buffer);
-            if flags.contains(OpFlags::MULTI_RECEIVE) {
-                engine.core.operations.many(id);
-            }
-            let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id.to_u64(), flags };
-            posted(engine, id, |engine| engine.post_receive(&work, Notify::Operation))
-        })?;
+            })?,
+        };
         Ok(UnderWay::new(endpoint, id))
+    }
+}
+
+/// Sends a message if it can leave at once. Returns false, and does nothing, if it cannot.
+struct SendAtOnce {
+    peer: PeerAddress,
+    segment: Segment,
+    tag: Option<u64>,
+    data: Option<u64>,
+    flags: OpFlags,
+}
+
+impl Call for SendAtOnce {
+    type Result = bool;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> bool {
+        let Self { peer, segment, tag, data, flags } = self;
+        matches!(engine.send_in_place(peer, segment, tag, data, 0, flags), Some(Ok(())))
+    }
+}
+
+/// Posts a receive, which owns its buffer.
+struct ReceiveOperation {
+    from: PeerAddress,
+    segment: Segment,
+    tag: Option<(u64, u64)>,
+    flags: OpFlags,
+    buffer: Buffer,
+}
+
+impl Call for ReceiveOperation {
+    type Result = Result<OperationId, OperationError>;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Self::Result {
+        let Self { from, segment, tag, flags, buffer } = self;
+        let id = engine.core.operations.start(buffer);
+        if flags.is_empty() && engine.receive_for_operation(from, segment, tag, id) {
+            return Ok(id);
+        }
+        engine.post_other_operation(id, from, segment, tag, flags)
+    }
+}
+
+impl Engine {
+    /// Posts a receive of any kind, which owns its buffer.
+    #[inline(never)]
+    fn post_other_operation(
+        &mut self,
+        id: OperationId,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        flags: OpFlags,
+    ) -> Result<OperationId, OperationError> {
+        if flags.contains(OpFlags::MULTI_RECEIVE) {
+            self.core.operations.many(id);
+        }
+        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id.to_u64(), flags };
+        let result = posted(self, id, |engine| engine.post_receive(&work, Notify::Operation));
+        self.core.operations.note_events();
+        result
     }
 }
 
@@ -219,6 +297,6 @@ pub(super) fn posted(
 ) -> Result<OperationId, OperationError> {
     match post(engine) {
         Ok(()) => Ok(id),
-        Err(cause) => Err(OperationError { cause: cause.into(), buffer: engine.core.operations.release(id) }),
+        Err(cause) => Err(OperationError::new(cause, engine.core.operations.release(id))),
     }
 }

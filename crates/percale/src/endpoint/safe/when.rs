@@ -30,21 +30,21 @@ enum Begins {
 
 impl When {
     /// Adds the condition that `counter` has reached `threshold` to the settings in `before`.
-    pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
+    pub(super) fn once(before: Option<Box<Self>>, counter: &Counter, threshold: u64) -> Box<Self> {
         let counting = before.and_then(|when| when.counting);
-        Self { begins: Begins::Counted(counter.clone(), threshold), counting }
+        Box::new(Self { begins: Begins::Counted(counter.clone(), threshold), counting })
     }
 
     /// Adds the condition that `variable` was written to the settings in `before`.
-    pub(super) fn written(before: Option<Self>, variable: &Variable) -> Self {
+    pub(super) fn written(before: Option<Box<Self>>, variable: &Variable) -> Box<Self> {
         let counting = before.and_then(|when| when.counting);
-        Self { begins: Begins::Written(variable.clone()), counting }
+        Box::new(Self { begins: Begins::Written(variable.clone()), counting })
     }
 
     /// Sets the counter that counts the end of the operation. Without a condition in `before` it begins immediately.
-    pub(super) fn counting(before: Option<Self>, by: &Counter) -> Self {
+    pub(super) fn counting(before: Option<Box<Self>>, by: &Counter) -> Box<Self> {
         let begins = before.map_or_else(|| Begins::Counted(by.clone(), 0), |when| when.begins);
-        Self { begins, counting: Some(by.clone()) }
+        Box::new(Self { begins, counting: Some(by.clone()) })
     }
 
     /// Queues an operation that owns its buffer until its condition is met. Returns the ID of the operation.
@@ -95,7 +95,7 @@ impl When {
                 }
                 Err(cause) => {
                     engine.core.operations.release(id);
-                    Err(OperationError { cause: cause.into(), buffer: Some(buffer) })
+                    Err(OperationError::new(cause, Some(buffer)))
                 }
             }
         })?;

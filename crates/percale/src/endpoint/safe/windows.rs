@@ -101,7 +101,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     /// If it cannot be posted.
     pub fn start(self) -> Result<WindowOperation<'e, A, R>, OperationError> {
         let Self { endpoint, work } = self;
-        let (mut work, outcome) = work.map_err(|cause| OperationError { cause: cause.into(), buffer: None })?;
+        let (mut work, outcome) = work.map_err(|cause| OperationError::new(cause, None))?;
         let id = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             work.context = id.to_u64();

@@ -132,19 +132,22 @@ impl Messages {
     /// to the endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, for any other
     /// message.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, tagged: bool, envelope: Envelope, payload: View<'_>) -> Option<u64> {
+    pub(super) fn deliver(
+        &mut self,
+        tagged: bool,
+        envelope: Envelope,
+        payload: View<'_>,
+        takes: impl FnOnce(Notify) -> bool,
+    ) -> Option<(u64, Notify)> {
         let table = if tagged { &mut self.tagged } else { &mut self.untagged };
         let met = table.meet(envelope)?;
-        let Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None } = *table.met(met)
-        else {
-            return None;
-        };
-        if payload.len() > segment.len() {
+        let Receive { place: Place::One(segment), context, notify, multi: None } = *table.met(met) else { return None };
+        if !takes(notify) || payload.len() > segment.len() {
             return None;
         }
         payload.copy_to_one(segment);
         table.use_up(met);
-        Some(context)
+        Some((context, notify))
     }
 
     /// Returns the receive for a message, if one is posted. The receive is removed from its table. For a multi-receive

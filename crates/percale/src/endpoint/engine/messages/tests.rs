@@ -53,9 +53,12 @@ fn a_message_is_delivered_to_the_oldest_receive_that_it_fits() {
     messages.table(true).post(any(1), receive(segment, 10));
     messages.table(true).post(any(1), receive(segment, 11));
     assert!(messages.has_receives());
-    assert_eq!(messages.deliver(false, envelope_of(1), View::of(&[9; 4])), None, "it is tagged");
-    assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[9; 5])), None, "it does not fit");
-    assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[9; 4])), Some(10));
+    let mut deliver =
+        |tagged, bytes: &[u8], takes| messages.deliver(tagged, envelope_of(1), View::of(bytes), |_| takes);
+    assert_eq!(deliver(false, &[9; 4], true), None, "it is tagged");
+    assert_eq!(deliver(true, &[9; 5], true), None, "it does not fit");
+    assert_eq!(deliver(true, &[9; 4], false), None, "it is reported elsewhere");
+    assert_eq!(deliver(true, &[9; 4], true), Some((10, Notify::Queue)));
     assert_eq!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 4).map(|receive| receive.context), Some(11));
     assert!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 4).is_none() && !messages.has_receives());
     assert_eq!(buffer.into_vec(), [9; 4]);
@@ -64,9 +67,10 @@ fn a_message_is_delivered_to_the_oldest_receive_that_it_fits() {
 #[test]
 fn receive_reporting_elsewhere_skips_the_fast_path() {
     let mut messages = Messages::new(64);
-    let notify = Notify::Operation;
+    let notify = Notify::Shared;
     messages.table(true).post(any(1), Receive { notify, ..receive(Segment::EMPTY, 10) });
-    assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[])), None);
+    let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
+    assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[]), takes), None);
     assert!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 0).is_some(), "it is still posted");
 }
 
