@@ -349,7 +349,7 @@ impl<T> std::ops::IndexMut<Id<T>> for Table<T> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Id, Table, WIRE_SLOTS};
+    use super::{Id, Recycler, Table, WIRE_SLOTS};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -399,6 +399,37 @@ mod tests {
                 prop_assert_eq!(table.get(id), None);
                 prop_assert_eq!(table.find_wire(id.to_wire()), None);
             }
+        }
+
+        /// Every number of a value finds it, and no number of a retired value finds anything. A slot is used again with
+        /// the value that its last user left.
+        #[test]
+        fn recycler_matches_map_model(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
+            let (mut values, mut model) = (Recycler::<usize>::default(), HashMap::<Id<usize>, usize>::new());
+            let (mut left, mut gone) = (HashMap::<u32, usize>::new(), Vec::new());
+            for (number, (insert, which)) in steps.into_iter().enumerate() {
+                if insert || model.is_empty() {
+                    let (id, value) = values.reuse();
+                    prop_assert_eq!(*value, left.remove(&id.slot).unwrap_or_default());
+                    *value = number;
+                    prop_assert!(model.insert(id, number).is_none());
+                } else {
+                    let id = *model.keys().nth(which % model.len()).unwrap();
+                    left.insert(id.slot, model.remove(&id).unwrap());
+                    values.retire(id);
+                    values.retire(id); // No effect.
+                    gone.push(id);
+                }
+            }
+            prop_assert_eq!(values.iter().map(|(id, value)| (id, *value)).collect::<HashMap<_, _>>(), model.clone());
+            for (id, value) in &model {
+                prop_assert_eq!(values.get(*id), Some(value));
+                prop_assert_eq!(values.get_mut(Id::from_u64(id.to_u64())).copied(), Some(*value));
+            }
+            for id in gone {
+                prop_assert!(values.get(id).is_none() && values.get_mut(id).is_none());
+            }
+            prop_assert!(values.get(Id::from_u64(0)).is_none() && values.get(Id::from_u64(u64::MAX)).is_none());
         }
     }
 }

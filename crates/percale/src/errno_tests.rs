@@ -69,6 +69,6 @@ fn operation_error_has_the_errno_of_its_cause() {
     ];
     for (cause, code) in causes {
         assert_eq!(cause.errno(), code);
-        assert_eq!(OperationError { cause, buffer: None }.errno(), code);
+        assert_eq!(OperationError::new(cause, None).errno(), code);
     }
 }

@@ -151,7 +151,8 @@ impl Client {
                 Err(error) => {
                     // The message was longer than any request. Any other error means that the connection has ended,
                     // which is not reported.
-                    if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
+                    if matches!(error.cause(), Cause::Completion(error) if error.error == percale::ErrorCode::Truncated)
+                    {
                         self.cut_off("it sent a message that is longer than any request");
                     }
                     break;
@@ -291,7 +292,7 @@ impl Client {
         self.touch();
         match sent {
             Ok(_) => {}
-            Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
+            Err(error) if matches!(error.cause(), Cause::TimedOut) => self.cut_off("it does not take its answers"),
             // The client has disconnected. Its thread also detects this, and no state is kept for the client.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);

@@ -140,7 +140,7 @@ pub(super) fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> 
 }
 
 pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
-    match end.expect_err("it fails").cause {
+    match end.expect_err("it fails").cause() {
         Cause::Completion(error) => error.error,
         other => panic!("not posted: {other}"),
     }
@@ -266,8 +266,8 @@ pub fn invalid_collective_is_rejected<F: Transport>() {
     let group = &groups[0];
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
         let error = result.expect_err("it is refused");
-        assert!(matches!(error.cause, Cause::Post(_)), "{error}");
-        assert_eq!(error.buffer.expect("the buffer comes back").len(), length);
+        assert!(matches!(error.cause(), Cause::Post(_)), "{error}");
+        assert_eq!(error.into_buffer().expect("the buffer comes back").len(), length);
     };
     refused(group.broadcast(9, vec![1; 8]).start(), 8);
     refused(group.allreduce(AtomicOp::Sum, Datatype::U64, vec![1; 9]).start(), 9);

@@ -104,7 +104,7 @@ fn refuses_sends(end: &End) {
     let remote = percale::RemoteMemory { key: 1, address: 0, len: 1 };
     assert_eq!(endpoint.inject_write(peer, b"x", remote, None), Err(PostError::NotConnected));
     let error = endpoint.send(peer, vec![1; 5]).start().expect_err("there is no connection");
-    assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(5));
+    assert_eq!(error.into_buffer().map(|buffer| buffer.len()), Some(5));
     assert_eq!(PostError::NotConnected.errno(), 258);
 }
 

@@ -199,8 +199,8 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
     let group = &groups[0];
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
         let error = result.expect_err("it is refused");
-        assert!(matches!(error.cause, Cause::Post(PostError::Collective(_))), "{error}");
-        assert_eq!(error.buffer.expect("the buffer comes back").len(), length);
+        assert!(matches!(error.cause(), Cause::Post(PostError::Collective(_))), "{error}");
+        assert_eq!(error.into_buffer().expect("the buffer comes back").len(), length);
     };
     refused(group.scatter(members, vec![1; 6]).start(), 6);
     refused(group.gather(9, vec![1; 6]).start(), 6);

@@ -34,7 +34,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
             match join.wait() {
                 Ok(group) => groups[member] = Some(group),
                 Err(error) => {
-                    println!("{member} of {members}: {}", error.cause);
+                    println!("{member} of {members}: {}", error.cause());
                     tries[member] += 1;
                     assert!(tries[member] < 100, "nobody is in the way any more");
                     joins[member] = joining(mesh, [member], members).pop();

@@ -56,7 +56,7 @@ fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMem
         assert_eq!(code(&write), ErrorCode::KeyRejected);
         let read = mesh.finish(a.read(peer, part, vec![0x55; len])).expect_err("a read is refused");
         assert_eq!(code(&read), ErrorCode::KeyRejected);
-        same(&read.buffer.expect("it comes back").into_vec(), &vec![0x55; len], "nothing is disclosed");
+        same(&read.into_buffer().expect("it comes back").into_vec(), &vec![0x55; len], "nothing is disclosed");
     }
     let add = mesh.finish(a.fetch_add(peer, remote.slice(0..8), 1_u64)).expect_err("an atomic operation is refused");
     assert_eq!(code(&add), ErrorCode::KeyRejected);
@@ -65,7 +65,7 @@ fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMem
 
 #[track_caller]
 fn code(error: &OperationError) -> ErrorCode {
-    match &error.cause {
+    match error.cause() {
         Cause::Completion(error) => error.error,
         other => panic!("the operation should have been posted: {other}"),
     }
@@ -119,7 +119,7 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         drop(mapped);
         let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
         let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("it is unmapped");
-        assert!(matches!(late.cause, Cause::Post(PostError::NotMapped(key)) if key == remote.key), "{late}");
+        assert!(matches!(late.cause(), Cause::Post(PostError::NotMapped(key)) if *key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
         // A mapped key is not valid after its region was closed, nor for another region.
         drop(region.close().expect("nobody is at it"));

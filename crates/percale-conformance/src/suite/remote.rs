@@ -39,8 +39,10 @@ fn cut(memory: Memory, at: usize) -> percale::Segments {
 fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     match result {
         Ok(_) => panic!("the operation should not have succeeded"),
-        Err(OperationError { cause: Cause::Completion(error), .. }) => error.error,
-        Err(error) => panic!("the operation should have been posted: {error}"),
+        Err(error) => match error.cause() {
+            Cause::Completion(entry) => entry.error,
+            cause => panic!("the operation should have been posted: {cause}"),
+        },
     }
 }
 
@@ -111,7 +113,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
                 }
                 if !access.contains(Access::REMOTE_READ) {
                     let error = mesh.finish(a.read(peer, part, source.clone())).expect_err("it is refused");
-                    same(&error.buffer.expect("it comes back").into_vec(), &source, "nothing is disclosed");
+                    same(&error.into_buffer().expect("it comes back").into_vec(), &source, "nothing is disclosed");
                 }
             }
             let word = all.slice(0..8);
@@ -221,7 +223,7 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
         let odd = code(mesh.finish(a.fetch_add(peer, word(1, 8), 1_u64)));
         assert_eq!(odd, ErrorCode::Misaligned);
         let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
-        assert!(matches!(refused.cause, Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
+        assert!(matches!(refused.cause(), Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
         // Nine of the operations were writes.
         mesh.until(|| (counter.read() >= 9).then_some(()));
         mesh.turns(20);
@@ -365,10 +367,10 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
         same(&mesh.finish(read).expect("the read").into_vec(), &content(1, F::BULK), "what was written before");
         mesh.finish(write).expect("the write");
         let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("nobody has this address");
-        assert!(matches!(nobody.cause, Cause::Post(PostError::UnknownPeer(99))));
+        assert!(matches!(nobody.cause(), Cause::Post(PostError::UnknownPeer(99))));
         let lengths = a.write(peer, vec![0; 9], part.slice(0..8)).start().expect_err("other lengths");
-        assert!(matches!(lengths.cause, Cause::Post(PostError::Lengths { local: 9, remote: 8 })));
-        assert_eq!(lengths.buffer.map(|buffer| buffer.len()), Some(9));
+        assert!(matches!(lengths.cause(), Cause::Post(PostError::Lengths { local: 9, remote: 8 })));
+        assert_eq!(lengths.buffer().map(percale::Buffer::len), Some(9));
     }
 }
 
@@ -449,7 +451,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
             let memory = region.close().expect("nobody stops in the middle").into_vec();
             for (result, what) in [(mesh.finish(write), "the write"), (mesh.finish(read), "the read")] {
                 if let Err(error) = result {
-                    let Cause::Completion(error) = error.cause else { panic!("{what}: {error}") };
+                    let Cause::Completion(error) = error.cause() else { panic!("{what}: {error}") };
                     assert_eq!(error.error, ErrorCode::KeyRejected, "{what}");
                 }
             }

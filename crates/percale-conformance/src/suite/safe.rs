@@ -33,12 +33,12 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     mesh.finish(a.send(mesh.peer(1), "too long").fenced()).expect("the send");
     let error = mesh.finish(receiving).expect_err("it is cut off");
     assert_eq!(error.errno(), 265);
-    assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), b"too ");
+    assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), b"too ");
     let receiving = b.recv(vec![0; 4]).start().expect("a receive");
     assert!(!receiving.is_ready() && receiving.cancel() && !receiving.cancel());
     let error = receiving.wait().expect_err("it is cancelled");
-    assert!(matches!(&error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{error}");
-    assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(4));
+    assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{error}");
+    assert_eq!(error.into_buffer().map(|buffer| buffer.len()), Some(4));
 }
 
 /// Parts are returned in order with their contents. `finish` returns the buffer.
@@ -54,7 +54,7 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
         assert_eq!((part.data, part.source), (Some(number), Some(mesh.peer(0))));
     }
     let error = many.next(Some(Duration::ZERO)).expect_err("there is no more");
-    assert!(matches!(error.cause, Cause::TimedOut));
+    assert!(matches!(error.cause(), Cause::TimedOut));
     let buffer = many.finish().buffer.into_vec();
     same(&buffer[..8], &content(0, 8), "the first part");
     same(&buffer[8..3008], &content(1, 3000), "the second part");
@@ -140,7 +140,7 @@ pub fn a_dropped_receive_takes_no_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     drop(mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive"));
     let late = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive").wait_for(Duration::from_millis(1));
-    assert!(matches!(late.expect_err("there is no message").cause, Cause::TimedOut));
+    assert!(matches!(late.expect_err("there is no message").cause(), Cause::TimedOut));
     let received = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
     mesh.inject(0, 1, None, b"message!");
     assert_eq!(mesh.finish(received).expect("the message").to_vec(), b"message!");
@@ -156,16 +156,16 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     };
     for unknown in [PeerAddress(99), PeerAddress::UNSPECIFIED] {
         let error = endpoint.send(unknown, vec![1, 2, 3]).wait().expect_err("nobody");
-        refused(&error.cause, &PostError::UnknownPeer(unknown.0));
+        refused(error.cause(), &PostError::UnknownPeer(unknown.0));
         assert_eq!(error.errno(), libc::EINVAL);
-        assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), [1, 2, 3]);
+        assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), [1, 2, 3]);
         assert_eq!(endpoint.inject(unknown, b"x"), Err(PostError::UnknownPeer(unknown.0)));
     }
     let error = endpoint.recv(vec![0; 3]).from(PeerAddress(99)).wait().expect_err("nobody");
-    refused(&error.cause, &PostError::UnknownPeer(99));
+    refused(error.cause(), &PostError::UnknownPeer(99));
     let error = endpoint.recv("constant").wait().expect_err("it cannot be written");
-    refused(&error.cause, &PostError::ReadOnly);
-    assert_eq!(error.buffer.map(Buffer::into_vec), Some(b"constant".to_vec()));
+    refused(error.cause(), &PostError::ReadOnly);
+    assert_eq!(error.into_buffer().map(Buffer::into_vec), Some(b"constant".to_vec()));
     let alone = mesh.station(0).domain.endpoint().bind(mesh.fabric.address()).expect("an endpoint without a vector");
     assert_eq!(alone.inject(PeerAddress(0), b"x"), Err(PostError::NoVector));
     assert_eq!(alone.inject(PeerAddress(0), b"x").map_err(|error| error.errno()), Err(267));

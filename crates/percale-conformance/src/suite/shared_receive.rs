@@ -293,7 +293,7 @@ pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     assert_eq!(world.end(third).expect("a message").to_vec(), b"third");
     let error = world.end(first).expect_err("it was cancelled");
     assert_eq!(error.errno(), ErrorCode::Canceled.errno());
-    assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), [7; 16]);
+    assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), [7; 16]);
     // One of the endpoints reports the cancellation of a raw receive.
     let segments = Segments::one(Memory::blank(8).segment());
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);

@@ -288,7 +288,7 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
         for (waits, len) in [(receive, 64), (again, 32)] {
             let error = waits.wait().expect_err("nothing begins it");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
-            assert_eq!(error.buffer.expect("the buffer comes back").len(), len);
+            assert_eq!(error.into_buffer().expect("the buffer comes back").len(), len);
         }
     }
 }

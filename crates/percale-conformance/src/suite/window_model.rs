@@ -55,7 +55,7 @@ struct Model<'m, F: Fabric> {
 }
 
 fn outcome<R>(result: Result<R, OperationError>) -> Result<R, ErrorCode> {
-    result.map_err(|error| match error.cause {
+    result.map_err(|error| match error.cause() {
         Cause::Completion(error) => error.error,
         other => panic!("it should have been posted: {other}"),
     })

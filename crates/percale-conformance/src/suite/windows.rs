@@ -34,8 +34,10 @@ pub(super) fn regions<F: Fabric>(mesh: &Mesh<F>, access: Access) -> [Region; 2] 
 pub(super) fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     match result {
         Ok(_) => panic!("the operation should not have succeeded"),
-        Err(OperationError { cause: Cause::Completion(error), .. }) => error.error,
-        Err(error) => panic!("the operation should have been posted: {error}"),
+        Err(error) => match error.cause() {
+            Cause::Completion(entry) => entry.error,
+            cause => panic!("the operation should have been posted: {cause}"),
+        },
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn rejoiner() {
     let members = set(&open, &ask());
     loop {
         let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
-        let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause)) else {
+        let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause())) else {
             std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has detected late which member was missing.
             continue;
         };
@@ -84,7 +84,7 @@ pub(crate) fn rejoiner() {
             match sum.start().expect("it is posted").wait_for(PATIENCE) {
                 Ok(result) => assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}"),
                 Err(error) => {
-                    eprintln!("round {round}: {}", error.cause);
+                    eprintln!("round {round}: {}", error.cause());
                     break;
                 }
             }
@@ -112,7 +112,7 @@ pub(crate) fn exchanger() {
         let check = |what: &str, request: CollectiveRequest<'_, _>, wanted: &[u8], own: Range<usize>| {
             let ended = request.start().expect("it is posted").wait_for(PATIENCE);
             let told =
-                |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause);
+                |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause());
             let result = ended.inspect_err(told)?.into_vec();
             assert!(result[own.clone()] == wanted[own], "a wrong {what} in round {round}");
             Ok::<(), OperationError>(())
@@ -155,7 +155,7 @@ fn rounds(
             break;
         }
         if let Err(error) = act(&group, round, bytes) {
-            let Cause::Completion(cause) = error.cause else { panic!("round {round}: {}", error.cause) };
+            let Cause::Completion(cause) = error.cause() else { panic!("round {round}: {}", error.cause()) };
             say(&format!("failed: {cause}"));
             break;
         }

@@ -82,7 +82,7 @@ fn operations_of_a_killed_peer_fail(transport: &str) {
         let mut count = |result: Result<(), percale::endpoint::safe::OperationError>| match result {
             Ok(()) => good += 1,
             Err(error) => {
-                let timed_out = matches!(error.cause, percale::endpoint::safe::Cause::TimedOut);
+                let timed_out = matches!(error.cause(), percale::endpoint::safe::Cause::TimedOut);
                 assert!(!timed_out, "an operation still waits for a peer that was killed");
                 bad += 1;
             }

@@ -56,9 +56,9 @@
 //! # let me = vector.insert(endpoint.address())?;
 //! endpoint.inject(me, b"0123456789")?; // an endpoint can send to itself
 //! let error = endpoint.recv(vec![0; 4]).wait().unwrap_err();
-//! let Cause::Completion(entry) = &error.cause else { panic!("the receive was posted") };
+//! let Cause::Completion(entry) = error.cause() else { panic!("the receive was posted") };
 //! assert_eq!((entry.error, entry.overflow), (ErrorCode::Truncated, 6));
-//! assert_eq!(error.buffer.expect("it comes back").into_vec(), b"0123");
+//! assert_eq!(error.into_buffer().expect("it comes back").into_vec(), b"0123");
 //! # Ok(()) }
 //! ```
 //!

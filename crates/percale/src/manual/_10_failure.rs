@@ -55,7 +55,7 @@
 //! # drop(other);
 //! let error = answer.wait().unwrap_err(); // the peer has closed its endpoint
 //! assert_eq!(error.errno(), ErrorCode::Closed.errno());
-//! let buffer = error.buffer.expect("an error returns the buffer");
+//! let buffer = error.into_buffer().expect("an error returns the buffer");
 //! assert!(matches!(events.read(), Some(Event::Connected { .. })));
 //! assert!(matches!(events.read(), Some(Event::PeerDown { peer: lost, .. }) if lost == peer));
 //!

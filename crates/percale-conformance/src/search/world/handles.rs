@@ -130,7 +130,7 @@ impl World {
             }
             Err(error) => {
                 self.ledger.refuse(id);
-                match error.cause {
+                match error.cause() {
                     Cause::Post(PostError::Again) => Ok(()),
                     other => Err(Fault::new("refused without a cause", format!("safe operation {id}: {other}"))),
                 }
@@ -263,7 +263,7 @@ impl World {
                 if was_finished {
                     return again(id, &outcome);
                 }
-                if matches!(&outcome, Outcome::Failed(error) if matches!(error.cause, Cause::TimedOut)) {
+                if matches!(&outcome, Outcome::Failed(error) if matches!(error.cause(), Cause::TimedOut)) {
                     return Ok(());
                 }
                 self.ended(id, held.buffer, outcome)
@@ -353,7 +353,8 @@ impl World {
                 self.took(id, &received)?;
                 (Some(received.buffer), Ok(()))
             }
-            Outcome::Failed(OperationError { cause, buffer: found, .. }) => {
+            Outcome::Failed(error) => {
+                let (cause, found) = error.into_parts();
                 if let Some(found) = &found {
                     ours(found)?;
                 }
@@ -468,10 +469,10 @@ fn again(id: u64, outcome: &Outcome) -> Verdict {
         Outcome::Received(received) => format!("a message of {} bytes", received.len),
         Outcome::Buffer(buffer) => format!("a buffer of {} bytes", buffer.len()),
         Outcome::Value(value) => format!("the value {value}"),
-        Outcome::Failed(OperationError { buffer: Some(buffer), .. }) => {
-            format!("an error with a buffer of {} bytes", buffer.len())
-        }
-        Outcome::Failed(_) => return Ok(()),
+        Outcome::Failed(error) => match error.buffer() {
+            Some(buffer) => format!("an error with a buffer of {} bytes", buffer.len()),
+            None => return Ok(()),
+        },
     };
     Err(Fault::new("finished handle acted", format!("the handle of safe operation {id}, which had ended, gave {what}")))
 }

@@ -190,7 +190,7 @@ impl<A: Ownership + 'static> Station<A> {
     }
 
     fn refused(&mut self, ledger: &mut Ledger, error: OperationError, port: u16) -> bool {
-        match error.cause {
+        match error.cause() {
             Cause::Post(error) => self.post_error(ledger, &error, port),
             other => {
                 ledger.fault(&format!("an operation to port {port} was refused by {other}"));

@@ -222,14 +222,14 @@ impl<A: Ownership + 'static> Station<A> {
                     Err(error) => {
                         let (code, text) = cause(&error);
                         self.judge(ledger, code, &text, false, class, task.port, task.what);
-                        error.buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone()));
+                        error.into_buffer().into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone()));
                     }
                 }
             }
             End::Sent(result) => {
                 let error = result.as_ref().err().map(cause);
                 self.over(ledger, task.call, task.send.unwrap_or_default(), task.port, false, false, error);
-                if let Some(buffer) = result.map_or_else(|error| error.buffer, |sent| Some(sent.buffer)) {
+                if let Some(buffer) = result.map_or_else(|error| error.into_buffer(), |sent| Some(sent.buffer)) {
                     ledger.graves.bury(buffer, what);
                 }
             }
@@ -245,7 +245,9 @@ impl<A: Ownership + 'static> Station<A> {
                         }
                         ledger.graves.bury(buffer, what);
                     }
-                    Err(error) => error.buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone())),
+                    Err(error) => {
+                        error.into_buffer().into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone()))
+                    }
                 }
             }
         }
@@ -314,7 +316,7 @@ impl<A: Ownership + 'static> Station<A> {
 }
 
 fn cause(error: &OperationError) -> (ErrorCode, String) {
-    match &error.cause {
+    match error.cause() {
         Cause::Completion(entry) => (entry.error, entry.to_string()),
         other => (ErrorCode::Invalid, other.to_string()),
     }

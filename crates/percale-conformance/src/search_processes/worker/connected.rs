@@ -224,7 +224,7 @@ impl Line {
     }
 
     fn refused(&mut self, ledger: &mut Ledger, error: &OperationError) {
-        if !matches!(&error.cause, Cause::Post(PostError::Again)) {
+        if !matches!(error.cause(), Cause::Post(PostError::Again)) {
             self.doubt(ledger, &error.to_string());
         }
     }
@@ -311,12 +311,12 @@ impl Line {
         ledger.counts.failed += 1;
         let never =
             [ErrorCode::Protocol, ErrorCode::Fault, ErrorCode::Invalid, ErrorCode::Denied, ErrorCode::Truncated];
-        if let Cause::Completion(entry) = &error.cause
+        if let Cause::Completion(entry) = error.cause()
             && never.contains(&entry.error)
         {
             ledger.fault(&format!("{what} of connection {} failed with {:?}: {error}", self.id, entry.error));
         }
-        error.buffer
+        error.into_buffer()
     }
 
     /// Reports operations that should have ended.

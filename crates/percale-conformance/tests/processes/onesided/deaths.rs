@@ -135,7 +135,7 @@ impl Survivor {
         let mut count = |result: Result<(), OperationError>| match result {
             Ok(()) => self.succeeded += 1,
             Err(error) => {
-                assert!(!matches!(error.cause, Cause::TimedOut), "an access still waits for a peer that was killed");
+                assert!(!matches!(error.cause(), Cause::TimedOut), "an access still waits for a peer that was killed");
                 self.failed += 1;
             }
         };

@@ -63,7 +63,7 @@ pub(crate) fn open_as_told() -> Open {
 /// Returns the code of an operation's error.
 #[track_caller]
 pub(crate) fn code(error: &OperationError) -> ErrorCode {
-    match &error.cause {
+    match error.cause() {
         Cause::Completion(entry) => entry.error,
         other => panic!("the operation should have been posted and ended: {other}"),
     }

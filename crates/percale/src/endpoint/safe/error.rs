@@ -6,39 +6,14 @@ use crate::local_memory::buffer::Buffer;
 
 /// The error of a safe operation. It returns the operation's buffer.
 #[derive(thiserror::Error)]
-#[error("{}", .parts.cause)]
+#[error("{}", .parts.0)]
 pub struct OperationError {
     /// Boxed, so that a result with this error is as short as a result without it.
-    parts: Box<OperationErrorParts>,
+    parts: Box<(Cause, Option<Buffer>)>,
 }
 
-/// The fields of an [`OperationError`].
-#[non_exhaustive]
-pub struct OperationErrorParts {
-    /// The cause.
-    pub cause: Cause,
-    /// The operation's buffer. `None` if the operation is still under way (a wait that timed out).
-    pub buffer: Option<Buffer>,
-}
-
-crate::short_debug!(OperationErrorParts, "OperationErrorParts", cause: |this| this.cause.to_string());
-
-impl std::ops::Deref for OperationError {
-    type Target = OperationErrorParts;
-
-    fn deref(&self) -> &OperationErrorParts {
-        &self.parts
-    }
-}
-
-impl std::ops::DerefMut for OperationError {
-    fn deref_mut(&mut self) -> &mut OperationErrorParts {
-        &mut self.parts
-    }
-}
-// The debug output is the whole message: a `main` function that returns the error prints it with `Debug`, and the
-// advice is at the end of the message.
-crate::short_debug!(OperationError, "OperationError", cause: |this| this.cause.to_string());
+// The whole cause: a `main` that returns the error prints it by `Debug`, and its end is the advice.
+crate::short_debug!(OperationError, "OperationError", cause: |this| this.parts.0.to_string());
 
 /// The cause of an [`OperationError`].
 #[non_exhaustive]
@@ -86,22 +61,42 @@ impl Cause {
 impl OperationError {
     #[cold]
     pub(crate) fn new(cause: impl Into<Cause>, buffer: Option<Buffer>) -> Self {
-        Self { parts: Box::new(OperationErrorParts { cause: cause.into(), buffer }) }
+        Self { parts: Box::new((cause.into(), buffer)) }
     }
 
-    /// Returns the operation's buffer: see [`OperationErrorParts::buffer`].
-    #[must_use]
-    pub fn into_buffer(self) -> Option<Buffer> {
-        self.parts.buffer
-    }
-    /// Creates the error for a handle after its result was taken.
+    /// Creates the error for a handle whose result was taken already.
     pub(crate) fn taken() -> Self {
         Self::new(Cause::Taken, None)
+    }
+
+    /// Returns the cause.
+    #[must_use]
+    pub fn cause(&self) -> &Cause {
+        &self.parts.0
+    }
+
+    /// Like [`into_buffer`](Self::into_buffer), but keeps the buffer in the error.
+    #[must_use]
+    pub fn buffer(&self) -> Option<&Buffer> {
+        self.parts.1.as_ref()
+    }
+
+    /// Returns the operation's buffer. `None` if the operation is still in progress (a wait that timed out), or if
+    /// another process may still access the buffer.
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        self.parts.1
+    }
+
+    /// Returns the cause and the buffer ([`into_buffer`](Self::into_buffer)).
+    #[must_use]
+    pub fn into_parts(self) -> (Cause, Option<Buffer>) {
+        *self.parts
     }
 
     /// Returns the libfabric code of the [`cause`](Self::cause).
     #[must_use]
     pub fn errno(&self) -> i32 {
-        self.cause.errno()
+        self.cause().errno()
     }
 }

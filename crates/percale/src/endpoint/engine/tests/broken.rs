@@ -37,8 +37,8 @@ fn memory_is_kept_until_a_copying_peer_releases_it() {
     // The peer detects the end of the connection, and copies nothing.
     until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
     let error = receive.wait().unwrap_err();
-    assert!(matches!(error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
-    assert_eq!(error.buffer.unwrap().len(), LEN);
+    assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
+    assert_eq!(error.into_buffer().unwrap().len(), LEN);
     assert!(victim.engine(|engine| engine.core.left.is_empty()));
     send.wait().unwrap_err();
     connect(&victim, &stopped);
@@ -188,7 +188,7 @@ fn receive_from_already_lost_peer_fails() {
         let ended = left.finished();
         let receive = left.endpoint.tagged_recv(5, 0, vec![0; 8]).from(peer).start().unwrap();
         until(&[&left], || (left.finished() > ended).then_some(()));
-        assert!(matches!(receive.wait().unwrap_err().cause, Cause::Completion(_)), "{transport}");
+        assert!(matches!(receive.wait().unwrap_err().cause(), Cause::Completion(_)), "{transport}");
     }
 }
 

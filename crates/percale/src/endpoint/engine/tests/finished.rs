@@ -24,7 +24,7 @@ fn finish_reports_message_abandoned_by_its_sender() {
         until(&[&a, &b], || over().then_some(()));
         let finished = many.finish();
         assert_eq!((finished.buffer.len(), finished.unread.len()), (LEN, 1), "{transport}");
-        let Err(OperationError { cause: Cause::Completion(error), .. }) = &finished.unread[0] else {
+        let Some(Cause::Completion(error)) = finished.unread[0].as_ref().err().map(OperationError::cause) else {
             panic!("{transport}: {:?}", finished.unread)
         };
         assert_eq!(error.error, ErrorCode::Canceled, "{transport}: {error}");

@@ -84,10 +84,12 @@ fn forge(transport: &str, from: &Station, to: &Station, asks: Asks, id: u32, fra
 fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u8>) {
     match result {
         Ok(bytes) => (None, bytes),
-        Err(OperationError::new(Cause::Completion(entry), buffer)) => {
-            (Some(entry.error), buffer.map(crate::Buffer::into_vec).unwrap_or_default())
-        }
-        Err(error) => panic!("it was not even posted: {error}"),
+        Err(error) => match error.into_parts() {
+            (Cause::Completion(entry), buffer) => {
+                (Some(entry.error), buffer.map(crate::Buffer::into_vec).unwrap_or_default())
+            }
+            (cause, _) => panic!("it was not even posted: {cause}"),
+        },
     }
 }
 

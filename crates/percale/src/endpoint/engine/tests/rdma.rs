@@ -52,7 +52,7 @@ fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, na
     after.wait().unwrap();
     late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
     let error = unread.wait().unwrap_err();
-    assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
+    assert_eq!(error.into_buffer().unwrap().into_vec(), vec![99; LEN], "something was disclosed");
     assert_eq!(bytes_of(other)[..100_008], vec![round; 100_008]);
 }
 
@@ -82,8 +82,10 @@ fn number_before(text: &str, what: &str) -> u64 {
 
 fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     match result {
-        Err(OperationError { cause: Cause::Completion(entry), .. }) => entry.error,
-        Err(other) => panic!("{other}"),
+        Err(error) => match error.cause() {
+            Cause::Completion(entry) => entry.error,
+            _ => panic!("{error}"),
+        },
         Ok(_) => panic!("it should have failed"),
     }
 }
