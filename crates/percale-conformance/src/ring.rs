@@ -133,7 +133,7 @@ impl Ring {
             }
             buffer.copy_from_slice(&(at + 1).to_le_bytes());
             let sent = self.open.endpoint.tagged_send(after, TAG, buffer).wait().expect("the token is sent");
-            buffer = sent.buffer.into_vec();
+            buffer = sent.into_vec();
             if self.number == 0 {
                 buffer = self.take(buffer, before, at + self.count);
             }

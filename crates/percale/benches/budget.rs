@@ -309,7 +309,7 @@ fn grouped() -> (Pair, [CollectiveWork; 2]) {
         .map(|address| pair.vector.insert(address).expect("an address"))
         .collect();
     let joining = [&pair.left, &pair.right].map(|endpoint| endpoint.join(&members).expect("a group"));
-    let groups = joining.map(|joining| {
+    let groups = joining.map(|mut joining| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !joining.is_ready() {
             let _none = (pair.left.progress(), pair.right.progress());

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         for number in 0..CONTEXTS {
             let name = address.receive_context(number.into(), BITS).ok_or("no room for so many contexts")?;
-            let answer = client.recv(vec![0; 64]).start()?;
+            let mut answer = client.recv(vec![0; 64]).start()?;
             client.send(name, vec![0; 10 + usize::from(number)]).wait()?;
             println!("{}", String::from_utf8_lossy(&answer.wait()?.to_vec()));
         }

@@ -93,7 +93,7 @@ impl Server<'_> {
         let start = slice as u64 * SLICE;
         let key = self.windows[slice].key().wrapping_add(1) as u8;
         let bind = Bind { range: start..start + SLICE, access: WindowAccess::WRITE, key };
-        let name = self.endpoint.bind_window(self.client, &self.windows[slice], self.region, bind).start()?;
+        let mut name = self.endpoint.bind_window(self.client, &self.windows[slice], self.region, bind).start()?;
         let name = name.wait()?;
         self.endpoint.send(self.client, name.to_bytes().to_vec()).fenced().wait()?;
         self.lent.push(Lent { slice, name, until: Instant::now() + LEASE });
@@ -112,7 +112,7 @@ impl Server<'_> {
 fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
     let mut refused = 0;
     for number in 0..REQUESTS {
-        let answer = endpoint.recv(vec![0; RemoteMemory::BYTES]).start()?;
+        let mut answer = endpoint.recv(vec![0; RemoteMemory::BYTES]).start()?;
         endpoint.send(server, number.to_le_bytes().to_vec()).wait()?;
         let name = RemoteMemory::from_bytes(&answer.wait()?.to_vec())?;
         let bytes = vec![number as u8 | 0x80; SLICE as usize];

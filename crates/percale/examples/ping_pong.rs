@@ -24,7 +24,7 @@ fn pong(endpoint: &Endpoint, peer: PeerAddress) -> Result<(), percale::endpoint:
     let mut buffer = percale::Buffer::zeroed(64);
     for _ in 0..ROUNDS {
         let got = endpoint.recv(buffer).from(peer).wait()?;
-        buffer = endpoint.send(peer, got.buffer).wait()?.buffer; // Every operation returns its buffer.
+        buffer = endpoint.send(peer, got.buffer).wait()?; // Every operation returns its buffer.
     }
     Ok(())
 }

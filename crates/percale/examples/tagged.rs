@@ -36,8 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // A receive may also be posted before its message arrives. A long message is then received directly into its
     // buffer.
-    let receiving = endpoint.tagged_recv(ORDER | 3, 0, vec![0; 1 << 20]).start()?;
-    let sending = endpoint.tagged_send(me, ORDER | 3, vec![42; 1 << 20]).data(2026).start()?;
+    let mut receiving = endpoint.tagged_recv(ORDER | 3, 0, vec![0; 1 << 20]).start()?;
+    let mut sending = endpoint.tagged_send(me, ORDER | 3, vec![42; 1 << 20]).data(2026).start()?;
     let got = receiving.wait()?;
     sending.wait()?;
     assert_eq!((got.len, got.data), (1 << 20, Some(2026)));

@@ -17,7 +17,7 @@
 //!
 //! let peer = vector.insert(endpoint.address())?; // here the endpoint itself; usually "node7:7471"
 //! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer, and returns it
-//! let received = endpoint.recv(sent.buffer).from(peer).wait()?;
+//! let received = endpoint.recv(sent).from(peer).wait()?;
 //! assert_eq!(received.to_vec(), [1, 2, 3]);
 //! # Ok(()) }
 //! ```

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::Owned;
-use percale::endpoint::safe::{Accessing, Receiving};
+use percale::endpoint::safe::{Operation, Received};
 use percale::{Buffer, Endpoint, Info, PeerAddress, RemoteMemory};
 
 use crate::failure::{Failure, Result, percale};
@@ -134,7 +134,7 @@ impl Server {
     fn send(&self, number: u64, request: Request) -> Result<()> {
         let bytes = serde_json::to_vec(&Asked { number, request }).map_err(Failure::system("writing JSON"))?;
         let sent = self.endpoint.tagged_send(self.peer, TAG, bytes).start();
-        sent.and_then(|sending| sending.wait_for(PATIENCE)).map_err(percale("asking the server"))?;
+        sent.and_then(|mut sending| sending.wait_for(PATIENCE)).map_err(percale("asking the server"))?;
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Server {
 
 /// A receive that was posted for a reply.
 #[derive(Debug)]
-pub(super) struct Awaited<'a>(Receiving<'a, Owned>);
+pub(super) struct Awaited<'a>(Operation<&'a Owned, Received>);
 
 impl Awaited<'_> {
     /// Returns whether the reply has arrived.
@@ -242,7 +242,7 @@ impl Awaited<'_> {
         self.0.is_ready()
     }
 
-    fn message(self, patience: Duration) -> Result<Answered> {
+    fn message(mut self, patience: Duration) -> Result<Answered> {
         let message = self.0.wait_for(patience).map_err(percale("waiting for the server"))?.to_vec();
         serde_json::from_slice(&message).map_err(|error| no_reply(&error))
     }
@@ -250,11 +250,11 @@ impl Awaited<'_> {
 
 /// A block in transfer.
 #[derive(Debug)]
-pub(super) struct Moving<'a>(Accessing<'a, Owned, Buffer>);
+pub(super) struct Moving<'a>(Operation<&'a Owned, Buffer>);
 
 impl Moving<'_> {
     /// Waits until the transfer has completed. Returns the buffer.
-    pub(super) fn wait(self) -> Result<Vec<u8>> {
+    pub(super) fn wait(mut self) -> Result<Vec<u8>> {
         Ok(self.0.wait_for(PATIENCE).map_err(percale("moving a block"))?.into_vec())
     }
 }

@@ -99,7 +99,7 @@ impl Bench {
         let mut reads = 0;
         while reads < 2 {
             self.owner.progress();
-            let read = self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
+            let mut read = self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
             match read.wait_for(Duration::from_millis(1)) {
                 Ok(_) => reads += 1,
                 Err(error) if Instant::now() > deadline => return Err(failed("a read")(error)),

@@ -146,7 +146,7 @@ impl Client {
         self.answer(GREETING, &Reply::Welcome { protocol: PROTOCOL });
         while !self.is_gone() {
             let receiving = endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
-            match receiving.and_then(percale::endpoint::safe::Receiving::wait) {
+            match receiving.and_then(|mut receiving| receiving.wait()) {
                 Ok(message) => self.take(&message.to_vec()),
                 Err(error) => {
                     // The message was longer than any request. Any other error means that the connection has ended,
@@ -287,7 +287,7 @@ impl Client {
         // Serializing an answer cannot fail, because it is plain data.
         let Ok(bytes) = serde_json::to_vec(&Answered { number, reply: reply.clone() }) else { return };
         let sending = self.service.endpoint.tagged_send(self.peer, TAG, bytes).start();
-        let sent = sending.and_then(|sending| sending.wait_for(PATIENCE));
+        let sent = sending.and_then(|mut sending| sending.wait_for(PATIENCE));
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.touch();
         match sent {

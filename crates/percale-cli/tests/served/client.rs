@@ -61,7 +61,7 @@ impl Client {
 
     /// Sends arbitrary bytes.
     pub(crate) fn try_say(&self, bytes: &[u8]) -> Result<(), OperationError> {
-        let sending = self.endpoint.tagged_send(self.server, TAG, bytes.to_vec()).start()?;
+        let mut sending = self.endpoint.tagged_send(self.server, TAG, bytes.to_vec()).start()?;
         sending.wait_for(PATIENCE).map(drop)
     }
 
@@ -71,7 +71,7 @@ impl Client {
 
     /// Receives the next message.
     pub(crate) fn try_hear(&self, patience: Duration) -> Result<Value, OperationError> {
-        let receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).from(self.server).start()?;
+        let mut receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).from(self.server).start()?;
         Ok(serde_json::from_slice(&receiving.wait_for(patience)?.to_vec()).unwrap())
     }
 

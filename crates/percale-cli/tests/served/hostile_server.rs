@@ -117,7 +117,7 @@ impl Server {
     }
 
     fn say(&self, peer: PeerAddress, bytes: Vec<u8>) {
-        if let Ok(sending) = self.endpoint.tagged_send(peer, TAG, bytes).start() {
+        if let Ok(mut sending) = self.endpoint.tagged_send(peer, TAG, bytes).start() {
             let _sent: Result<_, _> = sending.wait_for(Duration::from_secs(5));
         }
     }
@@ -151,7 +151,7 @@ impl Server {
                     peer = Some(new);
                 }
             }
-            let receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).start().unwrap();
+            let mut receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).start().unwrap();
             let Ok(message) = receiving.wait_for(Duration::from_millis(20)) else { continue };
             let Some(peer) = peer else { continue };
             let asked: Value = serde_json::from_slice(&message.to_vec()).unwrap();

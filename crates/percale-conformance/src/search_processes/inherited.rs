@@ -93,7 +93,7 @@ fn calls<A: Ownership>(station: &mut Station<A>, says: OwnedFd) {
         drop(receiving.as_mut().poll(&mut context));
     }
     at("wait_for");
-    if let Ok(receiving) = endpoint.recv(vec![1]).start() {
+    if let Ok(mut receiving) = endpoint.recv(vec![1]).start() {
         drop(receiving.wait_for(Duration::from_millis(10)));
     }
     at("wait");

@@ -9,12 +9,12 @@ use std::thread::Thread;
 use std::time::Instant;
 
 use percale::Buffer;
-use percale::endpoint::safe::{OperationError, Received, Sent};
+use percale::endpoint::safe::{OperationError, Received};
 
 /// The result of an operation.
 #[derive(Debug)]
 pub(super) enum End {
-    Sent(Result<Sent, OperationError>),
+    Sent(Result<percale::Buffer, OperationError>),
     Received(Result<Received, OperationError>),
     Accessed(Result<Buffer, OperationError>),
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use percale::endpoint::safe::{Cause, CollectiveOperation, Group, Joining, OperationError};
+use percale::endpoint::safe::{Cause, Group, Operation, OperationError};
 use percale::endpoint::{Owned, Shared};
 use percale::{
     AddressSet, AtomicOp, Buffer, Collective, CollectiveWork, Counter, Datatype, ErrorCode, GroupId, OpFlags,
@@ -17,8 +17,8 @@ use crate::mesh::{Mesh, Receive, Send};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
-pub(super) type Ours<'m> = Group<'m, Owned>;
-pub(super) type Started<'m> = CollectiveOperation<'m, Owned>;
+pub(super) type Ours<'m> = Group<&'m Owned>;
+pub(super) type Started<'m> = Operation<&'m Owned, Buffer>;
 
 pub(super) const TYPES: [Datatype; 6] =
     [Datatype::U8, Datatype::I16, Datatype::I32, Datatype::U64, Datatype::F32, Datatype::F64];
@@ -126,13 +126,13 @@ fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> 
     let set = set(members.iter().copied());
     let joining: Vec<_> = members.iter().map(|member| mesh.endpoint(*member).join(&set).expect("a group")).collect();
     mesh.until(|| joining.iter().all(|joining| joining.is_ready()).then_some(()));
-    joining.into_iter().map(|joining| joining.wait().expect("everybody joins")).collect()
+    joining.into_iter().map(|mut joining| joining.wait().expect("everybody joins")).collect()
 }
 
 /// Drives all members until these operations have ended.
 pub(super) fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Result<Buffer, OperationError>> {
-    mesh.until(|| started.iter().all(CollectiveOperation::is_ready).then_some(()));
-    started.into_iter().map(CollectiveOperation::wait).collect()
+    mesh.until(|| started.iter().all(Operation::is_ready).then_some(()));
+    started.into_iter().map(|mut one| one.wait()).collect()
 }
 
 pub(super) fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Vec<u8>> {
@@ -248,7 +248,7 @@ pub fn group_messages_match_no_other_receives<F: Transport>() {
     for (value, result) in values.iter().zip(all_good(&mesh, started)) {
         assert_eq!(result, (value * members as u64).to_ne_bytes());
     }
-    for receive in receives {
+    for mut receive in receives {
         assert!(!receive.is_ready() && receive.cancel(), "a group's message was received");
         drop(receive.wait().expect_err("it was cancelled"));
     }
@@ -362,8 +362,8 @@ pub fn closed_member_fails_collectives_of_all_others<F: Peers>() {
                 let all = set(0..members);
                 let joining: Vec<_> =
                     rest.iter().map(|member| mesh.endpoint(*member).join(&all).expect("a group")).collect();
-                mesh.until(|| joining.iter().all(Joining::is_ready).then_some(()));
-                for joining in joining {
+                mesh.until(|| joining.iter().all(Operation::is_ready).then_some(()));
+                for mut joining in joining {
                     drop(joining.wait().expect_err("a member is gone"));
                 }
             }
@@ -413,11 +413,11 @@ impl Alive {
     }
 
     /// Makes all endpoints join one group.
-    pub(super) fn join(&self) -> Vec<Group<'_, Shared>> {
+    pub(super) fn join(&self) -> Vec<Group<Shared>> {
         let set = set(0..self.endpoints.len());
         let joining: Vec<_> = self.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
         std::thread::scope(|scope| {
-            let waiting: Vec<_> = joining.into_iter().map(|joining| scope.spawn(|| joining.wait())).collect();
+            let waiting: Vec<_> = joining.into_iter().map(|mut joining| scope.spawn(move || joining.wait())).collect();
             waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("everybody joins")).collect()
         })
     }
@@ -448,7 +448,7 @@ pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {
     for end in &ends {
         end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
     }
-    for (round, sum) in started {
+    for (round, mut sum) in started {
         let ranks: u64 = (0..members as u64).sum();
         let result = sum.wait().expect("it has ended").into_vec();
         assert_eq!(result, (round * members as u64 + ranks).to_ne_bytes());

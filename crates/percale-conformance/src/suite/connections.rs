@@ -204,7 +204,7 @@ pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
     for name in [format!("127.0.0.1:{port}"), format!("127.0.0.7:{port}"), endpoint.address().to_string()] {
         let peer = vector.insert(name.as_str()).expect("an address");
         for len in [8, 20_000] {
-            let receiving = endpoint.tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
+            let mut receiving = endpoint.tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
             endpoint.tagged_send(peer, 1, content(1, len)).wait().unwrap_or_else(|error| panic!("{name}: {error}"));
             same(&receiving.wait().expect("the message").to_vec(), &content(1, len), &name);
         }
@@ -235,21 +235,21 @@ pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
         let [first, second, third] =
             [(1, one), (1, PeerAddress::UNSPECIFIED), (2, one)].map(|(t, from)| receive(t, from));
         let sent = [(1, 11), (1, 12), (2, 13)].map(|(tag, number)| send(one, tag, number));
-        for (received, number) in [(first, 11), (second, 12), (third, 13)] {
+        for (mut received, number) in [(first, 11), (second, 12), (third, 13)] {
             same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
         }
-        sent.into_iter().for_each(|sent| drop(sent.wait().expect("it is sent")));
+        sent.into_iter().for_each(|mut sent| drop(sent.wait().expect("it is sent")));
         // These messages arrive before it is known which endpoint the other address denotes.
         let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
-        let last = receive(6, PeerAddress::UNSPECIFIED);
+        let mut last = receive(6, PeerAddress::UNSPECIFIED);
         same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
-        let waiting = receive(5, other);
+        let mut waiting = receive(5, other);
         let connects = send(other, 7, 24);
         same(&waiting.wait().expect("a message").to_vec(), &content(21, len), "sent before");
         for (tag, number) in [(5, 22), (7, 24)] {
             same(&receive(tag, one).wait().expect("a message").to_vec(), &content(number, len), "by either name");
         }
-        early.into_iter().chain([connects]).for_each(|sent| drop(sent.wait().expect("it is sent")));
+        early.into_iter().chain([connects]).for_each(|mut sent| drop(sent.wait().expect("it is sent")));
     }
 }
 
@@ -276,10 +276,10 @@ pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
         addresses.into_iter().enumerate().map(member).collect()
     };
     let sets = [set(0), set(1)];
-    let theirs = two.0.join(&sets[1]).expect("a group");
+    let mut theirs = two.0.join(&sets[1]).expect("a group");
     let failed = one.0.join(&sets[0]).expect("a group").wait().expect_err("nobody else joins that");
     assert!(failed.to_string().contains("advertises"), "{failed}");
-    let again = one.0.join(&sets[0]).expect("a group");
+    let mut again = one.0.join(&sets[0]).expect("a group");
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while !(theirs.is_ready() & again.is_ready()) {
         assert!(std::time::Instant::now() < until, "they do not find each other");
@@ -377,7 +377,7 @@ pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     }
     for (number, receiving) in receives.into_iter().enumerate() {
         let from = (number + pairs) % (2 * pairs);
-        for (message, receiving) in receiving.into_iter().enumerate() {
+        for (message, mut receiving) in receiving.into_iter().enumerate() {
             let got = receiving.wait().expect("a message");
             let wanted = content((from * 3 + message) as u64, 100);
             assert_eq!(got.to_vec(), wanted, "message {message} of {from} to {number}, in order and once");

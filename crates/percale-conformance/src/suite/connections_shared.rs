@@ -52,7 +52,7 @@ fn echo<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 }
 
 fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
-    let receive = endpoint.recv(vec![0; len]).start().expect("a receive");
+    let mut receive = endpoint.recv(vec![0; len]).start().expect("a receive");
     endpoint.send(endpoint.peer(), content(1, len)).wait().expect("a send");
     same(&receive.wait().expect("the echo").to_vec(), &content(1, len), "the echo");
 }

@@ -206,11 +206,11 @@ pub fn deferred_work_is_canceled_flushed_and_rejected<F: Real>() {
     ring.defer(1, receive(into, 1), (&trigger, 1), Some(&done));
     done.wait(2, LONG).expect("one message");
     assert_eq!((into.read(), done.value()), (vec![2; 8], 2));
-    let sent =
+    let mut sent =
         owned.tagged_send(ring.peer(1), 2, vec![5; 8]).when(&trigger, 2).counting(&done).start().expect("queued");
     ring.defer(1, receive(into, 2), (&trigger, 2), None);
     trigger.add(1);
-    assert_eq!(sent.wait().expect("it is sent").buffer.len(), 8);
+    assert_eq!(sent.wait().expect("it is sent").len(), 8);
     let stranger = F::new(1).domain(|domain| domain);
     let work = Work::Transfer(ring.at(0), ring.send(1, into, 1));
     let work = DeferredWork { work, counter: trigger.clone(), threshold: 100, counting: None };
@@ -350,7 +350,7 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
             // No other thread drives the sender.
             assert_eq!(sleeper.join().expect("it does not panic"), (1, round));
         });
-        receives.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
+        receives.into_iter().for_each(|mut receive| drop(receive.wait().expect("a message")));
     }
 }
 

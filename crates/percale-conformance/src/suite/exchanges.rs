@@ -24,12 +24,12 @@ const fn all(root: usize) -> [Collective; 5] {
     ]
 }
 
-fn request<'m, A: percale::endpoint::Ownership>(
-    group: &percale::endpoint::safe::Group<'m, A>,
+fn request<H: percale::endpoint::Handle + Clone>(
+    group: &percale::endpoint::safe::Group<H>,
     what: Collective,
     (op, datatype): (AtomicOp, Datatype),
     buffer: Vec<u8>,
-) -> CollectiveRequest<'m, A> {
+) -> CollectiveRequest<H> {
     match what {
         Collective::Allgather => group.allgather(buffer),
         Collective::Alltoall => group.alltoall(buffer),
@@ -329,7 +329,7 @@ pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {
     for end in &ends {
         end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
     }
-    for (what, rank, wanted, exchange) in started {
+    for (what, rank, wanted, mut exchange) in started {
         let mut got = exchange.wait().expect("it has ended").into_vec();
         if what.combines() {
             got = got[rank * 56..(rank + 1) * 56].to_vec();

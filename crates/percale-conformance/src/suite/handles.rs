@@ -4,10 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use percale::endpoint::Ownership;
-use percale::endpoint::safe::{
-    Accessing, Cause, CollectiveOperation, Joining, OperationError, Receiving, Sending, Started, WindowOperation,
-};
+use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome, Started};
 use percale::{Access, AddressSet, Buffer, ErrorCode, PeerAddress, SharedReceiving, WindowAccess, WindowType};
 
 use super::windows::how;
@@ -35,34 +32,8 @@ trait Handle: Future<Output = Result<Self::Done, OperationError>> + Unpin + Size
     }
 }
 
-macro_rules! handle {
-    ($([$($generics:tt)*] $type:ty => $done:ty),* $(,)?) => {$(
-        impl<$($generics)*> Handle for $type {
-            type Done = $done;
-
-            fn ready(&self) -> Option<bool> {
-                Some(self.is_ready())
-            }
-
-            fn waited(self) -> Option<Result<(), OperationError>> {
-                Some(self.wait().map(drop))
-            }
-        }
-    )*};
-}
-
-handle! {
-    ['e, A: Ownership] Sending<'e, A> => percale::endpoint::safe::Sent,
-    ['e, A: Ownership] Joining<'e, A> => percale::endpoint::safe::Group<'e, A>,
-    ['e, A: Ownership] CollectiveOperation<'e, A> => Buffer,
-    ['e, A: Ownership] WindowOperation<'e, A, percale::RemoteMemory> => percale::RemoteMemory,
-    ['e, A: Ownership] WindowOperation<'e, A, ()> => (),
-    ['e, A: Ownership] Accessing<'e, A, Buffer> => Buffer,
-    ['e, A: Ownership] Accessing<'e, A, u64> => u64,
-}
-
-impl<A: Ownership> Handle for Receiving<'_, A> {
-    type Done = percale::endpoint::safe::Received;
+impl<H: percale::endpoint::Handle, R: Outcome> Handle for Operation<H, R> {
+    type Done = R;
 
     fn ready(&self) -> Option<bool> {
         Some(self.is_ready())
@@ -72,7 +43,7 @@ impl<A: Ownership> Handle for Receiving<'_, A> {
         Some(self.cancel())
     }
 
-    fn waited(self) -> Option<Result<(), OperationError>> {
+    fn waited(mut self) -> Option<Result<(), OperationError>> {
         Some(self.wait().map(drop))
     }
 }

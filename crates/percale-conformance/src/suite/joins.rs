@@ -1,7 +1,7 @@
 //! The joins of groups, including joins after failures.
 
 use percale::endpoint::Owned;
-use percale::endpoint::safe::Joining;
+use percale::endpoint::safe::Operation;
 use percale::{AddressSet, AtomicOp, Datatype, PeerAddress};
 
 use super::collectives::{Ours, all_good, ends, group_of};
@@ -18,7 +18,7 @@ fn joining<'m, F: Fabric>(
     mesh: &'m Mesh<F>,
     members: impl IntoIterator<Item = usize>,
     of: usize,
-) -> Vec<Joining<'m, Owned>> {
+) -> Vec<Operation<&'m Owned, Ours<'m>>> {
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
@@ -30,7 +30,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
     let mut joins: Vec<_> = joining(mesh, 0..members, members).into_iter().map(Some).collect();
     mesh.until(|| {
         for member in 0..members {
-            let Some(join) = joins[member].take_if(|join| join.is_ready()) else { continue };
+            let Some(mut join) = joins[member].take_if(|join| join.is_ready()) else { continue };
             match join.wait() {
                 Ok(group) => groups[member] = Some(group),
                 Err(error) => {
@@ -77,7 +77,7 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     mesh.until(|| joins.iter().flatten().all(|join| join.is_ready()).then_some(()));
     let mut groups: Vec<Vec<Ours<'_>>> = (0..JOINS).map(|_| Vec::new()).collect();
     for joins in joins {
-        for (at, join) in joins.into_iter().enumerate() {
+        for (at, mut join) in joins.into_iter().enumerate() {
             groups[at].push(join.wait().expect("everybody joins"));
         }
     }
@@ -135,7 +135,7 @@ pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
             // The others join again. The closed member does not exist.
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
-            for join in joins {
+            for mut join in joins {
                 drop(join.wait().expect_err("a member is gone"));
             }
         }
@@ -156,7 +156,7 @@ pub fn canceled_join_ends_for_all_members<F: Peers>() {
                 mesh.turns(leaver);
                 drop(joining(&mesh, [leaver], members));
                 mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
-                for join in joins {
+                for mut join in joins {
                     drop(join.wait().expect_err("a member has given it up"));
                 }
                 let groups = group_of(&mesh, members);

@@ -73,7 +73,7 @@ pub fn messages_between_allocations_arrive<F: Transport>() {
             let got = mesh.finish(receiving).expect("a message");
             same(&got.to_vec(), &bytes, "the message");
             assert_eq!(got.buffer.into_allocation().is_ok(), to_allocation);
-            let back = mesh.finish(sending).expect("the send").buffer;
+            let back = mesh.finish(sending).expect("the send");
             same(&back.into_vec(), &bytes, "the source");
         }
     }

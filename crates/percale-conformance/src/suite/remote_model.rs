@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use percale::endpoint::Owned;
-use percale::endpoint::safe::{Accessing, Outcome};
+use percale::endpoint::safe::{Operation, Outcome};
 use percale::{Access, Allocation, AtomicOp, Buffer, RemoteMemory};
 
 use crate::fabric::Fabric;
@@ -25,14 +25,14 @@ const LENS: [usize; 10] = [0, 1, 8, 13, 64, 500, 2048, 2500, 16 << 10, 40_000];
 
 /// An outstanding operation, and its expected result.
 enum UnderWay<'e> {
-    Bytes(Accessing<'e, Owned, Buffer>, Vec<u8>),
-    Word(Accessing<'e, Owned, u64>, u64),
-    Half(Accessing<'e, Owned, i32>, i32),
+    Bytes(Operation<&'e Owned, Buffer>, Vec<u8>),
+    Word(Operation<&'e Owned, u64>, u64),
+    Half(Operation<&'e Owned, i32>, i32),
 }
 
 /// Waits for the oldest operation.
 fn settle<F: Fabric>(mesh: &Mesh<F>, oldest: UnderWay<'_>) {
-    fn finish<F: Fabric, R: Outcome + Unpin>(mesh: &Mesh<F>, operation: Accessing<'_, Owned, R>) -> R {
+    fn finish<F: Fabric, R: Outcome>(mesh: &Mesh<F>, operation: Operation<&Owned, R>) -> R {
         mesh.finish(operation).unwrap_or_else(|error| panic!("an operation failed: {error}"))
     }
     match oldest {

@@ -21,7 +21,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
         let got = mesh.finish(receiving).expect("a message");
         assert_eq!((got.len, got.data, got.tag, got.source), (len, Some(5), 0, Some(mesh.peer(0))));
         same(got.buffer.as_slice().expect("a vector"), &bytes, "the message");
-        same(&mesh.finish(sent).expect("the send").buffer.into_vec(), &bytes, "the source");
+        same(&mesh.finish(sent).expect("the send").into_vec(), &bytes, "the source");
         let sent =
             a.tagged_send(mesh.peer(1), 7, Arc::<[u8]>::from(bytes.clone())).delivered().start().expect("a send");
         let got = mesh.finish(b.tagged_recv(5, 2, Buffer::zeroed(len + 9))).expect("a message");
@@ -34,7 +34,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     let error = mesh.finish(receiving).expect_err("it is cut off");
     assert_eq!(error.errno(), 265);
     assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), b"too ");
-    let receiving = b.recv(vec![0; 4]).start().expect("a receive");
+    let mut receiving = b.recv(vec![0; 4]).start().expect("a receive");
     assert!(!receiving.is_ready() && receiving.cancel() && !receiving.cancel());
     let error = receiving.wait().expect_err("it is cancelled");
     assert!(matches!(error.cause(), Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{error}");
@@ -128,7 +128,7 @@ pub fn a_forgotten_receive_keeps_its_buffer<F: Transport>() {
                 }
                 // The message is delivered whether or not its receive still exists. No operation hangs, and freed
                 // memory is not written.
-                let back = mesh.finish(sending).expect("the send").buffer;
+                let back = mesh.finish(sending).expect("the send");
                 same(&back.into_vec(), &content(1, len), "the source");
             }
         }

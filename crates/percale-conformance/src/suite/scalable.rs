@@ -379,12 +379,12 @@ pub fn threads_drive_separate_contexts<F: Peers + Real>() {
                             let bytes = content(tag(index, to), len);
                             endpoint.tagged_send(names[to], tag(index, to), bytes).start().expect("a send")
                         });
-                        for (from, receive) in receives.into_iter().enumerate() {
+                        for (from, mut receive) in receives.into_iter().enumerate() {
                             let got = receive.wait().expect("a message");
                             same(&got.to_vec(), &content(tag(from, index), len), "a message");
                             assert_eq!(got.source, Some(peers[1 - side]));
                         }
-                        sends.into_iter().for_each(|send| drop(send.wait().expect("a send")));
+                        sends.into_iter().for_each(|mut send| drop(send.wait().expect("a send")));
                     }
                     start.wait(); // No thread ends before all have received their messages.
                 });

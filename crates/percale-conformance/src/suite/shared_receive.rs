@@ -154,7 +154,7 @@ pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
     world.send(0, 1, None, b"own");
     world.turns();
     let one = world.endpoints[1].as_ref().expect("it is open");
-    let own = one.recv(vec![0; 8]).start().expect("a receive");
+    let mut own = one.recv(vec![0; 8]).start().expect("a receive");
     let receiving = world.shared.recv(vec![0; 8]).expect("a receive");
     world.until(|| own.is_ready());
     assert_eq!(own.wait().expect("a message").to_vec(), b"own");
@@ -181,7 +181,7 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
             })
             .collect();
         let endpoint = world.endpoints[0].as_ref().expect("it is open");
-        let own = match tag {
+        let mut own = match tag {
             Some(tag) => endpoint.tagged_recv(tag, 0, vec![0; 100]).start().expect("a receive"),
             None => endpoint.recv(vec![0; 100]).start().expect("a receive"),
         };

@@ -40,7 +40,7 @@ pub fn a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
         let sleeping = scope.spawn(move || {
             let mut slept = 0;
             for round in 0..ROUNDS {
-                let receiving = sleeper.tagged_recv(round, 0, vec![0; 8]).start().expect("a receive");
+                let mut receiving = sleeper.tagged_recv(round, 0, vec![0; 8]).start().expect("a receive");
                 while !receiving.is_ready() {
                     // The endpoint's own queue stays empty, so only the descriptor can wake the thread up.
                     if sleeper.try_wait() {
@@ -107,7 +107,7 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     });
     let other = || assert!(!b.wait(Some(Duration::from_millis(1))), "the endpoint's own queue stays empty");
     // The sleeper is a thread in poll(2).
-    let receiving = b.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
+    let mut receiving = b.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
     while !b.try_wait() {
         b.progress();
     }
@@ -152,7 +152,7 @@ pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
         let sends: Vec<_> = (1..=COUNT).map(post).collect();
         posted.send(()).expect("the receiver is there");
         assert_eq!(block_on(answer, &waker).expect("the answer").to_vec(), b"thanks");
-        sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+        sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
     });
 }
 
@@ -169,7 +169,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         scope.spawn(move || {
             let receiving = sleeper.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message");
             assert_eq!(receiving.to_vec(), b"first");
-            let receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
+            let mut receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
             tell.send(rustix::thread::gettid()).expect("somebody looks at this thread");
             let fd = sleeper.as_fd();
             while !receiving.is_ready() {

@@ -266,7 +266,7 @@ pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
         let mut written = 0;
         for len in [8, 3000, LEN, 8, 3000, LEN] {
             let write = writer.write(peer, content(2, len), region.remote().slice(0..len as u64));
-            let write = write.start().expect("room");
+            let mut write = write.start().expect("room");
             mesh.until(|| {
                 plain.endpoint.progress();
                 write.is_ready().then_some(())

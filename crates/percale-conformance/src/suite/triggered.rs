@@ -285,7 +285,7 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
         let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("it waits");
         let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("it waits");
         drop(counter);
-        for (waits, len) in [(receive, 64), (again, 32)] {
+        for (mut waits, len) in [(receive, 64), (again, 32)] {
             let error = waits.wait().expect_err("nothing begins it");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
             assert_eq!(error.into_buffer().expect("the buffer comes back").len(), len);

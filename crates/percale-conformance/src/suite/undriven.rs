@@ -35,7 +35,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     };
     refused();
     // The same holds while an operation is outstanding. Available results are returned.
-    let receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
+    let mut receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
     inject(&endpoint, me);
     refused();
     let message = loop {
@@ -45,6 +45,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
         fabric.tick();
     };
     assert_eq!(message.expect("a message").len, 8);
+    drop(receiving);
     counter.wait(1, None).expect("it was counted");
     set.wait(None).expect("it was counted");
     // Any waiting thread can drive a shared endpoint. A wait is also permitted if there is no endpoint.

@@ -93,19 +93,19 @@ pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(10));
                 let sends: Vec<_> = (0..10).map(|_| a.send(PEER, content(1, len)).start().expect("a send")).collect();
-                sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+                sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
             });
             let receives: Vec<_> = (0..10).map(|_| b.recv(vec![0; len]).start().expect("a receive")).collect();
             counter.wait(10, None).expect("ten messages");
             assert!(counter.value() >= 10);
-            for receiving in receives {
+            for mut receiving in receives {
                 same(&receiving.wait().expect("a message").to_vec(), &content(1, len), "a message");
             }
             // The receiver is no longer driven. Its sender must be able to finish nevertheless.
         });
     }
     // A failure ends the wait.
-    let receiving = b.recv(vec![0; 1]).start().expect("a receive");
+    let mut receiving = b.recv(vec![0; 1]).start().expect("a receive");
     let errors = counter.read_error();
     std::thread::scope(|scope| {
         scope.spawn(|| a.send(PEER, "too long").wait().expect("the send"));
@@ -198,7 +198,7 @@ pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
         let begun = &begun;
         scope.spawn(move || {
             inject(&b, 1, b"early");
-            let long = b.tagged_send(PEER, 2, content(2, F::BULK)).start().expect("a send");
+            let mut long = b.tagged_send(PEER, 2, content(2, F::BULK)).start().expect("a send");
             begun.wait();
             long.wait().expect("the long message");
             for number in 0..20 {
@@ -245,7 +245,7 @@ pub fn four_threads_share_an_endpoint<F: Real>() {
             scope.spawn(move || {
                 for round in 0..150 {
                     let bytes = content(round * 4 + thread, len(round));
-                    let echo = a.tagged_recv(thread + 100, 0, vec![0; bytes.len()]).start().expect("a receive");
+                    let mut echo = a.tagged_recv(thread + 100, 0, vec![0; bytes.len()]).start().expect("a receive");
                     a.tagged_send(PEER, thread, bytes.clone()).wait().expect("a send");
                     same(&echo.wait().expect("the echo").to_vec(), &bytes, "the echo");
                 }
@@ -261,7 +261,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     let (barrier, done) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
+            let mut receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
             barrier.wait();
             done.wait(); // This thread makes no call into percale until the delivery is reported to the sender.
             same(&receiving.wait().expect("a message").to_vec(), &content(1, 3 * F::BULK), "the message");

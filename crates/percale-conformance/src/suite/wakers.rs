@@ -96,7 +96,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
         // The waker is called while another operation is awaited.
         let mut woken = receive(2);
         polled(&mut woken, &busy());
-        let waited = receive(3);
+        let mut waited = receive(3);
         while_wakers(Rc::clone(&doing), || {
             other(2);
             other(3);

@@ -275,7 +275,7 @@ impl<F: Fabric> Model<'_, F> {
             (false, Some((inner, me))) if who == INNER => inner.invalidate(*me, key).wait(),
             (false, _) => self.mesh.finish(self.mesh.endpoint(1).invalidate(user(self.mesh, who), key)),
             (true, Some((inner, me))) if who == INNER => {
-                let receive = inner.recv(vec![0; 8]).start().expect("a receive");
+                let mut receive = inner.recv(vec![0; 8]).start().expect("a receive");
                 let sent = inner.send(*me, vec![1; 8]).invalidating(key).wait().map(drop);
                 if sent.is_ok() {
                     assert_eq!(receive.wait().expect("the message").invalidated, Some(key));

@@ -296,14 +296,14 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
             let expected = bytes(name.address as usize..name.address as usize + 100);
             let alone = || {
                 assert_eq!(user_reads(&mesh, name), expected);
-                let read = a.read(peer, name, vec![0; 100]).start().expect("a read");
+                let mut read = a.read(peer, name, vec![0; 100]).start().expect("a read");
                 let is_made = during_one(&mesh, Duration::from_millis(100), || read.is_ready());
                 mesh.until(|| read.is_ready().then_some(()));
                 assert_eq!(Ok(read.wait().expect("a read").into_vec()), expected);
                 is_made.then_some(())
             };
             mesh.until(alone);
-            let write = a.write(peer, vec![7; 100], name).start().expect("a write");
+            let mut write = a.write(peer, vec![7; 100], name).start().expect("a write");
             assert!(during_one(&mesh, Duration::from_secs(20), || write.is_ready()), "the owner had to make it");
             write.wait().expect("a write");
             assert_eq!(bytes_of(&region)[name.address as usize..][..100], [7; 100]);

@@ -103,12 +103,12 @@ pub(crate) fn mesh() {
     let sends: Vec<_> =
         peers.iter().map(|peer| endpoint.tagged_send(*peer, 1, vec![7; 100]).start().expect("a send")).collect();
     let error = |what: &str, error: &dyn std::fmt::Display| say(&format!("error {what}: {error}"));
-    for send in sends {
+    for mut send in sends {
         if let Err(why) = send.wait_for(Duration::from_secs(30)) {
             return error("a send", &why);
         }
     }
-    for receive in receives {
+    for mut receive in receives {
         match receive.wait_for(Duration::from_secs(30)) {
             Ok(got) => assert_eq!(got.to_vec(), vec![7; 100]),
             Err(why) => return error("a receive", &why),

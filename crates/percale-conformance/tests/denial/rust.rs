@@ -98,9 +98,9 @@ impl Side {
         for (number, len) in (10 * round..).zip(LENGTHS) {
             let (what, bytes) = (format!("a message of {len} bytes in round {round}"), content(number, len));
             let receive = self.endpoint.tagged_recv(number, 0, vec![0; len]).from(peer).start();
-            let receive = receive.map_err(|error| format!("{what}: {error}"))?;
+            let mut receive = receive.map_err(|error| format!("{what}: {error}"))?;
             let send = self.endpoint.tagged_send(peer, number, bytes.clone()).start();
-            let send = send.map_err(|error| format!("{what}: {error}"))?;
+            let mut send = send.map_err(|error| format!("{what}: {error}"))?;
             send.wait_for(PATIENCE).map_err(|error| format!("{what} was not sent: {error}"))?;
             let got = receive.wait_for(PATIENCE).map_err(|error| format!("{what} was not received: {error}"))?;
             assert!(got.to_vec() == bytes, "{what} arrived with other bytes");
@@ -108,19 +108,19 @@ impl Side {
         for (number, len) in (100 + 10 * round..).zip(LENGTHS) {
             let (what, bytes) = (format!("an access of {len} bytes in round {round}"), content(number, len));
             let place = RemoteMemory { key: KEY, address: 8, len: len as u64 };
-            let write = self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
+            let mut write = self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
             write.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
-            let read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
+            let mut read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
             let got = read.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
             assert!(got.into_vec() == bytes, "{what} brought other bytes");
         }
         let word = RemoteMemory { key: KEY, address: 0, len: 8 };
-        let add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
+        let mut add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
         let before = add.wait_for(PATIENCE).map_err(|error| format!("an addition in round {round}: {error}"))?;
         assert_eq!(before, round, "the word");
         // Waits until the peer has finished its round.
         let tag = 1000 + round;
-        let receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
+        let mut receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
         receive.wait_for(PATIENCE).map_err(|error| format!("the end of round {round}: {error}"))?;
         let mut own = [0; 8];

@@ -125,7 +125,7 @@ impl Job {
             let endpoint = &self.endpoints[to];
             let mut heard = Vec::with_capacity(from.len());
             for _ in 0..from.len() {
-                let receive = endpoint.recv(vec![0; MESSAGE]).start().expect("a receive");
+                let mut receive = endpoint.recv(vec![0; MESSAGE]).start().expect("a receive");
                 for _ in 0..100_000 {
                     if receive.is_ready() {
                         break;

@@ -26,7 +26,7 @@ const SOME: u64 = 30;
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
 
-fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<'e, A> {
+fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<A::Handle<'e>> {
     endpoint.join(members).expect("a group").wait_for(PATIENCE).expect("everybody joins")
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn exchanger() {
         let root = round as usize % members;
         let block = |from: usize, to: usize| number(from, to, round).to_ne_bytes().repeat(bytes / 8);
         let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
-        let check = |what: &str, request: CollectiveRequest<'_, _>, wanted: &[u8], own: Range<usize>| {
+        let check = |what: &str, request: CollectiveRequest<_>, wanted: &[u8], own: Range<usize>| {
             let ended = request.start().expect("it is posted").wait_for(PATIENCE);
             let told =
                 |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause());
@@ -139,7 +139,7 @@ pub(crate) fn exchanger() {
 /// Runs rounds as a member of a group until the test ends it or a round fails.
 fn rounds(
     name: &'static str,
-    mut act: impl FnMut(&Group<'_, percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
+    mut act: impl FnMut(&Group<&percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
 ) {
     let _watchdog = Watchdog::new(name);
     let open = open_as_told();

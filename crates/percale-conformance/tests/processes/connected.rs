@@ -163,10 +163,10 @@ fn a_killed_server_ends_its_connections(transport: &str) {
         .map(|_| endpoint.send(endpoint.peer(), vec![1; 300_000]).delivered().start().expect("a send"))
         .collect();
     helper.signal(Signal::KILL);
-    for send in sends {
+    for mut send in sends {
         send.wait_for(PATIENCE).map(drop).expect_err("nobody received it");
     }
-    for receive in receives {
+    for mut receive in receives {
         let error = receive.wait_for(PATIENCE).map(drop).expect_err("nobody sent anything");
         assert_eq!(error.errno(), libc::ECONNRESET, "{error}");
     }

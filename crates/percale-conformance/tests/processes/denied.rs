@@ -94,7 +94,7 @@ fn found(when: &str, call: i64, error: i32) -> String {
     std::thread::scope(|scope| {
         let answer = scope.spawn(move || helper.hear());
         while !answer.is_finished() {
-            let echoed = open.endpoint.tagged_recv(0, !0, vec![0; 4 << 20]).start().expect("a receive");
+            let mut echoed = open.endpoint.tagged_recv(0, !0, vec![0; 4 << 20]).start().expect("a receive");
             while !echoed.is_ready() && !answer.is_finished() {
                 if !open.endpoint.progress() {
                     std::thread::yield_now();

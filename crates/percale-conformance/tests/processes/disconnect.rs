@@ -64,11 +64,11 @@ fn disconnect_ends_both_sides_and_allows_reconnect() {
             // A receive that is posted before this side has detected the connection connects to the peer, and may reach
             // it after the connection has ended.
             other.event(|event| matches!(event, Event::Connected { peer, .. } if *peer == to_one));
-            let received = other.endpoint.tagged_recv(7, 0, vec![0; 100]).from(to_one).start().unwrap();
+            let mut received = other.endpoint.tagged_recv(7, 0, vec![0; 100]).from(to_one).start().unwrap();
             assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), message);
             assert!(one.endpoint.is_connected(to_other) && other.endpoint.is_connected(to_one));
             // Both sides wait for each other when the connection ends.
-            let waiting = one.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_other).start().unwrap();
+            let mut waiting = one.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_other).start().unwrap();
             assert!(one.endpoint.disconnect(to_other));
             assert_eq!(code(waiting.wait_for(PATIENCE)), ErrorCode::Closed);
             assert!(!one.endpoint.is_connected(to_other));
@@ -78,7 +78,7 @@ fn disconnect_ends_both_sides_and_allows_reconnect() {
         let own = one.knows(&one);
         one.endpoint.tagged_send(own, 7, vec![1]).start().unwrap().wait_for(PATIENCE).unwrap();
         assert!(!one.endpoint.disconnect(own));
-        let received = one.endpoint.tagged_recv(7, 0, vec![0; 8]).from(own).start().unwrap();
+        let mut received = one.endpoint.tagged_recv(7, 0, vec![0; 8]).from(own).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [1]);
     }
 }
@@ -92,18 +92,18 @@ fn passive_endpoint_opens_no_connections() {
         assert_eq!(code(sent), ErrorCode::NotConnected);
         // The client has connected, and its connection is used.
         client.endpoint.tagged_send(to_server, 7, vec![2; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
-        let received = server.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_client).start().unwrap();
+        let mut received = server.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [2; 8]);
         server.endpoint.tagged_send(to_client, 7, vec![3; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
-        let received = client.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_server).start().unwrap();
+        let mut received = client.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_server).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [3; 8]);
         // After that connection has ended, neither a send nor a receive connects to the client.
-        let waiting = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
+        let mut waiting = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert!(client.endpoint.disconnect(to_server));
         assert!(waiting.wait_for(PATIENCE).is_err());
         let sent = server.endpoint.tagged_send(to_client, 7, vec![4; 8]).start().unwrap().wait_for(PATIENCE);
         assert_eq!(code(sent), ErrorCode::NotConnected);
-        let again = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
+        let mut again = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert_eq!(code(again.wait_for(PATIENCE)), ErrorCode::NotConnected);
         assert!(!client.endpoint.is_connected(to_server));
     }

@@ -88,8 +88,8 @@ pub(crate) fn info() {
         let to = if alone { &from } else { &to };
         let peer = vector.insert(to.address()).expect("an address");
         for len in [5, 300_000] {
-            let sending = from.send(peer, vec![7; len]).start().expect("a send");
-            let receiving = to.recv(vec![0; len]).start().expect("a receive");
+            let mut sending = from.send(peer, vec![7; len]).start().expect("a send");
+            let mut receiving = to.recv(vec![0; len]).start().expect("a receive");
             while !receiving.is_ready() {
                 from.progress();
             }

@@ -175,7 +175,7 @@ fn unusable_selected_transport_is_a_descriptive_error() {
 pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let peer = open.insert(&told("PERCALE_PEER"));
-    let sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
+    let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
     let error = sending.wait_for(Duration::from_secs(20)).expect_err("no transport leads there");
     let event = open.events.read();
     assert!(matches!(event, Some(Event::Failed { .. })), "{event:?}");

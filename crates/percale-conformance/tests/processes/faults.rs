@@ -87,8 +87,8 @@ fn operations_of_a_killed_peer_fail(transport: &str) {
                 bad += 1;
             }
         };
-        sends.into_iter().for_each(|sending| count(sending.wait_for(PATIENCE).map(drop)));
-        receives.into_iter().for_each(|receiving| count(receiving.wait_for(PATIENCE).map(drop)));
+        sends.into_iter().for_each(|mut sending| count(sending.wait_for(PATIENCE).map(drop)));
+        receives.into_iter().for_each(|mut receiving| count(receiving.wait_for(PATIENCE).map(drop)));
         println!("{transport}, {part}: {bad} failed, {good} succeeded; {:?} after the kill", killed.elapsed());
         assert_eq!(good + bad, 1000);
         assert!(part == "sink" || good == 0, "nothing could succeed");
@@ -109,8 +109,8 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     println!("connected by {}", open.connected().0);
     helper.tell("fork");
     let child = helper.hear().parse().ok().and_then(Pid::from_raw).expect("a process id");
-    let receiving = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
-    let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
+    let mut receiving = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
+    let mut sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
     helper.signal(Signal::KILL);
     let killed = Instant::now();
     let error = sending.wait_for(PATIENCE).expect_err("the peer is dead");
@@ -131,7 +131,7 @@ fn a_forked_child_does_not_hide_that_its_parent_executes_another_program(transpo
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = connected(&open, &mut helper);
     helper.tell("execute");
-    let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
+    let mut sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
     let error = sending.wait_for(PATIENCE).expect_err("the peer is another program");
     println!("{transport}: {error}");
     assert_eq!(error.errno(), libc::ECONNRESET);
@@ -181,7 +181,7 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("farewell", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
     let peer = open.insert(&helper.hear());
-    let directed = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
+    let mut directed = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
     let mut heard = false;
     open.until(|| {
         heard |= helper.try_hear().is_some();
@@ -195,7 +195,7 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
         let got = open.endpoint.tagged_recv(number, 0, vec![0; 2048]).wait().expect("sent before the farewell");
         same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message before the farewell");
     }
-    let sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
+    let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
     let error = sending.wait_for(PATIENCE).expect_err("nobody is there");
     println!("{transport}: {error}");
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
@@ -273,7 +273,7 @@ pub(crate) fn exhaust() {
     let low = Rlimit { current: Some(lowest_free as u64), maximum: limits.maximum };
     rustix::process::setrlimit(Resource::Nofile, low).expect("a lower limit");
     let failed =
-        open.endpoint.send(second, vec![1; 8]).start().map(|sending| sending.wait_for(Duration::from_secs(20)));
+        open.endpoint.send(second, vec![1; 8]).start().map(|mut sending| sending.wait_for(Duration::from_secs(20)));
     let failed = match failed {
         Ok(Ok(_)) => panic!("there was no descriptor for a connection"),
         Ok(Err(error)) | Err(error) => error,
@@ -304,8 +304,8 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     while !is_stopped(helpers[0].pid()) {
         std::thread::yield_now(); // A thread that runs on another processor stops slightly later.
     }
-    let echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
-    let sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
+    let mut echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
+    let mut sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
     for number in 0..100 {
         open.exchange(second, 10 + number, 3000).expect("the other one answers");
     }
@@ -332,8 +332,8 @@ fn connect_waits_for_a_stopped_peer(transport: &str) {
     while !is_stopped(helper.pid()) {
         std::thread::yield_now();
     }
-    let echo = open.endpoint.tagged_recv(5, 0, vec![0; 3000]).from(peer).start().expect("a receive");
-    let sending = open.endpoint.tagged_send(peer, 5, content(5, 3000)).start().expect("a send");
+    let mut echo = open.endpoint.tagged_recv(5, 0, vec![0; 3000]).from(peer).start().expect("a receive");
+    let mut sending = open.endpoint.tagged_send(peer, 5, content(5, 3000)).start().expect("a send");
     // This is longer than a host may take to accept.
     let until = Instant::now() + Duration::from_secs(7);
     while Instant::now() < until {
@@ -374,7 +374,7 @@ fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
         }
     }
     helper.signal(Signal::CONT);
-    for (sending, (tag, echo)) in sends.into_iter().zip((0..).zip(echoes)) {
+    for (mut sending, (tag, mut echo)) in sends.into_iter().zip((0..).zip(echoes)) {
         sending.wait().expect("what was sent arrives");
         same(&echo.wait().expect("its echo").to_vec(), &content(tag, 64), "an echo");
     }

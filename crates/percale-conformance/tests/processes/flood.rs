@@ -51,7 +51,7 @@ pub(crate) fn flood() {
     say("received");
     let told = std::thread::spawn(ask);
     open.until(|| told.is_finished());
-    sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+    sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
     say("sent");
     drop(ask());
 }

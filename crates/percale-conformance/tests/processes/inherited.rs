@@ -70,12 +70,12 @@ pub(crate) fn parent() {
         match &*line {
             "end" => return,
             "send" => {
-                let sending = open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
+                let mut sending = open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
                 sending.wait_for(PATIENCE).expect("the send");
                 say("sent");
             }
             "receive" => {
-                let receiving = open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
+                let mut receiving = open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
                 same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(1, LEN), "a message");
                 say("received");
             }
@@ -167,15 +167,15 @@ fn refused(inherited: &Parents) {
 /// Sends from one endpoint of this process to another one.
 fn talk(to: &Open, from: &Open, bytes: Buffer) {
     let peer = from.vector.insert(to.endpoint.address().to_string()).expect("an address");
-    let receiving = to.endpoint.tagged_recv(1, 0, vec![0; bytes.len()]).start().expect("a receive");
+    let mut receiving = to.endpoint.tagged_recv(1, 0, vec![0; bytes.len()]).start().expect("a receive");
     let expected = bytes.len();
-    let sending = from.endpoint.tagged_send(peer, 1, bytes).delivered().start().expect("a send");
+    let mut sending = from.endpoint.tagged_send(peer, 1, bytes).delivered().start().expect("a send");
     let until = Instant::now() + PATIENCE;
     while !(receiving.is_ready() & sending.is_ready()) {
         assert!(Instant::now() < until, "a message within {PATIENCE:?}");
     }
     let got = receiving.wait().expect("a message").to_vec();
-    let sent = sending.wait().expect("the send").buffer.into_vec();
+    let sent = sending.wait().expect("the send").into_vec();
     assert_eq!(got.len(), expected);
     same(&got, &sent, "a message of the child's own");
 }
@@ -267,16 +267,16 @@ fn has_a_child_that(kind: &str, part: &str) {
         [0, 1].map(|at: usize| RemoteMemory { key: keys[at].parse().expect("a key"), address: 0, len: LEN as u64 });
     let use_all = |helper: &mut Helper, number| {
         for name in names {
-            let write = open.endpoint.write(peer, content(number, LEN), name).start().expect("a write");
+            let mut write = open.endpoint.write(peer, content(number, LEN), name).start().expect("a write");
             write.wait_for(PATIENCE).expect("the write");
-            let read = open.endpoint.read(peer, name, vec![0; LEN]).start().expect("a read");
+            let mut read = open.endpoint.read(peer, name, vec![0; LEN]).start().expect("a read");
             same(&read.wait_for(PATIENCE).expect("the read").into_vec(), &content(number, LEN), "what was written");
         }
-        let sending = open.endpoint.tagged_send(peer, 1, content(1, LEN)).delivered().start().expect("a send");
+        let mut sending = open.endpoint.tagged_send(peer, 1, content(1, LEN)).delivered().start().expect("a send");
         helper.tell("receive");
         sending.wait_for(PATIENCE).expect("the send");
         assert_eq!(helper.hear(), "received");
-        let receiving = open.endpoint.tagged_recv(2, 0, vec![0; LEN]).from(peer).start().expect("a receive");
+        let mut receiving = open.endpoint.tagged_recv(2, 0, vec![0; LEN]).from(peer).start().expect("a receive");
         helper.tell("send");
         same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(2, LEN), "a message");
         assert_eq!(helper.hear(), "sent");

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use percale::endpoint::Owned;
-use percale::endpoint::safe::{Receiving, Sending};
+use percale::endpoint::safe::{Operation, Received};
 use percale::{
     Access, AddressVector, CompletionQueue, Counter, Domain, Endpoint, Entry, Event, EventQueue, PeerAddress, PollSet,
     PostError, Region, SharedEndpoint, WaitSet,
@@ -86,9 +86,9 @@ macro_rules! endpoint_calls {
         case(concat!($who, ": is_ready of a handle"), || held.is_ready());
         case(concat!($who, ": cancel of a handle"), || !held.cancel());
         let mut taken = Some(receive());
-        case(concat!($who, ": wait of a handle"), || taken.take().is_some_and(|held| held.wait().is_err()));
+        case(concat!($who, ": wait of a handle"), || taken.take().is_some_and(|mut held| held.wait().is_err()));
         case(concat!($who, ": wait_for of a handle"), || {
-            taken.take().is_some_and(|held| held.wait_for(MOMENT).is_err())
+            taken.take().is_some_and(|mut held| held.wait_for(MOMENT).is_err())
         });
         case(concat!($who, ": drop of a handle"), || taken.take().is_some());
         let mut future = Box::pin(receive());
@@ -104,7 +104,7 @@ fn exchange<'e>(
     one: &'e Endpoint,
     two: &'e Endpoint,
     to_two: PeerAddress,
-) -> (Receiving<'e, Owned>, Sending<'e, Owned>) {
+) -> (Operation<&'e Owned, Received>, Operation<&'e Owned, Buffer>) {
     let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
     let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
     while !got.is_ready() || !sent.is_ready() {

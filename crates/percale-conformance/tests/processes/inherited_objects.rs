@@ -209,7 +209,7 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     assert!(domain.allows(bound, Access::REMOTE_WRITE), "the window is as it was");
     let mut operation = Some(one.bind_window(to_two, &two, &region, bind).start().expect("a bind"));
     case("window operation: is_ready", || operation.as_ref().is_some_and(|operation| operation.is_ready()));
-    case("window operation: wait", || operation.take().is_some_and(|operation| operation.wait().is_err()));
+    case("window operation: wait", || operation.take().is_some_and(|mut operation| operation.wait().is_err()));
     case("window operation: drop", || operation.take().is_some());
     operation.expect("a child took it").wait().expect("it is bound");
     // Accesses that wait for a counter remain outstanding.
@@ -218,8 +218,8 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     let (mut access, mut future) = (Some(start()), Box::pin(start()));
     assert!(polled(&mut future).is_none());
     case("accessing: is_ready", || access.as_ref().is_some_and(|access| access.is_ready()));
-    case("accessing: wait", || access.take().is_some_and(|access| access.wait().is_err()));
-    case("accessing: wait_for", || access.take().is_some_and(|access| access.wait_for(MOMENT).is_err()));
+    case("accessing: wait", || access.take().is_some_and(|mut access| access.wait().is_err()));
+    case("accessing: wait_for", || access.take().is_some_and(|mut access| access.wait_for(MOMENT).is_err()));
     case("accessing: drop", || access.take().is_some());
     case("accessing: poll", || polled(&mut future).is_some_and(|end| end.is_err()));
     case("endpoint: read", || one.read(to_two, remote, vec![0; 4096]).wait().is_err());
@@ -321,12 +321,12 @@ fn triggered(domain: &Domain, one: &Endpoint) {
 }
 
 fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: PeerAddress) {
-    let (joining, other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
+    let (joining, mut other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
     let mut joining = Some(joining);
     case("joining: is_ready", || joining.as_ref().is_some_and(|joining| joining.is_ready()));
-    case("joining: wait", || joining.take().is_some_and(|joining| joining.wait().is_err()));
+    case("joining: wait", || joining.take().is_some_and(|mut joining| joining.wait().is_err()));
     case("joining: drop", || joining.take().is_some());
-    let joining = joining.expect("a child took it");
+    let mut joining = joining.expect("a child took it");
     while !joining.is_ready() | !other.is_ready() {}
     let (group, other) = (joining.wait().expect("a group"), other.wait().expect("a group"));
     let (id, mut group) = (group.id(), Some(group));
@@ -335,7 +335,7 @@ fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: Pee
     case("group: barrier", || barrier().wait().is_err());
     case("group: broadcast", || group.as_ref().is_some_and(|group| group.broadcast(0, vec![0; 8]).start().is_err()));
     case("collective: is_ready", || under_way.as_ref().is_some_and(|under_way| under_way.is_ready()));
-    case("collective: wait", || under_way.take().is_some_and(|under_way| under_way.wait().is_err()));
+    case("collective: wait", || under_way.take().is_some_and(|mut under_way| under_way.wait().is_err()));
     case("collective: drop", || under_way.take().is_some());
     future.replace(Box::pin(barrier().start().expect("a barrier")));
     let future = future.as_mut().expect("it was put there");
@@ -370,7 +370,7 @@ fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: Pee
     case("group: drop", || group.take().is_some());
     // Post both barriers of the parent's side.
     let theirs = [other.barrier().start().expect("a barrier"), other.barrier().start().expect("a barrier")];
-    let under_way = under_way.expect("a child took it");
+    let mut under_way = under_way.expect("a child took it");
     while !under_way.is_ready() | !theirs[0].is_ready() | !theirs[1].is_ready() {}
     under_way.wait().expect("the barrier");
 }

@@ -215,10 +215,10 @@ fn domain_calls(domain: &Domain, endpoint: &percale::SharedEndpoint) {
 }
 
 fn group_calls(one: &Endpoint, two: &Endpoint, members: &AddressSet) {
-    let (joining, other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
+    let (joining, mut other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
     let mut joining = Some(joining);
-    case("joining: wait_for", || joining.take().is_some_and(|joining| joining.wait_for(MOMENT).is_err()));
-    let joining = joining.expect("a child took it");
+    case("joining: wait_for", || joining.take().is_some_and(|mut joining| joining.wait_for(MOMENT).is_err()));
+    let mut joining = joining.expect("a child took it");
     while !joining.is_ready() | !other.is_ready() {}
     let (group, _other) = (joining.wait().expect("a group"), other.wait().expect("a group"));
     let (sum, word) = (AtomicOp::Sum, Datatype::U64);
@@ -231,7 +231,7 @@ fn group_calls(one: &Endpoint, two: &Endpoint, members: &AddressSet) {
     case("group: scatter", || group.scatter(0, vec![0; 16]).wait().is_err());
     case("group: gather", || group.gather(0, vec![0; 16]).wait().is_err());
     let mut under_way = Some(group.barrier().start().expect("a barrier"));
-    case("collective: wait_for", || under_way.take().is_some_and(|barrier| barrier.wait_for(MOMENT).is_err()));
+    case("collective: wait_for", || under_way.take().is_some_and(|mut barrier| barrier.wait_for(MOMENT).is_err()));
 }
 
 fn fixed_buffers(domain: &Domain) {

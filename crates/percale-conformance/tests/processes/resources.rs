@@ -66,7 +66,7 @@ pub(crate) fn cycles() {
         let sends = [send(), send(), send(), send()].map(|send| send.start().expect("a send"));
         (0..number % 20).for_each(|_| _ = open.endpoint.progress());
         peer.kill();
-        for sending in sends {
+        for mut sending in sends {
             // It may have been echoed already. The test only requires that it has ended.
             drop(sending.wait_for(Duration::from_secs(10)));
         }
@@ -209,7 +209,7 @@ pub(crate) fn spokes() {
         .collect();
     loop {
         for (number, (open, peer)) in all.iter().enumerate() {
-            let echo = open.endpoint.tagged_recv(number as u64, 0, vec![0; 200]).start().expect("a receive");
+            let mut echo = open.endpoint.tagged_recv(number as u64, 0, vec![0; 200]).start().expect("a receive");
             open.inject(*peer, number as u64, open.endpoint.address().to_string().as_bytes());
             let got = echo.wait_for(Duration::from_secs(60)).expect("the hub answers");
             same(&got.to_vec(), &content(number as u64, 100), "the hub's answer");
@@ -279,7 +279,7 @@ pub(crate) fn all_to_all() {
             assert_eq!(got.source, Some(PeerAddress(from as u64)));
         }
     }
-    sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+    sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
     while let Some(event) = open.events.read() {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }

@@ -23,12 +23,64 @@ use crate::system::forked::Process;
 use crate::system::spin::{Budget, Step};
 
 /// The ownership of an engine: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
-pub trait Ownership: reach::Reach {}
-impl Ownership for Owned {}
-impl Ownership for Shared {}
+pub trait Ownership: reach::Reach + Sized + 'static {
+    /// How operations in progress refer to the endpoint: `&Owned`, or [`Shared`], which borrows nothing.
+    type Handle<'e>: Handle<Access = Self>;
+
+    /// Returns a reference for an operation.
+    #[doc(hidden)]
+    fn handle(&self) -> Self::Handle<'_>;
+}
+
+impl Ownership for Owned {
+    type Handle<'e> = &'e Self;
+
+    #[inline(always)]
+    fn handle(&self) -> &Self {
+        self
+    }
+}
+
+impl Ownership for Shared {
+    type Handle<'e> = Self;
+
+    #[inline]
+    fn handle(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// How an [`Operation`](super::safe::Operation) refers to its endpoint: [`Ownership::Handle`]. Sealed: no other crate can
+/// implement it.
+pub trait Handle {
+    /// The ownership of the endpoint.
+    type Access: Ownership;
+
+    /// Returns the access to the endpoint.
+    #[doc(hidden)]
+    fn access(&self) -> &Self::Access;
+}
+
+impl Handle for &Owned {
+    type Access = Owned;
+
+    #[inline(always)]
+    fn access(&self) -> &Owned {
+        self
+    }
+}
+
+impl Handle for Shared {
+    type Access = Self;
+
+    #[inline(always)]
+    fn access(&self) -> &Self {
+        self
+    }
+}
 
 pub(super) mod reach {
-    use super::{Arc, Budget, Counter, Engine, Instant, Step};
+    use super::{Arc, Budget, Counter, Engine, Instant, Process, Step};
     use crate::endpoint::refused::Refused;
 
     /// A call on an engine. Unlike a closure it is always inlined, and its fields are then kept in registers.
@@ -67,8 +119,14 @@ pub(super) mod reach {
     /// In a forked child the engine is not accessed, because a thread that does not exist in the child may have held
     /// the lock in the middle of a change.
     pub trait Reach {
+        /// Returns the process that opened the endpoint.
+        fn process(&self) -> Process;
+
         /// Returns whether this is the process that opened the endpoint, and not a fork of it.
-        fn is_here(&self) -> bool;
+        #[inline(always)]
+        fn is_here(&self) -> bool {
+            self.process().is_here()
+        }
 
         /// Runs a call with the engine, then wakes the tasks of the operations that the call finished. It must not be
         /// called in a forked child.
@@ -188,8 +246,8 @@ impl Owned {
 
 impl Reach for Owned {
     #[inline(always)]
-    fn is_here(&self) -> bool {
-        self.process.is_here()
+    fn process(&self) -> Process {
+        self.process
     }
 
     #[inline(always)]
@@ -501,8 +559,8 @@ fn automate(inner: &Arc<Inner>) -> std::io::Result<()> {
 macro_rules! reaches_inner {
     () => {
         #[inline]
-        fn is_here(&self) -> bool {
-            self.inner.process.is_here()
+        fn process(&self) -> Process {
+            self.inner.process
         }
 
         fn run_here<C: Call>(&self, call: C) -> C::Result {

@@ -78,7 +78,7 @@
 //!   and the reason.
 //! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can reach the buffer. A buffer is a
 //!   `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send also takes `&'static` data and `Arc<[u8]>`. To reuse
-//!   a buffer without a copy, take it from the result (`sent.buffer`, `received.buffer`).
+//!   a buffer without a copy, take it from the result (the result of a send is its buffer; `received.buffer`).
 //! * [`wait`](crate::endpoint::safe::Sending::wait) blocked until the operation had completed, and made progress for
 //!   the endpoint meanwhile.
 //!

@@ -73,7 +73,7 @@
 //! 1. Build with `--release`. Unoptimised code is many times slower.
 //! 2. Allocate large buffers with [`Domain::allocate`]: both processes then copy a long message at the same time, and
 //!    remote access over shared memory needs no system call.
-//! 3. Reuse buffers. Take them from the results (`sent.buffer`, `received.buffer`) instead of allocating a vector for
+//! 3. Reuse buffers. Take them from the results (the result of a send is its buffer; `received.buffer`) instead of allocating a vector for
 //!    each operation.
 //! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
 //! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.

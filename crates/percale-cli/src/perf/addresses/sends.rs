@@ -83,7 +83,7 @@ pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
             sender.turn(turn as u64, turn >= WARM)?;
             for peer in &peers {
                 // The sender's progress in this thread establishes the connection.
-                let receive = peer.recv(vec![0; 8]).start().map_err(percale("receiving"))?;
+                let mut receive = peer.recv(vec![0; 8]).start().map_err(percale("receiving"))?;
                 while !receive.is_ready() {
                     sender.endpoint.progress();
                     peer.progress();

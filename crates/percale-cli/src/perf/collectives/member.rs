@@ -66,7 +66,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let (rank, members) = desk.meet(&vector, endpoint.address().to_string())?;
     let size = members.len();
     let members: AddressSet = members.into_iter().collect();
-    let group = endpoint.join(&members).and_then(|joining| joining.wait_for(PATIENCE));
+    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(PATIENCE));
     let group = group.map_err(percale("joining a group"))?;
     desk.answer(())?;
     while let Some(job) = desk.next::<Job>()? {

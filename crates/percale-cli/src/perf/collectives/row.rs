@@ -42,7 +42,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
     let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
     let members: AddressSet = members.into_iter().collect();
-    let group = endpoint.join(&members).and_then(|joining| joining.wait_for(PATIENCE));
+    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(PATIENCE));
     let group = group.map_err(percale("joining a group"))?;
     desk.answer(())?;
     let (size, number) = (members.len() as u64, number as u64);
@@ -67,7 +67,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         });
         let took = since.elapsed();
         done.map_err(percale("a row of sums"))?;
-        for (round, sum) in (0..SUMS).zip(sums) {
+        for (round, mut sum) in (0..SUMS).zip(sums) {
             let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
             // The expected result is the sum of the numbers of all members, plus the number of the round for each
             // member.

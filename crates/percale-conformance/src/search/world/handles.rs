@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use percale::endpoint::Ownership;
-use percale::endpoint::safe::{Accessing, Cause, OperationError, Received, Receiving, Sending};
+use percale::endpoint::safe::{Cause, Operation, OperationError, Received};
 use percale::{Buffer, Endpoint, ErrorCode, PeerAddress, PostError, SharedReceiving};
 
 use super::{Place, World, on};
@@ -46,7 +46,7 @@ fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> Outcome) 
 /// Implements [`Handle`] for the handle of an operation. The expression converts the result into an outcome.
 macro_rules! handle {
     ($handle:ty, $outcome:expr $(, $further:item)*) => {
-        impl<A: Ownership + 'static> Handle for $handle {
+        impl<H: percale::endpoint::Handle + 'static> Handle for $handle {
             fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
                 Future::poll(Pin::new(self), context).map(|result| outcome(result, $outcome))
             }
@@ -57,23 +57,22 @@ macro_rules! handle {
 
             $($further)*
 
-            fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+            fn wait(mut self: Box<Self>, timeout: Duration) -> Option<Outcome> {
                 Some(outcome(self.wait_for(timeout), $outcome))
             }
         }
     };
 }
 
-handle!(Sending<'static, A>, |sent| Outcome::Buffer(sent.buffer));
 handle!(
-    Receiving<'static, A>,
+    Operation<H, Received>,
     Outcome::Received,
     fn cancel(&self) -> Option<bool> {
         Some(Self::cancel(self))
     }
 );
-handle!(Accessing<'static, A, Buffer>, Outcome::Buffer);
-handle!(Accessing<'static, A, u64>, Outcome::Value);
+handle!(Operation<H, Buffer>, Outcome::Buffer);
+handle!(Operation<H, u64>, Outcome::Value);
 
 impl Handle for SharedReceiving {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {

@@ -229,7 +229,7 @@ impl<A: Ownership + 'static> Station<A> {
             End::Sent(result) => {
                 let error = result.as_ref().err().map(cause);
                 self.over(ledger, task.call, task.send.unwrap_or_default(), task.port, false, false, error);
-                if let Some(buffer) = result.map_or_else(|error| error.into_buffer(), |sent| Some(sent.buffer)) {
+                if let Some(buffer) = result.map_or_else(|error| error.into_buffer(), Some) {
                     ledger.graves.bury(buffer, what);
                 }
             }

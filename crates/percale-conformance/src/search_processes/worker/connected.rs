@@ -250,7 +250,7 @@ impl Line {
             ledger.counts.ended += 1;
             if let End::Sent(result) = end {
                 let buffer = match result {
-                    Ok(sent) => Some(sent.buffer),
+                    Ok(sent) => Some(sent),
                     Err(error) => self.failed(ledger, error, "a send"),
                 };
                 buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a send of a connection".into()));

@@ -139,8 +139,8 @@ impl Survivor {
                 self.failed += 1;
             }
         };
-        bytes.into_iter().for_each(|access| count(access.wait_for(PATIENCE).map(drop)));
-        words.into_iter().for_each(|access| count(access.wait_for(PATIENCE).map(drop)));
+        bytes.into_iter().for_each(|mut access| count(access.wait_for(PATIENCE).map(drop)));
+        words.into_iter().for_each(|mut access| count(access.wait_for(PATIENCE).map(drop)));
     }
 }
 
@@ -172,7 +172,7 @@ fn access(open: &Open, survivor: PeerAddress, key: u64) -> ! {
     loop {
         let reads = [0; 2].map(|_| open.endpoint.read(survivor, all, vec![0; GROUND]).start().expect("a read"));
         let writes = [0; 2].map(|_| open.endpoint.write(survivor, vec![3; GROUND], all).start().expect("a write"));
-        reads.into_iter().for_each(|read| drop(read.wait().expect("the read")));
-        writes.into_iter().for_each(|write| drop(write.wait().expect("the write")));
+        reads.into_iter().for_each(|mut read| drop(read.wait().expect("the read")));
+        writes.into_iter().for_each(|mut write| drop(write.wait().expect("the write")));
     }
 }

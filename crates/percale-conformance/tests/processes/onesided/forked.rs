@@ -69,7 +69,7 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
     let read = |name| open.endpoint.read(peer, name, vec![0; LEN as usize]).start().expect("a read").wait_for(PATIENCE);
     let use_all = |number| {
         for name in names {
-            let write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
+            let mut write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
             write.wait_for(PATIENCE).expect("the write");
             same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
         }

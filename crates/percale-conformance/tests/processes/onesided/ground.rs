@@ -71,7 +71,7 @@ pub(super) fn write_until_refused(
                 open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
             })
             .collect();
-        for write in under_way {
+        for mut write in under_way {
             goes_on &= end(write.wait());
         }
     }

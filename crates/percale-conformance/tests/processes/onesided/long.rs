@@ -64,7 +64,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
     }
     too_long(&a, peer);
     // Later operations succeed.
-    let read = a.endpoint.read(peer, known, vec![0; 64]).start().expect("a read");
+    let mut read = a.endpoint.read(peer, known, vec![0; 64]).start().expect("a read");
     a.until(|| {
         b.endpoint.progress();
         read.is_ready()

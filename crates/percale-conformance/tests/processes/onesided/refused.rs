@@ -1,7 +1,7 @@
 //! Initiators that request accesses without permission: with foreign and guessed keys of regions and windows, with
 //! ranges that exceed the region or wrap around, and without the required rights.
 
-use percale::endpoint::safe::Accessing;
+use percale::endpoint::safe::Operation;
 use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory, WindowAccess, WindowType};
 use percale_conformance::long;
 use percale_conformance::memory::{content, same};
@@ -117,9 +117,9 @@ fn accesses_of_a_quiet_target(kind: &str) {
             [..len as usize]
             .to_vec();
         let part = tries.part(region, at, len);
-        let read = tries.open.endpoint.read(tries.peer, part, vec![0; len as usize]).start().expect("a read");
+        let mut read = tries.open.endpoint.read(tries.peer, part, vec![0; len as usize]).start().expect("a read");
         same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
-        let write = tries.open.endpoint.write(tries.peer, wanted, part).start().expect("a write");
+        let mut write = tries.open.endpoint.write(tries.peer, wanted, part).start().expect("a write");
         write.wait_for(super::PATIENCE).expect("the write");
     }
     tries.end();
@@ -168,10 +168,10 @@ fn accesses_that_the_target_carries_out(kind: &str) {
     assert_eq!(done, 0, "{kind}: accesses completed, and nobody can have made them");
     tries.target.tell("check");
     assert_eq!(tries.target.hear(), "unchanged");
-    for write in writes {
+    for mut write in writes {
         write.wait_for(super::PATIENCE).expect("the write");
     }
-    for (wanted, read) in reads {
+    for (wanted, mut read) in reads {
         same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
     }
     tries.end();
@@ -282,7 +282,7 @@ impl Tries {
             let region = self.random.below(3);
             let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
             let word = self.part(region, address, 8);
-            let result = self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted");
+            let mut result = self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted");
             assert_eq!(refusal(result.wait_for(super::PATIENCE)), ErrorCode::Denied, "{word:?}");
         }
     }
@@ -341,8 +341,8 @@ impl Tries {
         }
         for (part, wanted, made) in under_way {
             let code = match made {
-                Try::Bytes(access) => refusal(access.wait_for(super::PATIENCE)),
-                Try::Word(access) => refusal(access.wait_for(super::PATIENCE)),
+                Try::Bytes(mut access) => refusal(access.wait_for(super::PATIENCE)),
+                Try::Word(mut access) => refusal(access.wait_for(super::PATIENCE)),
             };
             assert_eq!(code, wanted, "{part:?}");
         }
@@ -350,6 +350,6 @@ impl Tries {
 }
 
 enum Try<'e> {
-    Bytes(Accessing<'e, percale::endpoint::Owned, Buffer>),
-    Word(Accessing<'e, percale::endpoint::Owned, u64>),
+    Bytes(Operation<&'e percale::endpoint::Owned, Buffer>),
+    Word(Operation<&'e percale::endpoint::Owned, u64>),
 }

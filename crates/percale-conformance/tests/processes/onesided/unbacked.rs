@@ -159,7 +159,7 @@ impl Test {
         for (at, len) in [(0, 8), (8, 5000), (5008, 150_000), (155_008, LEN - 155_008)] {
             for (number, name) in Self::names(at, len).into_iter().enumerate() {
                 let bytes = if number == 0 { vec![1; len] } else { new[at..at + len].to_vec() };
-                let write = self.open.endpoint.write(self.peer, bytes, name).start().expect("a write");
+                let mut write = self.open.endpoint.write(self.peer, bytes, name).start().expect("a write");
                 write.wait_for(PATIENCE).expect("the write");
             }
         }
@@ -174,14 +174,14 @@ impl Test {
 
     fn reads(&self, at: usize, wanted: &[u8]) {
         for name in Self::names(at, wanted.len()) {
-            let got = self.open.endpoint.read(self.peer, name, vec![0xEE; wanted.len()]).start().expect("a read");
+            let mut got = self.open.endpoint.read(self.peer, name, vec![0xEE; wanted.len()]).start().expect("a read");
             same(&got.wait_for(PATIENCE).expect("the read").into_vec(), wanted, "what was read");
         }
     }
 
     fn adds(&self, at: usize, mut wanted: u64) {
         for name in Self::names(at, 8) {
-            let before = self.open.endpoint.fetch_add(self.peer, name, 5_u64).start().expect("an addition");
+            let mut before = self.open.endpoint.fetch_add(self.peer, name, 5_u64).start().expect("an addition");
             assert_eq!(before.wait_for(PATIENCE).expect("the addition"), wanted);
             wanted = wanted.wrapping_add(5);
         }

@@ -15,22 +15,22 @@
 //! # Ok(()) }
 //! ```
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::future::IntoFuture;
 
 use super::OperationError;
 use super::future::Started;
 use super::request::posted;
-use super::under_way::UnderWay;
+use super::operation::Operation;
+use super::outcome::{Outcome, sealed};
 use super::when::When;
 use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
+use crate::completion::entry::Entry;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation;
-use crate::endpoint::ownership::Ownership;
+use crate::endpoint::operation::Operation as Work;
+use crate::endpoint::ownership::reach::Reach as _;
+use crate::endpoint::ownership::{Handle, Ownership};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
@@ -40,29 +40,19 @@ const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
 /// A group of endpoints that perform collective operations. Dropping it leaves the group when the posted operations
 /// have ended.
-pub struct Group<'e, A: Ownership> {
-    endpoint: &'e Endpoint<A>,
+pub struct Group<H: Handle> {
+    access: H,
     id: GroupId,
     rank: usize,
     size: usize,
 }
 
-crate::short_debug!(for [A: Ownership] Group<'_, A>, "Group", rank: |this| this.rank, size: |this| this.size);
-
-/// A join of a group in progress. Wait for it, or await it, to get the group. Dropping it before the group is formed
-/// ends the join for all members.
-#[must_use = "dropping it leaves the group"]
-pub struct Joining<'e, A: Ownership> {
-    under_way: UnderWay<'e, A>,
-    group: Option<Group<'e, A>>,
-}
-
-crate::short_debug!(for [A: Ownership] Joining<'_, A>, "Joining");
+crate::short_debug!(for [H: Handle] Group<H>, "Group", rank: |this| this.rank, size: |this| this.size);
 
 /// A collective operation that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
-pub struct CollectiveRequest<'e, A: Ownership> {
-    endpoint: &'e Endpoint<A>,
+pub struct CollectiveRequest<H: Handle> {
+    access: H,
     group: GroupId,
     /// This member's rank, and the number of members.
     place: (usize, usize),
@@ -72,16 +62,7 @@ pub struct CollectiveRequest<'e, A: Ownership> {
     when: Option<Box<When>>,
 }
 
-crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
-
-/// A collective operation in progress. Wait for it, or await it, to get its buffer. Dropping it does not cancel the
-/// operation, because the other members depend on it.
-#[must_use = "a collective's result comes by waiting for it"]
-pub struct CollectiveOperation<'e, A: Ownership> {
-    under_way: UnderWay<'e, A>,
-}
-
-crate::short_debug!(for [A: Ownership] CollectiveOperation<'_, A>, "CollectiveOperation");
+crate::short_debug!(for [H: Handle] CollectiveRequest<H>, "CollectiveRequest");
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group that consists of these members, including this endpoint. All members join it with the same
@@ -92,7 +73,10 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Errors
     /// If a group of these members is not possible.
-    pub fn join(&self, members: &AddressSet) -> Result<Joining<'_, A>, OperationError> {
+    pub fn join(
+        &self,
+        members: &AddressSet,
+    ) -> Result<Operation<A::Handle<'_>, Group<A::Handle<'_>>>, OperationError> {
         let (mut group, mut rank) = (GroupId { index: 0, stamp: 0 }, 0);
         let id = self.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
@@ -102,12 +86,12 @@ impl<A: Ownership> Endpoint<A> {
                 Ok(())
             })
         })?;
-        let group = Group { endpoint: self, id: group, rank, size: members.len() };
-        Ok(Joining { under_way: UnderWay::new(self, id), group: Some(group) })
+        let group = Group { access: self.access.handle(), id: group, rank, size: members.len() };
+        Ok(Operation::in_progress(self.access.handle(), id, group))
     }
 }
 
-impl<'e, A: Ownership> Group<'e, A> {
+impl<H: Handle + Clone> Group<H> {
     /// Returns the identifier of the group in the raw API.
     #[must_use]
     pub const fn id(&self) -> GroupId {
@@ -127,19 +111,19 @@ impl<'e, A: Ownership> Group<'e, A> {
     }
 
     /// Creates a barrier, which completes after every member has begun it.
-    pub fn barrier(&self) -> CollectiveRequest<'e, A> {
+    pub fn barrier(&self) -> CollectiveRequest<H> {
         self.request(Collective::Barrier, BYTES, Buffer::from(Vec::new()))
     }
 
     /// Copies the bytes of the member with the rank `root` to all members. The buffers of all members have the same
     /// length.
-    pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Broadcast { root }, BYTES, buffer.into())
     }
 
     /// Combines the elements of all members and stores the result at every member. The buffer holds this member's
     /// elements before the operation and the result after it.
-    pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Allreduce, (op, datatype), buffer.into())
     }
 
@@ -151,7 +135,7 @@ impl<'e, A: Ownership> Group<'e, A> {
         op: AtomicOp,
         datatype: Datatype,
         buffer: impl Into<Buffer>,
-    ) -> CollectiveRequest<'e, A> {
+    ) -> CollectiveRequest<H> {
         self.request(Collective::Reduce { root }, (op, datatype), buffer.into())
     }
 
@@ -163,91 +147,59 @@ impl<'e, A: Ownership> Group<'e, A> {
         op: AtomicOp,
         datatype: Datatype,
         buffer: impl Into<Buffer>,
-    ) -> CollectiveRequest<'e, A> {
+    ) -> CollectiveRequest<H> {
         self.request(Collective::ReduceScatter, (op, datatype), buffer.into())
     }
 
     /// Gathers the blocks of all members at every member. The buffer holds as many equal blocks as there are members.
     /// This member's block is number [`rank`](Self::rank); the operation fills in the other blocks.
-    pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Allgather, BYTES, buffer.into())
     }
 
     /// Sends a block from each member to each member. The buffer holds as many equal blocks as there are members. Block
     /// `n` is sent to the member with the rank `n`, and is replaced by the block from that member.
-    pub fn alltoall(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn alltoall(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Alltoall, BYTES, buffer.into())
     }
 
     /// Sends each member a block of the buffer of the member with the rank `root`. That buffer holds as many equal
     /// blocks as there are members, and block `n` is sent to the member with the rank `n`. The buffers of the other
     /// members hold one block.
-    pub fn scatter(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn scatter(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Scatter { root }, BYTES, buffer.into())
     }
 
     /// Collects a block of each member in the buffer of the member with the rank `root`. That buffer holds as many
     /// equal blocks as there are members, with the root's own block as number `root`. The buffers of the other members
     /// hold one block, which stays unchanged.
-    pub fn gather(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+    pub fn gather(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::Gather { root }, BYTES, buffer.into())
     }
 
-    fn request(&self, what: Collective, elements: (AtomicOp, Datatype), buffer: Buffer) -> CollectiveRequest<'e, A> {
-        let (endpoint, group, place) = (self.endpoint, self.id, (self.rank, self.size));
-        CollectiveRequest { endpoint, group, place, what, elements, buffer, when: None }
+    fn request(&self, what: Collective, elements: (AtomicOp, Datatype), buffer: Buffer) -> CollectiveRequest<H> {
+        let (access, group, place) = (self.access.clone(), self.id, (self.rank, self.size));
+        CollectiveRequest { access, group, place, what, elements, buffer, when: None }
     }
 }
 
-impl<A: Ownership> Drop for Group<'_, A> {
+impl<H: Handle> Drop for Group<H> {
     fn drop(&mut self) {
         let id = self.id;
-        self.endpoint.access.with(|engine| engine.leave_group(id));
+        self.access.access().with(|engine| engine.leave_group(id));
     }
 }
 
-impl<'e, A: Ownership> Joining<'e, A> {
-    /// Waits until all members have joined.
-    ///
-    /// # Errors
-    /// If the group cannot be formed.
-    pub fn wait(mut self) -> Result<Group<'e, A>, OperationError> {
-        self.under_way.wait(None)?;
-        self.joined()
-    }
+impl<H: Handle> sealed::Sealed for Group<H> {}
+impl<H: Handle> Outcome for Group<H> {
+    type Known = Self;
 
-    /// Like [`wait`](Self::wait), but waits for at most `timeout` and then leaves the group.
-    ///
-    /// # Errors
-    /// If the group cannot be formed, or the timeout expires.
-    pub fn wait_for(mut self, timeout: Duration) -> Result<Group<'e, A>, OperationError> {
-        self.under_way.wait(Some(timeout))?;
-        self.joined()
-    }
-
-    /// Returns whether all members have joined. Makes progress, but does not wait.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.under_way.is_ready()
-    }
-
-    fn joined(&mut self) -> Result<Group<'e, A>, OperationError> {
-        self.group.take().ok_or(OperationError::new(PostError::NoGroup, None))
+    fn of(_: &Entry, _: Buffer, group: Self) -> Self {
+        group
     }
 }
 
-impl<'e, A: Ownership> Future for Joining<'e, A> {
-    type Output = Result<Group<'e, A>, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map(|end| {
-            end?;
-            self.joined()
-        })
-    }
-}
-
-impl<'e, A: Ownership> CollectiveRequest<'e, A> {
+impl<H: Handle> CollectiveRequest<H> {
     /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
     /// [`trigger`](crate::trigger). The operation takes its place in the order of the group's operations when it
     /// begins.
@@ -267,8 +219,8 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     ///
     /// # Errors
     /// If it cannot be posted.
-    pub fn start(self) -> Result<CollectiveOperation<'e, A>, OperationError> {
-        let Self { endpoint, group, place, what, elements: (op, datatype), mut buffer, when } = self;
+    pub fn start(self) -> Result<Operation<H, Buffer>, OperationError> {
+        let Self { access, group, place, what, elements: (op, datatype), mut buffer, when } = self;
         let refused = |cause: PostError, buffer| OperationError::new(cause, Some(buffer));
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(refused(PostError::ReadOnly, buffer));
@@ -289,15 +241,15 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
         let work = CollectiveWork { group, what, op, datatype, count, source, result, context: 0, flags };
         let id = match when {
             Some(when) => {
-                when.start(endpoint, buffer, |context, _| Operation::Collective(CollectiveWork { context, ..work }))?
+                when.start(access.access(), buffer, |context, _| Work::Collective(CollectiveWork { context, ..work }))?
             }
-            None => endpoint.access.with(|engine| {
+            None => access.access().with(|engine| {
                 let id = engine.core.operations.start(buffer);
                 let work = CollectiveWork { context: id.to_u64(), ..work };
                 posted(engine, id, |engine| engine.post_collective(&work, Notify::Operation))
             })?,
         };
-        Ok(CollectiveOperation { under_way: UnderWay::new(endpoint, id) })
+        Ok(Operation::in_progress(access, id, ()))
     }
 
     /// Posts the collective and waits for it. Returns the buffer.
@@ -309,41 +261,9 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     }
 }
 
-impl<A: Ownership> CollectiveOperation<'_, A> {
-    /// Waits until the collective has completed. Returns the buffer.
-    ///
-    /// # Errors
-    /// If the operation fails because a member died or posted a different operation.
-    pub fn wait(mut self) -> Result<Buffer, OperationError> {
-        self.under_way.wait(None).map(|(_, buffer)| buffer)
-    }
-
-    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
-    ///
-    /// # Errors
-    /// If it fails, or the timeout expires.
-    pub fn wait_for(mut self, timeout: Duration) -> Result<Buffer, OperationError> {
-        self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
-    }
-
-    /// Returns whether the collective has completed. Makes progress, but does not wait.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.under_way.is_ready()
-    }
-}
-
-impl<A: Ownership> Future for CollectiveOperation<'_, A> {
+impl<H: Handle> IntoFuture for CollectiveRequest<H> {
     type Output = Result<Buffer, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map_ok(|(_, buffer)| buffer)
-    }
-}
-
-impl<'e, A: Ownership> IntoFuture for CollectiveRequest<'e, A> {
-    type Output = Result<Buffer, OperationError>;
-    type IntoFuture = Started<CollectiveOperation<'e, A>>;
+    type IntoFuture = Started<Operation<H, Buffer>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Started::new(self.start())

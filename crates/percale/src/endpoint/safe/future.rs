@@ -5,29 +5,14 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::under_way::{Receiving, Sending};
-use super::{OperationError, ReceiveRequest, Received, SendRequest, Sent};
+use super::operation::Operation;
+use super::{OperationError, ReceiveRequest, Received, SendRequest};
 use crate::endpoint::ownership::Ownership;
-
-impl<A: Ownership> Future for Sending<'_, A> {
-    type Output = Result<Sent, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(context, |_, buffer| Sent { buffer })
-    }
-}
-
-impl<A: Ownership> Future for Receiving<'_, A> {
-    type Output = Result<Received, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map_ok(|(entry, buffer)| Received::new(buffer, &entry))
-    }
-}
+use crate::local_memory::buffer::Buffer;
 
 impl<'e, A: Ownership> IntoFuture for SendRequest<'e, A> {
-    type Output = Result<Sent, OperationError>;
-    type IntoFuture = Started<Sending<'e, A>>;
+    type Output = Result<Buffer, OperationError>;
+    type IntoFuture = Started<Operation<A::Handle<'e>, Buffer>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Started::new(self.start())
@@ -36,7 +21,7 @@ impl<'e, A: Ownership> IntoFuture for SendRequest<'e, A> {
 
 impl<'e, A: Ownership> IntoFuture for ReceiveRequest<'e, A> {
     type Output = Result<Received, OperationError>;
-    type IntoFuture = Started<Receiving<'e, A>>;
+    type IntoFuture = Started<Operation<A::Handle<'e>, Received>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Started::new(self.start())

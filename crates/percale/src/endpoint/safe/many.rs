@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::under_way::UnderWay;
+use super::operation::InProgress;
 use super::{Cause, OperationError};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
-use crate::endpoint::ownership::Ownership;
+use crate::endpoint::ownership::Handle;
+use crate::endpoint::ownership::reach::Reach as _;
 use crate::endpoint::refused::Refused;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
@@ -15,12 +16,12 @@ use crate::types::PeerAddress;
 
 /// A receive in progress that takes many messages into one buffer.
 #[must_use = "dropping it cancels the receive"]
-pub struct ReceivingMany<'e, A: Ownership> {
-    pub(super) under_way: UnderWay<'e, A>,
+pub struct ReceivingMany<H: Handle> {
+    pub(super) operation: InProgress<H>,
     pub(super) base: u64,
 }
 
-crate::short_debug!(for [A: Ownership] ReceivingMany<'_, A>, "ReceivingMany");
+crate::short_debug!(for [H: Handle] ReceivingMany<H>, "ReceivingMany");
 
 /// A message of a receive that takes many. Its bytes are a copy, because the buffer is still being filled.
 pub struct Part {
@@ -49,18 +50,18 @@ pub struct Finished {
 
 crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
-impl<A: Ownership> ReceivingMany<'_, A> {
+impl<H: Handle> ReceivingMany<H> {
     /// Returns the next message, or `None` if the buffer is full and all messages were returned.
     ///
     /// # Errors
     /// If a message failed to arrive. The buffer may have taken other messages.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Part>, OperationError> {
-        if !self.under_way.endpoint.access.is_here() {
+        if !self.operation.access.access().is_here() {
             return Err(OperationError::refused());
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let (id, base) = (self.under_way.id(), self.base);
-        let found = self.under_way.endpoint.access.wait_until(deadline, |engine| {
+        let (id, base) = (self.operation.id(), self.base);
+        let found = self.operation.access.access().wait_until(deadline, |engine| {
             if engine.core.operations.is_done(id) {
                 return Some(Ok(None));
             }
@@ -77,10 +78,10 @@ impl<A: Ownership> ReceivingMany<'_, A> {
     /// Stops receiving. Waits for messages that are partly received, then returns the buffer and the results that were
     /// not read.
     pub fn finish(mut self) -> Finished {
-        let (id, base) = (self.under_way.id(), self.base);
-        self.under_way.cancel();
+        let (id, base) = (self.operation.id(), self.base);
+        self.operation.cancel();
         let mut unread = Vec::new();
-        let buffer = self.under_way.endpoint.access.wait_until(None, |engine| {
+        let buffer = self.operation.access.access().wait_until(None, |engine| {
             while let Some(result) = engine.core.operations.take_result(id) {
                 match result {
                     Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
@@ -92,7 +93,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             }
             engine.core.operations.is_done(id).then(|| engine.core.operations.release(id))
         });
-        self.under_way.used_up();
+        self.operation.used_up();
         Finished { buffer: buffer.flatten().unwrap_or_else(|| Buffer::from(Vec::new())), unread }
     }
 }

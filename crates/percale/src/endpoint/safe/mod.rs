@@ -6,16 +6,16 @@
 //! # let vector = domain.address_vector().build()?;
 //! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # let peer = vector.insert("127.0.0.1:7471")?;
-//! let receive = endpoint.recv(vec![0; 4096]).from(peer).start()?;     // posted now
+//! let mut receive = endpoint.recv(vec![0; 4096]).from(peer).start()?;     // posted now
 //! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?;              // posted, and waited for
 //! let got = receive.wait()?;
 //! println!("{} bytes", got.len);
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted operation
-//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no
-//! message was matched yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted
+//! [`Operation`] is a future for any runtime; it can also be waited for. Dropping it cancels it if no message was matched
+//! yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
 // The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;
@@ -26,28 +26,23 @@ mod collective;
 mod error;
 mod future;
 mod many;
-mod under_way;
+mod operation;
+mod outcome;
 mod when;
 mod windows;
 
-pub use self::collective::{CollectiveOperation, CollectiveRequest, Group, Joining};
+pub use self::collective::{CollectiveRequest, Group};
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
 pub use self::many::{Finished, Part, ReceivingMany};
-pub use self::remote::{AccessRequest, Accessing, Element, Outcome};
+pub use self::remote::{AccessRequest, Element};
 pub use self::request::{ReceiveRequest, SendRequest};
-pub use self::under_way::{Receiving, Sending};
-pub use self::windows::{WindowOperation, WindowRequest};
+pub use self::operation::Operation;
+pub use self::outcome::Outcome;
+pub use self::windows::WindowRequest;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::buffer::Buffer;
 use crate::types::PeerAddress;
-
-/// A completed send.
-#[derive(Debug)]
-pub struct Sent {
-    /// The buffer that was sent.
-    pub buffer: Buffer,
-}
 
 /// A received message.
 pub struct Received {

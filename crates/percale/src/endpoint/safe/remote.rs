@@ -13,23 +13,22 @@
 //! # drop(before); Ok(()) }
 //! ```
 
-use std::future::{Future, IntoFuture};
+use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use super::OperationError;
 use super::future::Started;
 use super::request::posted;
-use super::under_way::Begun;
+use super::operation::Operation;
+use super::outcome::{Outcome, sealed};
 use super::when::When;
 use crate::completion::counter::Counter;
+use crate::completion::entry::Entry;
 use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::Operation as Work;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::ownership::reach::Call;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
@@ -80,35 +79,20 @@ macro_rules! element {
 
 element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
 
-/// The result of a one-sided operation.
-pub trait Outcome: Sized {
-    /// Creates the result from the operation's buffer.
-    fn of(buffer: Buffer) -> Self;
+impl<T: Element> sealed::Sealed for T {}
 
-    /// Creates the result of an atomic operation from the previous value. Only numbers have one.
-    #[doc(hidden)]
-    fn of_word(word: [u8; 8]) -> Option<Self> {
-        let _ = word;
-        None
-    }
-}
-
-impl Outcome for Buffer {
-    fn of(buffer: Buffer) -> Self {
-        buffer
-    }
-}
-
-/// The result of an atomic operation is the previous value of the number.
+/// The result is the previous value of the number.
 impl<T: Element> Outcome for T {
-    fn of(buffer: Buffer) -> Self {
+    type Known = ();
+
+    fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
         let mut bytes = [0; 8];
         buffer.copy_to(RESULT, &mut bytes);
         Self::from_bytes(bytes)
     }
 
     #[inline(always)]
-    fn of_word(word: [u8; 8]) -> Option<Self> {
+    fn at_once(_: Buffer, word: [u8; 8]) -> Option<Self> {
         Some(Self::from_bytes(word))
     }
 }
@@ -193,15 +177,6 @@ pub struct AccessRequest<'e, A: Ownership, R> {
 }
 
 crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessRequest");
-
-/// A one-sided operation in progress. Wait for it, or await it, to get its result. Dropping it cancels it if no part of
-/// it was carried out. Its buffer is kept until the peer no longer uses it.
-#[must_use = "dropping it cancels the operation if it can"]
-pub struct Accessing<'e, A: Ownership, R> {
-    begun: Begun<'e, A, R>,
-}
-
-crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 
 impl<A: Ownership> Endpoint<A> {
     /// Creates a read of a peer's memory into the buffer, which has the same length. The result is the buffer.
@@ -296,7 +271,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 }
 
-impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
     /// Sets 8 bytes that the peer's completion queue reports after the data has arrived. Not available for reads.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
@@ -316,9 +291,9 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     /// # Errors
     /// If it cannot be posted.
     #[inline(always)]
-    pub fn start(mut self) -> Result<Accessing<'e, A, R>, OperationError> {
+    pub fn start(mut self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         match self.at_once() {
-            Some(result) => Ok(Accessing { begun: Begun::ended(self.endpoint, result) }),
+            Some(result) => Ok(Operation::ended(self.endpoint.access.process(), result)),
             None => self.start_other(),
         }
     }
@@ -342,17 +317,21 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
                     [&mut atomic.operand, &mut atomic.compare, &mut previous].map(|word| borrowed(word));
                 let compare = (atomic.kind == Kind::Compare).then_some(compare);
                 let one = WordOne { peer, operand, compare, result, remote, context: 0, flags };
-                return if endpoint.access.run(WordAtOnce(one)) { R::of_word(previous) } else { None };
+                let made = endpoint.access.run(WordAtOnce(one));
+                return if made { R::at_once(Buffer::from(Vec::new()), previous) } else { None };
             }
         };
         let one = RmaOne { write, peer, local, remote, context: 0, flags };
         let made = endpoint.access.run(AccessAtOnce(one));
-        made.then(|| R::of(std::mem::replace(&mut self.buffer, Buffer::from(Vec::new()))))
+        if !made {
+            return None;
+        }
+        R::at_once(std::mem::replace(&mut self.buffer, Buffer::from(Vec::new())), [0; 8])
     }
 
     /// Posts an access that cannot be made at once.
     #[inline(never)]
-    fn start_other(self) -> Result<Accessing<'e, A, R>, OperationError> {
+    fn start_other(self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
             What::Write => Some(buffer.segment_for_send()),
@@ -370,13 +349,13 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
             RmaWork { peer, local, remote, data, context, flags }
         };
         let operation = |context| match what {
-            What::Read => Operation::Read(rma(context)),
-            What::Write => Operation::Write(rma(context)),
+            What::Read => Work::Read(rma(context)),
+            What::Write => Work::Write(rma(context)),
             What::Atomic(Atomic { kind, op, datatype, .. }) => {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
                 let compare = (kind == Kind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));
-                Operation::Atomic(AtomicWork {
+                Work::Atomic(AtomicWork {
                     peer,
                     op,
                     datatype,
@@ -391,13 +370,13 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
             }
         };
         let id = match when {
-            Some(when) => when.start(endpoint, buffer, |context, _| operation(context))?,
+            Some(when) => when.start(&endpoint.access, buffer, |context, _| operation(context))?,
             None => endpoint.access.with(|engine| {
                 let id = engine.core.operations.start(buffer);
                 posted(engine, id, |engine| engine.post_operation(&operation(id.to_u64()), Notify::Operation))
             })?,
         };
-        Ok(Accessing { begun: Begun::under_way(endpoint, id) })
+        Ok(Operation::in_progress(endpoint.access.handle(), id, ()))
     }
 
     /// Posts the operation and waits for it.
@@ -410,42 +389,9 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     }
 }
 
-impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
-    /// Waits until the operation has completed.
-    ///
-    /// # Errors
-    /// If it fails.
-    #[inline(always)]
-    pub fn wait(mut self) -> Result<R, OperationError> {
-        self.begun.wait(None, |_, buffer| R::of(buffer))
-    }
-
-    /// Returns whether the operation has ended. Makes progress, but does not wait.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.begun.is_ready()
-    }
-
-    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
-    ///
-    /// # Errors
-    /// If it fails, or the timeout expires.
-    pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
-        self.begun.wait(Some(timeout), |_, buffer| R::of(buffer))
-    }
-}
-
-impl<A: Ownership, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = ()>> IntoFuture for AccessRequest<'e, A, R> {
     type Output = Result<R, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begun.poll(context, |_, buffer| R::of(buffer))
-    }
-}
-
-impl<'e, A: Ownership, R: Outcome + Unpin> IntoFuture for AccessRequest<'e, A, R> {
-    type Output = Result<R, OperationError>;
-    type IntoFuture = Started<Accessing<'e, A, R>>;
+    type IntoFuture = Started<Operation<A::Handle<'e>, R>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Started::new(self.start())

@@ -1,15 +1,15 @@
 //! Requests: operations that are not posted yet.
 
 use super::many::ReceivingMany;
-use super::under_way::{Begun, Receiving, Sending, UnderWay};
+use super::operation::{InProgress, Operation};
 use super::when::When;
-use super::{OperationError, Received, Sent};
+use super::{OperationError, Received};
 use crate::completion::counter::Counter;
 use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::operation::Operation;
+use crate::endpoint::operation::Operation as Work;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::ownership::reach::Call;
@@ -130,23 +130,23 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// # Errors
     /// If it cannot be posted.
     #[inline(always)]
-    pub fn start(self) -> Result<Sending<'e, A>, OperationError> {
+    pub fn start(self) -> Result<Operation<A::Handle<'e>, Buffer>, OperationError> {
         let Self { endpoint, buffer, peer, tag, data, flags, when: None } = self else { return self.start_other() };
         let segment = buffer.segment_for_send();
         if endpoint.access.run(SendAtOnce { peer, segment, tag, data, flags }) {
-            return Ok(Sending { begun: Begun::ended(endpoint, Sent { buffer }) });
+            return Ok(Operation::ended(endpoint.access.process(), buffer));
         }
         Self { endpoint, buffer, peer, tag, data, flags, when: None }.start_other()
     }
 
     /// Posts a send that cannot leave at once.
     #[inline(never)]
-    fn start_other(self) -> Result<Sending<'e, A>, OperationError> {
+    fn start_other(self) -> Result<Operation<A::Handle<'e>, Buffer>, OperationError> {
         let Self { endpoint, buffer, peer, tag, data, flags, when } = self;
         let id = match when {
-            Some(when) => when.start(endpoint, buffer, |context, buffer| {
+            Some(when) => when.start(&endpoint.access, buffer, |context, buffer| {
                 let segments = Segments::one(buffer.segment_for_send());
-                Operation::Send(SendWork { peer, segments, tag, data, context, flags })
+                Work::Send(SendWork { peer, segments, tag, data, context, flags })
             })?,
             None => endpoint.access.with(|engine| {
                 let segments = Segments::one(buffer.segment_for_send());
@@ -155,7 +155,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
                 posted(engine, id, |engine| engine.post_send_by_call(&work, Notify::Operation))
             })?,
         };
-        Ok(Sending { begun: Begun::under_way(endpoint, id) })
+        Ok(Operation::in_progress(endpoint.access.handle(), id, ()))
     }
 
     /// Posts the send and waits for it.
@@ -163,7 +163,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// # Errors
     /// If it cannot be posted, or fails.
     #[inline(always)]
-    pub fn wait(self) -> Result<Sent, OperationError> {
+    pub fn wait(self) -> Result<Buffer, OperationError> {
         self.start()?.wait()
     }
 }
@@ -182,9 +182,10 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// # Errors
     /// If it cannot be posted.
     #[inline(always)]
-    pub fn start(self) -> Result<Receiving<'e, A>, OperationError> {
-        let under_way = self.post(OpFlags::empty())?;
-        Ok(Receiving { under_way })
+    pub fn start(self) -> Result<Operation<A::Handle<'e>, Received>, OperationError> {
+        let endpoint = self.endpoint;
+        let id = self.post(OpFlags::empty())?;
+        Ok(Operation::in_progress(endpoint.access.handle(), id, ()))
     }
 
     /// Posts the receive and waits for a message.
@@ -201,26 +202,26 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     ///
     /// # Errors
     /// If it cannot be posted.
-    pub fn many(self) -> Result<ReceivingMany<'e, A>, OperationError> {
+    pub fn many(self) -> Result<ReceivingMany<A::Handle<'e>>, OperationError> {
         let base = self.buffer.segment_for_send().as_ptr().addr() as u64;
-        let under_way = self.post(OpFlags::MULTI_RECEIVE)?;
-        Ok(ReceivingMany { under_way, base })
+        let endpoint = self.endpoint;
+        let operation = InProgress::new(endpoint.access.handle(), self.post(OpFlags::MULTI_RECEIVE)?);
+        Ok(ReceivingMany { operation, base })
     }
 
     #[inline(always)]
-    fn post(self, flags: OpFlags) -> Result<UnderWay<'e, A>, OperationError> {
+    fn post(self, flags: OpFlags) -> Result<OperationId, OperationError> {
         let Self { endpoint, mut buffer, from, tag, when } = self;
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
         let receive = ReceiveOperation { from, segment, tag, flags, buffer };
-        let id = match when {
-            None => endpoint.access.run(receive)?,
-            Some(when) => when.start(endpoint, receive.buffer, |context, _| {
-                Operation::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
-            })?,
-        };
-        Ok(UnderWay::new(endpoint, id))
+        match when {
+            None => endpoint.access.run(receive),
+            Some(when) => when.start(&endpoint.access, receive.buffer, |context, _| {
+                Work::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
+            }),
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use super::OperationError;
 use crate::completion::counter::Counter;
 use crate::completion::counter::{Condition, fire};
 use crate::conditions::variable::Variable;
-use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::operations::OperationId;
@@ -50,7 +49,7 @@ impl When {
     /// Queues an operation that owns its buffer until its condition is met. Returns the ID of the operation.
     pub(super) fn start<A: Ownership>(
         self,
-        endpoint: &Endpoint<A>,
+        access: &A,
         buffer: Buffer,
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<OperationId, OperationError> {
@@ -59,7 +58,7 @@ impl When {
         // progress, with less delay.
         if let Some(counting) = &counting
             && let Err(error) =
-                endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {
+                access.automate().and_then(|()| access.drive_for(counting)).and_then(|()| {
                     match &begins {
                         Begins::Counted(counter, _) => counter.automate(),
                         Begins::Written(_) => Ok(()),
@@ -68,7 +67,7 @@ impl When {
         {
             tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
         }
-        let (id, due) = endpoint.access.with(|engine| {
+        let (id, due) = access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             let operation = operation(id.to_u64(), &buffer);
             if matches!(&operation, Operation::Receive(work) if work.flags.contains(OpFlags::MULTI_RECEIVE)) {

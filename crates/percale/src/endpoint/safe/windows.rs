@@ -16,14 +16,12 @@
 //! # Ok(()) }
 //! ```
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::future::IntoFuture;
 
 use super::future::Started;
 use super::request::posted;
-use super::under_way::UnderWay;
+use super::operation::Operation;
+use super::outcome::Outcome;
 use super::{OperationError, SendRequest};
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
@@ -45,15 +43,6 @@ pub struct WindowRequest<'e, A: Ownership, R> {
 }
 
 crate::short_debug!(for [A: Ownership, R] WindowRequest<'_, A, R>, "WindowRequest");
-
-/// A bind or an invalidation in progress. Wait for it, or await it, to get its result.
-#[must_use = "dropping it cancels the operation if it waits for its turn"]
-pub struct WindowOperation<'e, A: Ownership, R> {
-    under_way: UnderWay<'e, A>,
-    outcome: R,
-}
-
-crate::short_debug!(for [A: Ownership, R] WindowOperation<'_, A, R>, "WindowOperation");
 
 impl<A: Ownership> Endpoint<A> {
     /// Creates a request to bind a window of type 2 for a peer, in order with the messages to that peer: see
@@ -86,7 +75,7 @@ impl<A: Ownership> SendRequest<'_, A> {
     }
 }
 
-impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = R>> WindowRequest<'e, A, R> {
     /// Makes the operation start only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         if let Ok((work, _)) = &mut self.work {
@@ -99,7 +88,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     ///
     /// # Errors
     /// If it cannot be posted.
-    pub fn start(self) -> Result<WindowOperation<'e, A, R>, OperationError> {
+    pub fn start(self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         let Self { endpoint, work } = self;
         let (mut work, outcome) = work.map_err(|cause| OperationError::new(cause, None))?;
         let id = endpoint.access.with(|engine| {
@@ -107,7 +96,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
             work.context = id.to_u64();
             posted(engine, id, |engine| engine.post_window(&work.post(), Notify::Operation))
         })?;
-        Ok(WindowOperation { under_way: UnderWay::new(endpoint, id), outcome })
+        Ok(Operation::in_progress(endpoint.access.handle(), id, outcome))
     }
 
     /// Posts the operation and waits for it.
@@ -119,41 +108,9 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     }
 }
 
-impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
-    /// Returns whether the operation has ended. Makes progress, but does not wait.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.under_way.is_ready()
-    }
-
-    /// Waits until the operation has completed.
-    ///
-    /// # Errors
-    /// If it fails.
-    pub fn wait(mut self) -> Result<R, OperationError> {
-        self.under_way.wait(None).map(|_| self.outcome)
-    }
-
-    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
-    ///
-    /// # Errors
-    /// If it fails, or the timeout expires.
-    pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
-        self.under_way.wait(Some(timeout)).map(|_| self.outcome)
-    }
-}
-
-impl<A: Ownership, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
+impl<'e, A: Ownership, R: Outcome<Known = R>> IntoFuture for WindowRequest<'e, A, R> {
     type Output = Result<R, OperationError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.under_way.poll(context).map_ok(|_| self.outcome)
-    }
-}
-
-impl<'e, A: Ownership, R: Copy + Unpin> IntoFuture for WindowRequest<'e, A, R> {
-    type Output = Result<R, OperationError>;
-    type IntoFuture = Started<WindowOperation<'e, A, R>>;
+    type IntoFuture = Started<Operation<A::Handle<'e>, R>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Started::new(self.start())

@@ -23,7 +23,7 @@ fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate
         enough |= ended().is_some();
     }
     until(&[a, b], ended);
-    reads.into_iter().for_each(|read| assert_eq!(read.wait().unwrap().into_vec(), [7; 8]));
+    reads.into_iter().for_each(|mut read| assert_eq!(read.wait().unwrap().into_vec(), [7; 8]));
     enough
 }
 

@@ -10,7 +10,7 @@ use std::thread::Thread;
 
 use super::*;
 use crate::endpoint::Shared;
-use crate::endpoint::safe::Receiving;
+use crate::endpoint::safe::{Operation, Received};
 use crate::local_memory::bell::BellExt as _;
 use crate::{Counter, SharedEndpoint};
 
@@ -48,7 +48,7 @@ fn connection_wakes_endpoint_sleeping_on_the_bell() {
 }
 
 /// A way to sleep until a message has arrived.
-type Sleep = fn(&SharedEndpoint, &Counter, Receiving<'_, Shared>);
+type Sleep = fn(&SharedEndpoint, &Counter, Operation<Shared, Received>);
 
 struct Unpark(Thread);
 
@@ -58,7 +58,7 @@ impl Wake for Unpark {
     }
 }
 
-fn sleep_as_a_task(_: &SharedEndpoint, _: &Counter, receiving: Receiving<'_, Shared>) {
+fn sleep_as_a_task(_: &SharedEndpoint, _: &Counter, receiving: Operation<Shared, Received>) {
     let mut receiving = pin!(receiving);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     while receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
@@ -72,7 +72,7 @@ fn sleep_on(descriptor: BorrowedFd<'_>) {
     rustix::event::poll(&mut polled, None).unwrap();
 }
 
-fn sleep_on_the_endpoint(endpoint: &SharedEndpoint, _: &Counter, receiving: Receiving<'_, Shared>) {
+fn sleep_on_the_endpoint(endpoint: &SharedEndpoint, _: &Counter, receiving: Operation<Shared, Received>) {
     use std::os::fd::AsFd;
     while !receiving.is_ready() {
         if endpoint.try_wait() {
@@ -81,7 +81,7 @@ fn sleep_on_the_endpoint(endpoint: &SharedEndpoint, _: &Counter, receiving: Rece
     }
 }
 
-fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, receiving: Receiving<'_, Shared>) {
+fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, receiving: Operation<Shared, Received>) {
     while counter.read() < 2 {
         if counter.try_wait().unwrap() && counter.value() < 2 {
             sleep_on(counter.descriptor().unwrap());
@@ -104,7 +104,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
             counter.wait(2, None).unwrap();
             drop(receiving);
         }),
-        ("in a wait", |_, _, receiving| drop(receiving.wait().unwrap())),
+        ("in a wait", |_, _, mut receiving| drop(receiving.wait().unwrap())),
     ];
     for (way, sleep) in ways {
         let (client, counter) = (Station::new("shm"), Arc::new(Counter::new()));

@@ -28,8 +28,8 @@ fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
 fn memory_is_kept_until_a_copying_peer_releases_it() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
-    let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
-    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
+    let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     let ended = break_at_a_pull(&stopped, &victim);
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
     assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
@@ -85,18 +85,18 @@ fn number_of_kept_ended_connections_is_bounded() {
     let send = next.endpoint.tagged_send(next.peer(&victim), 5, vec![9; 8]).start().unwrap();
     until(&[&victim, &next], || next.ended());
     drop(send);
-    let send = victim.endpoint.tagged_send(victim.peer(&next), 5, vec![9; 8]).start().unwrap();
+    let mut send = victim.endpoint.tagged_send(victim.peer(&next), 5, vec![9; 8]).start().unwrap();
     until(&[&victim, &next], || send.is_ready().then_some(()));
     send.wait().unwrap_err();
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
     // When one of the peers releases the memory, there is room again.
     let first = stopped.remove(0);
     until(&[&victim, &first], || victim.engine(|engine| engine.core.left.len() < KEPT).then_some(()));
-    let receive = victim.endpoint.tagged_recv(6, 0, vec![0; 8]).start().unwrap();
+    let mut receive = victim.endpoint.tagged_recv(6, 0, vec![0; 8]).start().unwrap();
     let peer = next.peer(&victim);
     until(&[&victim, &next], || {
         // The endpoint may not have been notified yet of the refusal.
-        let send = next.endpoint.tagged_send(peer, 6, vec![6; 8]).start().unwrap();
+        let mut send = next.endpoint.tagged_send(peer, 6, vec![6; 8]).start().unwrap();
         until(&[&victim, &next], || send.is_ready().then_some(()));
         drop(send.wait());
         receive.is_ready().then_some(())
@@ -110,8 +110,8 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
     use std::os::fd::AsFd;
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
-    let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
-    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
+    let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     let ended = break_at_a_pull(&stopped, &victim);
     let naps = |victim: &Station| {
         victim.engine(|engine| {
@@ -186,7 +186,7 @@ fn receive_from_already_lost_peer_fails() {
         drop(gone);
         until(&[&left], || left.ended());
         let ended = left.finished();
-        let receive = left.endpoint.tagged_recv(5, 0, vec![0; 8]).from(peer).start().unwrap();
+        let mut receive = left.endpoint.tagged_recv(5, 0, vec![0; 8]).from(peer).start().unwrap();
         until(&[&left], || (left.finished() > ended).then_some(()));
         assert!(matches!(receive.wait().unwrap_err().cause(), Cause::Completion(_)), "{transport}");
     }

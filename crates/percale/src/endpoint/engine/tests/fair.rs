@@ -10,7 +10,7 @@ fn continuously_sending_peer_does_not_starve_others() {
     // The peer that was added last is polled first.
     let from_busy = connect(&busy, &target);
     let before = target.finished();
-    let receive = target.endpoint.tagged_recv(9, 0, vec![0; 8]).start().unwrap();
+    let mut receive = target.endpoint.tagged_recv(9, 0, vec![0; 8]).start().unwrap();
     other.endpoint.tagged_inject(from_other, 9, &[9; 8]).unwrap();
     for _ in 0..1000 {
         other.endpoint.progress();

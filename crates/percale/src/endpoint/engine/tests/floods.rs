@@ -57,7 +57,7 @@ impl Station {
 /// Checks that messages of other peers arrive meanwhile.
 fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
     let before = target.finished();
-    let receive = target.endpoint.tagged_recv(77, 0, vec![0; 8]).start().unwrap();
+    let mut receive = target.endpoint.tagged_recv(77, 0, vec![0; 8]).start().unwrap();
     until(&[honest, target], || honest.endpoint.tagged_inject(peer, 77, &[7; 8]).ok());
     until(&[honest, target], || (target.finished() > before).then_some(()));
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
@@ -166,7 +166,7 @@ fn unexpected_messages_are_bounded_per_peer() {
             let all: usize = slots.iter().chain([&slot]).map(|slot| held(*slot)).sum();
             for _ in 0..all / LEN {
                 let before = target.finished();
-                let receive = target.endpoint.recv(vec![0; LEN]).start().unwrap();
+                let mut receive = target.endpoint.recv(vec![0; LEN]).start().unwrap();
                 until(&[&target], || (target.finished() > before).then_some(()));
                 assert!(receive.wait().unwrap().to_vec() == vec![9; LEN]);
             }

@@ -42,6 +42,6 @@ fn remote_completion_data_does_not_overflow_an_unread_queue() {
             (next == count).then_some(())
         });
         until(&[&writer, &target], || writes.iter().all(|_| writer.finished() > count).then_some(()));
-        writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+        writes.into_iter().for_each(|mut write| drop(write.wait().unwrap()));
     }
 }

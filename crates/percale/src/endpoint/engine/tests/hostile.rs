@@ -103,7 +103,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
     let all = memory.remote();
     // From here on the initiator has the location of this key.
     let before = victim.finished();
-    let first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
+    let mut first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
     assert_eq!(first.wait().unwrap().into_vec(), [1; 8]);
     let part = all.slice(0..asks.len() as u64);
@@ -111,20 +111,20 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
     let endpoint = &victim.endpoint;
     let mut ends: Box<dyn FnOnce() -> Result<Vec<u8>, OperationError>> = match asks {
         Asks::ShortRead | Asks::LongRead => {
-            let read = endpoint.read(peer, part, vec![UNTOUCHED; asks.len()]).start().unwrap();
-            Box::new(|| read.wait().map(crate::Buffer::into_vec))
+            let mut read = endpoint.read(peer, part, vec![UNTOUCHED; asks.len()]).start().unwrap();
+            Box::new(move || read.wait().map(crate::Buffer::into_vec))
         }
         Asks::ShortWrite | Asks::LongWrite => {
-            let write = endpoint.write(peer, vec![UNTOUCHED; asks.len()], part).start().unwrap();
-            Box::new(|| write.wait().map(crate::Buffer::into_vec))
+            let mut write = endpoint.write(peer, vec![UNTOUCHED; asks.len()], part).start().unwrap();
+            Box::new(move || write.wait().map(crate::Buffer::into_vec))
         }
         Asks::Fetch => {
-            let fetch = endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
-            Box::new(|| fetch.wait().map(|value| value.to_le_bytes().to_vec()))
+            let mut fetch = endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
+            Box::new(move || fetch.wait().map(|value| value.to_le_bytes().to_vec()))
         }
         Asks::Message => {
-            let send = endpoint.tagged_send(peer, 5, vec![UNTOUCHED; LONG]).start().unwrap();
-            Box::new(|| send.wait().map(|_| Vec::new()))
+            let mut send = endpoint.tagged_send(peer, 5, vec![UNTOUCHED; LONG]).start().unwrap();
+            Box::new(move || send.wait().map(|_| Vec::new()))
         }
     };
     let id = victim.engine(|engine| match asks {

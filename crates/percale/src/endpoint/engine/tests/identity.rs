@@ -13,7 +13,7 @@ fn at(transport: &str, address: &str) -> Station {
 
 /// Sends to an address of the vector. The message has to be received by `there` and by none of the others.
 fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others: &[&Station]) {
-    let receive = there.endpoint.tagged_recv(u64::from(value), 0, vec![0; 8]).start().unwrap();
+    let mut receive = there.endpoint.tagged_recv(u64::from(value), 0, vec![0; 8]).start().unwrap();
     let before = there.finished();
     from.endpoint.tagged_inject(name, u64::from(value), &[value; 8]).unwrap();
     let mut all = vec![from, there];
@@ -68,12 +68,12 @@ fn messages_of_departed_peer_match_either_of_its_addresses() {
             second.endpoint.tagged_inject(name, 7, &[3; 8]).unwrap();
             for (value, to) in (0..3).zip(directed) {
                 let before = receiver.finished();
-                let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[to]).start().unwrap();
+                let mut receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[to]).start().unwrap();
                 until(&[&receiver, &second], || (receiver.finished() > before).then_some(()));
                 assert_eq!(receive.wait().unwrap().to_vec(), [value; 8], "{transport}, {directed:?}");
             }
             let before = receiver.finished();
-            let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[1]).start().unwrap();
+            let mut receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[1]).start().unwrap();
             until(&[&receiver, &second], || (receiver.finished() > before).then_some(()));
             assert_eq!(receive.wait().unwrap().to_vec(), [3; 8]);
         }
@@ -99,7 +99,7 @@ fn directed_receive_takes_no_message_of_previous_address_owner() {
     }
     for (name, station) in names.into_iter().zip([&first, &second]) {
         let before = receiver.finished();
-        let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 64]).from(name).start().unwrap();
+        let mut receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 64]).from(name).start().unwrap();
         until(&[&receiver, &first, &second], || (receiver.finished() > before).then_some(()));
         let received = receive.wait().unwrap();
         assert_eq!(received.source, Some(name));

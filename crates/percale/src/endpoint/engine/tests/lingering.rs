@@ -15,7 +15,7 @@ fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
     assert!(!b.engine(|engine| engine.linger(SHORT)), "nothing comes");
     assert!(!b.engine(|engine| engine.has_posted_receives()));
     let before = b.finished();
-    let receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
+    let mut receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
     a.endpoint.tagged_inject(peer, 7, &[7; 8]).unwrap();
     assert!(b.engine(|engine| engine.has_posted_receives()));
     // `linger` itself returns false after that time, so the steps below need not measure it.
@@ -43,7 +43,7 @@ fn lingering_does_not_delay_sockets() {
     assert!(!near.engine(|engine| engine.linger(LONG)), "something waits to leave");
     assert!(start.elapsed() < LONG, "it watched all the same");
     a.endpoint.tagged_inject(peer, 1, &[1; 8]).unwrap();
-    let receive = b.endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();
+    let mut receive = b.endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();
     let before = b.finished();
     until(&[&a, &b], || (b.finished() > before).then_some(()));
     assert_eq!(receive.wait().unwrap().to_vec(), [1; 8]);

@@ -141,7 +141,7 @@ fn connect(a: &Station, b: &Station) -> PeerAddress {
     b.peer(a);
     let (send, receive) = (a.endpoint.tagged_send(peer, 1, vec![1; 8]), b.endpoint.tagged_recv(1, 0, vec![0; 8]));
     let before = a.finished() + b.finished();
-    let (send, receive) = (send.start().unwrap(), receive.start().unwrap());
+    let (mut send, mut receive) = (send.start().unwrap(), receive.start().unwrap());
     until(&[a, b], || (a.finished() + b.finished() == before + 2).then_some(()));
     send.wait().unwrap();
     assert_eq!(receive.wait().unwrap().to_vec(), [1; 8]);

@@ -51,8 +51,8 @@ impl Scene {
     /// Sends a message that follows everything that the initiator has sent.
     fn barrier(&self) {
         let before = self.a.finished() + self.b.finished();
-        let receive = self.b.endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap();
-        let send = self.a.endpoint.tagged_send(self.to_b, 2, vec![0; 8]).start().unwrap();
+        let mut receive = self.b.endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap();
+        let mut send = self.a.endpoint.tagged_send(self.to_b, 2, vec![0; 8]).start().unwrap();
         until(&[&self.a, &self.b], || (self.a.finished() + self.b.finished() == before + 2).then_some(()));
         send.wait().unwrap();
         receive.wait().unwrap();
@@ -76,12 +76,12 @@ fn direct_write_notice_applies_to_the_written_region() {
     let scene = Scene::new("shm");
     let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
     let remote: RemoteMemory = region.remote().slice(0..8);
-    let write = a.endpoint.write(*to_b, vec![1; 8], remote).start().unwrap();
+    let mut write = a.endpoint.write(*to_b, vec![1; 8], remote).start().unwrap();
     until(&[a, b], || write.is_ready().then_some(()));
     write.wait().unwrap();
     until(&[a, b], || (counter.read() == 1).then_some(()));
     // Now the region is granted: this write ends before the target makes progress.
-    let write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
+    let mut write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
     until(&[a], || write.is_ready().then_some(()));
     write.wait().unwrap();
     region.close().unwrap();
@@ -96,7 +96,7 @@ fn executed_access_notice_applies_to_the_written_region() {
     let scene = Scene::new("tcp");
     let Scene { a, to_b, .. } = &scene;
     let (region, counter) = scene.region();
-    let write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
+    let mut write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
     a.endpoint.progress();
     scene.until_written(&region, 1);
     region.close().unwrap();
@@ -106,7 +106,7 @@ fn executed_access_notice_applies_to_the_written_region() {
     scene.assert_told_of_nothing(&other, "a write");
     assert_eq!(counter.read(), 0);
     // For an atomic operation the notice is only for the report.
-    let add = a.endpoint.fetch_add(*to_b, region.remote().slice(0..8), 2_u64).data(DATA).start().unwrap();
+    let mut add = a.endpoint.fetch_add(*to_b, region.remote().slice(0..8), 2_u64).data(DATA).start().unwrap();
     a.endpoint.progress();
     scene.until_written(&region, 2);
     region.close().unwrap();
@@ -116,7 +116,7 @@ fn executed_access_notice_applies_to_the_written_region() {
     scene.assert_told_of_nothing(&another, "an atomic operation");
     assert_eq!(other.read(), 1, "it was counted when it was executed");
     // A notice that arrives in time is counted and reported.
-    let write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
+    let mut write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
     until(&[a, &scene.b], || write.is_ready().then_some(()));
     write.wait().unwrap();
     scene.barrier();

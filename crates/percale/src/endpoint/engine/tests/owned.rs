@@ -49,7 +49,7 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
         let _heap = use_the_heap(2000);
         for number in 0..COUNT {
             let before = b.finished();
-            let receive = b.endpoint.tagged_recv(number, 0, vec![0; 2000]).start().unwrap();
+            let mut receive = b.endpoint.tagged_recv(number, 0, vec![0; 2000]).start().unwrap();
             until(&[&a, &b], || (b.finished() > before).then_some(()));
             let bytes = receive.wait().unwrap().to_vec();
             assert!(bytes == vec![number as u8; 2000], "{transport}: message {number} is not what was injected");
@@ -74,7 +74,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
     let (to_b, _) = (a.peer(&b), b.peer(&a));
     let arrives = |number: u64, len: usize| {
         let before = b.finished();
-        let receive = b.endpoint.tagged_recv(number, 0, vec![0; 2048]).start().unwrap();
+        let mut receive = b.endpoint.tagged_recv(number, 0, vec![0; 2048]).start().unwrap();
         until(&[&a, &b], || {
             network.advance(1000);
             (b.finished() > before).then_some(())
@@ -277,7 +277,7 @@ fn late_answer_to_failed_send_ends_no_other_send() {
         post(2);
         for (number, expected) in [(1, None), (2, None), (0, Some(libc::ECANCELED))] {
             let before = b.finished();
-            let receive = b.endpoint.tagged_recv(number, 0, vec![0xAA; 2 << 20]).start().unwrap();
+            let mut receive = b.endpoint.tagged_recv(number, 0, vec![0xAA; 2 << 20]).start().unwrap();
             until(&[&a, &b], || (b.finished() > before).then_some(()));
             match receive.wait() {
                 Ok(message) => {
@@ -488,7 +488,7 @@ fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
     assert_eq!(received(&queue).unwrap().unwrap_err().error, ErrorCode::Canceled);
     assert!(!a.engine(|engine| engine.core.cancel(7, false)), "nothing waits any more");
     let before = b.finished();
-    let receive = b.endpoint.tagged_recv(9, 0, vec![0; 2 << 20]).start().unwrap();
+    let mut receive = b.endpoint.tagged_recv(9, 0, vec![0; 2 << 20]).start().unwrap();
     until(&[&a, &b], || (b.finished() > before).then_some(()));
     assert!(receive.wait().unwrap().to_vec() == vec![1; 2 << 20]);
 }

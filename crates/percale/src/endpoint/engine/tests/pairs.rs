@@ -33,8 +33,8 @@ fn queue_pair_error_ends_pending_operations_on_both_sides() {
         other => panic!("{other:?}"),
     });
     until(&[&a, &b], || (a.finished() + b.finished() == before + 4).then_some(()));
-    sends.into_iter().for_each(|send| assert_eq!(send.wait().unwrap_err().errno(), libc::ECONNRESET));
-    receives.into_iter().for_each(|one| assert_eq!(one.wait().unwrap_err().errno(), libc::ECONNRESET));
+    sends.into_iter().for_each(|mut send| assert_eq!(send.wait().unwrap_err().errno(), libc::ECONNRESET));
+    receives.into_iter().for_each(|mut one| assert_eq!(one.wait().unwrap_err().errno(), libc::ECONNRESET));
     let reason = a.ended().expect("an event");
     assert!(reason.contains("queue pair is in error"), "{reason}");
     assert!(b.ended().is_some());
@@ -50,7 +50,7 @@ fn queue_pair_error_wakes_sleeping_endpoint() {
     let slot = b.slot(&a);
     let (posted, waits) = std::sync::mpsc::channel();
     let sleeping = std::thread::spawn(move || {
-        let receive = a.endpoint.recv(vec![0; 8]).from(to_b).start().unwrap();
+        let mut receive = a.endpoint.recv(vec![0; 8]).from(to_b).start().unwrap();
         posted.send(()).unwrap();
         receive.wait().unwrap_err().errno()
     });

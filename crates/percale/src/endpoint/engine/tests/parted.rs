@@ -55,7 +55,7 @@ fn server_with_pending_receives_reuses_slots() {
 /// Creates a peer with an address in the server's vector that disconnected before the server could reach it.
 fn unreachable_peer(server: &Station) -> PeerAddress {
     let name = server.peer(&Station::new("tcp"));
-    let send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
+    let mut send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
     until(&[server], || send.is_ready().then_some(()));
     assert!(send.wait().is_err(), "nothing is there");
     name
@@ -92,7 +92,7 @@ fn receive_from_unreachable_peer_takes_no_other_message() {
             client.endpoint.tagged_inject(to_server, 77, &[7; 8]).unwrap();
             // A later message has arrived, and therefore this one has too.
             client.endpoint.tagged_inject(to_server, 5, &[5; 8]).unwrap();
-            let next = server.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
+            let mut next = server.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
             until(&[client, &server], || next.is_ready().then_some(()));
             assert_eq!(next.wait().unwrap().to_vec(), [5; 8]);
         });
@@ -136,7 +136,7 @@ fn message_of_departed_peer_is_not_attributed_to_another() {
         // The slot of the client must not be used for these peers.
         let others: Vec<PeerAddress> = (0..12).map(|_| visit(transport, &server, |_, _| {})).collect();
         for other in others {
-            let receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
+            let mut receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
             assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was taken for one of {other:?}");
         }
         let received = server.endpoint.tagged_recv(77, 0, vec![0; 8]).wait().unwrap();
@@ -156,7 +156,7 @@ fn reused_slots_resolve_to_the_peer_in_the_vector() {
     let clients: Vec<Station> = (0..6).map(|_| Station::new("tcp")).collect();
     let names: Vec<PeerAddress> = clients.iter().map(|client| connect(&server, client)).collect();
     for (number, (client, name)) in (0..).zip(clients.iter().zip(names)) {
-        let receive = client.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
+        let mut receive = client.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
         let before = client.finished();
         server.endpoint.tagged_inject(name, 5, &[number; 8]).unwrap();
         until(&[&server, client], || (client.finished() > before).then_some(()));

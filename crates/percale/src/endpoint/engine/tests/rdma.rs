@@ -41,16 +41,16 @@ pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region
 /// Accesses memory under a dead key, between writes to another region. All are rejected, and only the other region
 /// changes.
 fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
-    let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
+    let mut before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
     let late: Vec<_> = [8, 5000, LEN as u64]
         .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
         .into();
-    let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
-    let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
+    let mut unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
+    let mut after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
     until(&[a, b], || (after.is_ready() && unread.is_ready()).then_some(()));
     before.wait().unwrap();
     after.wait().unwrap();
-    late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
+    late.into_iter().for_each(|mut write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
     let error = unread.wait().unwrap_err();
     assert_eq!(error.into_buffer().unwrap().into_vec(), vec![99; LEN], "something was disclosed");
     assert_eq!(bytes_of(other)[..100_008], vec![round; 100_008]);
@@ -60,7 +60,7 @@ fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, na
 fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
     let before = posted(a, b);
     until(&[a, b], || {
-        let read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
+        let mut read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
         until(&[a, b], || read.is_ready().then_some(()));
         read.wait().unwrap();
         (posted(a, b) > before).then_some(())
@@ -91,7 +91,7 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
 }
 
 fn read(a: &Station, peer: PeerAddress, part: RemoteMemory) -> Vec<u8> {
-    let read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
+    let mut read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
     read.wait_for(patience()).unwrap().into_vec()
 }
 
@@ -184,7 +184,7 @@ fn access_to_closed_region_is_rejected_and_others_succeed() {
     reach(&a, &b, peer, &again);
     let memory = again.close().unwrap();
     let elsewhere = b.domain.registration(ALL).key(78).own(memory).unwrap();
-    let write = a.endpoint.write(peer, vec![99; 8], RemoteMemory { key: 77, address: 0, len: 8 }).start().unwrap();
+    let mut write = a.endpoint.write(peer, vec![99; 8], RemoteMemory { key: 77, address: 0, len: 8 }).start().unwrap();
     reach(&a, &b, peer, &elsewhere);
     assert_eq!(code(write.wait()), ErrorCode::KeyRejected);
     assert_eq!(bytes_of(&elsewhere), vec![1; LEN]);
@@ -231,7 +231,7 @@ fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &At
     while !over.load(Ordering::Relaxed) || refused == 0 {
         let parts = [8, 4096, 9000, LEN as u64].map(|len| name.slice(LEN as u64 - len..LEN as u64));
         let writes = parts.map(|part| a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap());
-        for result in writes.map(|write| write.wait()) {
+        for result in writes.map(|mut write| write.wait()) {
             if result.is_err() {
                 assert_eq!(code(result), ErrorCode::KeyRejected);
                 refused += 1;
@@ -251,13 +251,13 @@ fn rdma_and_executed_accesses_keep_their_order() {
     for round in 0..50_u64 {
         let store = |value: u64| a.endpoint.write(peer, value.to_ne_bytes().to_vec(), word).start().unwrap();
         let first = store(round);
-        let seen = a.endpoint.read(peer, region.remote().slice(0..100_000), vec![0; 100_000]).start().unwrap();
+        let mut seen = a.endpoint.read(peer, region.remote().slice(0..100_000), vec![0; 100_000]).start().unwrap();
         let second = store(round + 1000);
-        let added = a.endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
-        let third = a.endpoint.read(peer, word, vec![0; 8]).start().unwrap();
+        let mut added = a.endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
+        let mut third = a.endpoint.read(peer, word, vec![0; 8]).start().unwrap();
         let last = store(7);
         until(&[&a, &b], || last.is_ready().then_some(()));
-        for write in [first, second, last] {
+        for mut write in [first, second, last] {
             write.wait().unwrap();
         }
         let value = |bytes: &[u8]| u64::from_ne_bytes(bytes[..8].try_into().unwrap());
@@ -275,9 +275,9 @@ fn message_arrives_after_preceding_rdma_writes() {
     let region = b.domain.register(vec![0; 4 << 20], ALL).unwrap();
     reach(&a, &b, peer, &region);
     for round in 1..=20 {
-        let receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
-        let write = a.endpoint.write(peer, vec![round; 4 << 20], region.remote()).start().unwrap();
-        let send = a.endpoint.send(peer, vec![round; 8]).start().unwrap();
+        let mut receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
+        let mut write = a.endpoint.write(peer, vec![round; 4 << 20], region.remote()).start().unwrap();
+        let mut send = a.endpoint.send(peer, vec![round; 8]).start().unwrap();
         until(&[&a, &b], || receive.is_ready().then_some(()));
         assert!(bytes_of(&region) == vec![round; 4 << 20], "round {round}");
         receive.wait().unwrap();
@@ -335,11 +335,11 @@ fn unregistrable_memory_is_sent_in_frames() {
         })
         .collect();
     until(&[&a, &b], || writes.iter().all(|write| write.is_ready()).then_some(()));
-    writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+    writes.into_iter().for_each(|mut write| drop(write.wait().unwrap()));
     let expected = [&[60; 8][..], &[59; 99_992]].concat();
     let expected = [&expected[..], &vec![0; LEN - 100_000]].concat();
     assert!(bytes_of(&region) == expected, "in another order");
-    let read = a.endpoint.read(peer, region.remote(), vec![0; LEN]).start().unwrap();
+    let mut read = a.endpoint.read(peer, region.remote(), vec![0; LEN]).start().unwrap();
     until(&[&a, &b], || read.is_ready().then_some(()));
     assert!(read.wait().unwrap().into_vec() == expected);
 }
@@ -420,7 +420,7 @@ fn reported_queue_pair_error_affects_only_its_peer() {
     for round in 0..5 {
         reach(&a, &b, peer, &region);
         let part = region.remote().slice(0..LEN as u64);
-        let read = a.endpoint.read(peer, part, vec![0; LEN]).start().unwrap();
+        let mut read = a.endpoint.read(peer, part, vec![0; LEN]).start().unwrap();
         // The peer may send this several times.
         (0..=round).for_each(|_| b.forge(&a, &over, &[]));
         until(&[&a, &b], || read.is_ready().then_some(()));

@@ -198,7 +198,7 @@ fn operation_memory_stays_registered_until_it_ends() {
             .collect();
         world.write(&memories[usize::from(round)], round);
         until(&[a, b], || writes.iter().all(|write| write.is_ready()).then_some(()));
-        writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+        writes.into_iter().for_each(|mut write| drop(write.wait().unwrap()));
         // The memory of these writes returns to the allocator, which sends no notice.
         world.notifier.changed_everything();
         assert!(bytes_of(region) == vec![round; LEN], "the last of them counts");

@@ -41,7 +41,7 @@ impl Shared {
 
     /// Makes a member call the peer at one of its addresses.
     fn call(&self, member: usize, name: usize) {
-        let receive = self.peer.endpoint.recv(vec![0; 8]).start().unwrap();
+        let mut receive = self.peer.endpoint.recv(vec![0; 8]).start().unwrap();
         let before = self.peer.finished();
         self.members[member].endpoint.inject(self.names[name], &[9; 8]).unwrap();
         until(&self.all(), || (self.peer.finished() > before).then_some(()));

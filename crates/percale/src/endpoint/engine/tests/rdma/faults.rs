@@ -22,13 +22,13 @@ fn writes_waiting_for_queue_space_do_not_block_rejections() {
             let begun = Instant::now();
             until(&[&b], || (begun.elapsed() > Duration::from_millis(60)).then_some(()));
             until(&[&a, &b], || writes.iter().all(|write| write.is_ready()).then_some(()));
-            for write in writes {
+            for mut write in writes {
                 if let Err(error) = write.wait() {
                     assert_eq!(code::<()>(Err(error)), ErrorCode::KeyRejected);
                 }
             }
-            let (send, receive) = (a.endpoint.send(peer, vec![1; 8]), b.endpoint.recv(vec![0; 8]).start().unwrap());
-            let send = send.start().unwrap();
+            let (send, mut receive) = (a.endpoint.send(peer, vec![1; 8]), b.endpoint.recv(vec![0; 8]).start().unwrap());
+            let mut send = send.start().unwrap();
             until(&[&a, &b], || (send.is_ready() && receive.is_ready()).then_some(()));
             send.wait().unwrap();
             receive.wait().unwrap();

@@ -92,7 +92,7 @@ fn region_with_bound_device_window_is_not_closed() {
         assert_eq!((read(&a, peer, name), posted(&a, &b)), (vec![9; 8], before + 1));
         assert!(window.close().is_ok());
         region.close().unwrap();
-        let late = a.endpoint.read(peer, name, vec![0; 8]).start().unwrap();
+        let mut late = a.endpoint.read(peer, name, vec![0; 8]).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
     }
@@ -149,7 +149,7 @@ fn late_accesses_through_windows_are_refused() {
     reach_part(&a, &b, peer, name);
     take_back(&b, &a, &mut windows[1], &region);
     let elsewhere = b.domain.register(vec![2; LEN], Access::empty()).unwrap();
-    let late = a.endpoint.write(peer, vec![99; 8], name).start().unwrap();
+    let mut late = a.endpoint.write(peer, vec![99; 8], name).start().unwrap();
     let again = bind(&b, &a, &mut windows[1], &elsewhere, 100..108);
     assert_eq!(again.key, name.key);
     until(&[&a, &b], || late.is_ready().then_some(()));
@@ -203,20 +203,20 @@ fn message_invalidates_a_device_window() {
     for round in 1..=3 {
         let name = bind(&b, &a, &mut window, &region, 0..LEN as u64);
         reach_part(&a, &b, peer, name.slice(0..8));
-        let receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
-        let write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
-        let send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
+        let mut receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
+        let mut write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
+        let mut send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
         until(&[&a, &b], || (receive.is_ready() && send.is_ready() && write.is_ready()).then_some(()));
         write.wait().unwrap();
         send.wait().unwrap();
         receive.wait().unwrap();
         assert_eq!((window.state(), bound(&a, &b).0), (WindowState::Unbound, 0));
         assert!(bytes_of(&region) == vec![round; LEN], "the write before it");
-        let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        let mut late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         // A second message does not reach the device.
-        let again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
+        let mut again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
         until(&[&a, &b], || again.is_ready().then_some(()));
         assert_eq!(code(again.wait()), ErrorCode::KeyRejected);
         assert!(bytes_of(&region) == vec![round; LEN]);
@@ -236,7 +236,7 @@ fn type_2_window_is_bound_to_its_peer_and_endpoint() {
     reach_part(&a, &b, peer, all);
     reach_part(&a, &b, peer, ours);
     assert_eq!((bound(&a, &b).0, bound(&c, &b).0), (2, 1));
-    let foreign = c.endpoint.read(other, ours, vec![0; 8]).start().unwrap();
+    let mut foreign = c.endpoint.read(other, ours, vec![0; 8]).start().unwrap();
     until(&[&c, &b], || foreign.is_ready().then_some(()));
     assert_eq!(code(foreign.wait()), ErrorCode::KeyRejected);
     let Station { endpoint, .. } = b;
@@ -268,7 +268,7 @@ fn queue_pair_error_releases_its_windows() {
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
         // It is unknown whether the access was made. Its window no longer exists, so it may be made again.
-        let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        let mut late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         assert_eq!(memory, vec![1; LEN]);
@@ -303,11 +303,11 @@ fn queue_pair_error_at_target_keeps_the_connection() {
         let write = lost.then(|| a.endpoint.write(peer, vec![9; 8], part).start().unwrap());
         let behind = lost.then(|| a.endpoint.read(peer, part, vec![7; 8]).start().unwrap());
         take_back(&b, &a, &mut window, &under);
-        for read in [Some(read), behind].into_iter().flatten() {
+        for mut read in [Some(read), behind].into_iter().flatten() {
             until(&[&a, &b], || read.is_ready().then_some(()));
             assert_eq!(read.wait().unwrap().into_vec(), [0; 8]);
         }
-        if let Some(write) = write {
+        if let Some(mut write) = write {
             until(&[&a, &b], || write.is_ready().then_some(()));
             assert_eq!(code(write.wait()), ErrorCode::TimedOut);
         }
@@ -315,7 +315,7 @@ fn queue_pair_error_at_target_keeps_the_connection() {
         // The next access uses another window.
         let before = bound(&a, &b).1;
         reach(&a, &b, peer, &ours);
-        let write = a.endpoint.write(peer, vec![0; 8], part).start().unwrap();
+        let mut write = a.endpoint.write(peer, vec![0; 8], part).start().unwrap();
         until(&[&a, &b], || write.is_ready().then_some(()));
         write.wait().unwrap();
         let name = bind(&b, &a, &mut window, &under, 0..8);

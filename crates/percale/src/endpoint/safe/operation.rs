@@ -1,0 +1,397 @@
+//! Operations in progress: their slots in the engine, waiting for them, and dropping them.
+//!
+//! A handle is used up when it has returned its operation's result. After that, polls and waits return
+//! [`Cause::Taken`], [`is_ready`](Operation::is_ready) returns true, and canceling and dropping have no effect.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::outcome::Outcome;
+use super::{Cause, OperationError};
+use crate::completion::entry::{Entry, OperationResult};
+use crate::endpoint::engine::Engine;
+use crate::endpoint::operations::OperationId;
+use crate::endpoint::ownership::reach::{Call, Reach};
+use crate::endpoint::ownership::Handle;
+use crate::endpoint::reactor;
+use crate::endpoint::refused::Refused;
+use crate::errands;
+use crate::local_memory::buffer::Buffer;
+use crate::system::forked::Process;
+
+/// An operation that was started. Its result is of type `R`.
+///
+/// `H` refers to the endpoint: it is `&Owned` for an [`Endpoint`](crate::Endpoint), which the operation borrows, and
+/// [`Shared`](crate::endpoint::Shared) for a [`SharedEndpoint`](crate::SharedEndpoint). An operation of a shared endpoint
+/// borrows nothing, so a task that a runtime spawns can own it, and it keeps the endpoint open.
+///
+/// Wait for the operation ([`wait`](Self::wait), [`wait_for`](Self::wait_for)), or await it: it is a future for any
+/// runtime. Waits do not consume the handle. After one of them has returned the result, further ones return
+/// [`Cause::Taken`].
+///
+/// Dropping the handle cancels the operation if no message was matched and no part of it was carried out. Otherwise the
+/// operation continues, its result is lost, and its buffer is kept until the peer no longer uses it. A collective is not
+/// canceled, because the other members depend on it. A join that is dropped ends for all members.
+#[must_use = "dropping it cancels the operation if it can"]
+pub struct Operation<H: Handle, R: Outcome> {
+    state: State<H, R>,
+}
+
+crate::short_debug!(for [H: Handle, R: Outcome] Operation<H, R>, "Operation");
+
+enum State<H: Handle, R: Outcome> {
+    /// The operation ended when it was posted, in this process. `None` if the result was taken.
+    Ended(Process, Option<R>),
+    /// The operation has a slot. The second value is the part of the result that is known already; `None` if the result
+    /// was taken.
+    InProgress(InProgress<H>, Option<R::Known>),
+}
+
+impl<H: Handle, R: Outcome> Operation<H, R> {
+    /// The operation ended when it was posted.
+    #[inline(always)]
+    pub(super) const fn ended(process: Process, result: R) -> Self {
+        Self { state: State::Ended(process, Some(result)) }
+    }
+
+    /// The operation was posted, and has a slot.
+    #[inline]
+    pub(super) fn in_progress(access: H, id: OperationId, known: R::Known) -> Self {
+        Self { state: State::InProgress(InProgress::new(access, id), Some(known)) }
+    }
+
+    /// Waits until the operation has ended, and returns its result.
+    ///
+    /// # Errors
+    /// If the operation fails, or its result was taken before.
+    #[inline(always)]
+    pub fn wait(&mut self) -> Result<R, OperationError> {
+        self.wait_until(None)
+    }
+
+    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues, and can be waited for
+    /// again.
+    ///
+    /// # Errors
+    /// If the operation fails, its result was taken before, or the timeout expires ([`Cause::TimedOut`]).
+    pub fn wait_for(&mut self, timeout: Duration) -> Result<R, OperationError> {
+        // A deadline that the clock cannot express is none.
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Like [`wait_for`](Self::wait_for), but with a deadline. `None`: no limit.
+    ///
+    /// # Errors
+    /// As those of [`wait_for`](Self::wait_for).
+    #[inline(always)]
+    pub fn wait_until(&mut self, deadline: Option<Instant>) -> Result<R, OperationError> {
+        match &mut self.state {
+            State::Ended(process, result) => Self::take(*process, result),
+            State::InProgress(operation, known) => {
+                let (entry, buffer) = operation.wait(deadline)?;
+                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+            }
+        }
+    }
+
+    /// Returns whether the operation has ended, so that a wait returns at once. Makes progress, but does not wait.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.state {
+            State::Ended(..) => true,
+            State::InProgress(operation, _) => operation.is_ready(),
+        }
+    }
+
+    /// Returns whether the result was taken.
+    #[must_use]
+    pub const fn is_taken(&self) -> bool {
+        match &self.state {
+            State::Ended(_, result) => result.is_none(),
+            State::InProgress(_, known) => known.is_none(),
+        }
+    }
+
+    /// Cancels the operation if no message was matched and no part of it was carried out. It then ends with
+    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). Returns whether it was canceled.
+    pub fn cancel(&self) -> bool {
+        match &self.state {
+            State::Ended(..) => false,
+            State::InProgress(operation, _) => operation.cancel(),
+        }
+    }
+
+    #[inline(always)]
+    fn take(process: Process, result: &mut Option<R>) -> Result<R, OperationError> {
+        if !process.is_here() {
+            return Err(OperationError::refused());
+        }
+        result.take().ok_or_else(OperationError::taken)
+    }
+}
+
+impl<H: Handle, R: Outcome> Future for Operation<H, R> {
+    type Output = Result<R, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.state {
+            State::Ended(process, result) => Poll::Ready(Self::take(*process, result)),
+            State::InProgress(operation, known) => operation.poll(context).map(|end| {
+                let (entry, buffer) = end?;
+                known.take().map(|known| R::of(&entry, buffer, known)).ok_or_else(OperationError::taken)
+            }),
+        }
+    }
+}
+
+// Nothing in it is pinned.
+impl<H: Handle, R: Outcome> Unpin for Operation<H, R> {}
+
+/// An operation that has a slot.
+#[derive(Debug)]
+pub(super) struct InProgress<H: Handle> {
+    pub(super) access: H,
+    /// The ID of the operation, in one word ([`OperationId::to_u64`]).
+    id: u64,
+    marks: Marks,
+}
+
+/// What a handle records about its operation, in one word. Handles and buffers consist of whole words only: the compiler
+/// moves smaller fields, which share a word with a field of another variant of an enum, by loads that overlap earlier
+/// stores, and each of these costs about 5 ns.
+#[derive(Clone, Copy, Debug)]
+struct Marks(u64);
+
+impl Marks {
+    /// Set if the result was taken and the slot released.
+    const ENDED: u64 = 1 << 63;
+    /// Set if the reactor has a waker of this operation.
+    const WATCHED: u64 = 1 << 62;
+
+    #[inline(always)]
+    const fn are_set(self, mark: u64) -> bool {
+        self.0 & mark != 0
+    }
+
+    /// Counts a poll that found no result. Returns the number of those before it.
+    const fn count_poll(&mut self) -> u64 {
+        let polls = self.0 & !(Self::ENDED | Self::WATCHED);
+        if polls < SPINS {
+            self.0 += 1;
+        }
+        polls
+    }
+}
+
+/// The number of polls in which a future asks the executor to poll it again before it waits for the descriptor.
+const SPINS: u64 = 32;
+
+/// The result of an operation, and its buffer.
+type End = (OperationResult, Option<Buffer>);
+
+/// Takes the result and the buffer of an operation that has succeeded, or whose message is the next in its ring.
+struct TakeAtOnce(OperationId);
+
+impl Call for TakeAtOnce {
+    type Result = Option<(Entry, Buffer)>;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Option<(Entry, Buffer)> {
+        engine.progress_if_due();
+        if !engine.core.operations.has_result(self.0) {
+            engine.poll_for_wait();
+        }
+        engine.core.operations.take_success(self.0)
+    }
+}
+
+/// The result of a poll.
+enum Look {
+    Ended(End),
+    /// The task's waker has to be cloned first, while the endpoint is not borrowed.
+    Clone,
+    /// There is no result yet, and the task polls again.
+    Spin,
+    /// There is no result yet, and the task is woken when the descriptor is readable.
+    Sleep,
+}
+
+impl<H: Handle> InProgress<H> {
+    pub(super) fn new(access: H, id: OperationId) -> Self {
+        Self { access, id: id.to_u64(), marks: Marks(0) }
+    }
+
+    /// Returns the ID of the operation.
+    #[inline(always)]
+    pub(super) const fn id(&self) -> OperationId {
+        OperationId::from_u64(self.id)
+    }
+
+    #[inline(always)]
+    fn reach(&self) -> &H::Access {
+        self.access.access()
+    }
+
+    #[inline(always)]
+    const fn is_ended(&self) -> bool {
+        self.marks.are_set(Marks::ENDED)
+    }
+
+    /// Makes progress, then returns whether a wait would return immediately.
+    fn is_ready(&self) -> bool {
+        let id = self.id();
+        self.is_ended()
+            || !self.reach().is_here()
+            || self.reach().with(|engine| {
+                engine.progress();
+                engine.core.operations.has_result(id)
+            })
+    }
+
+    /// Cancels the operation if that is possible. Returns whether it was canceled.
+    pub(super) fn cancel(&self) -> bool {
+        let context = self.id;
+        !self.is_ended() && self.reach().with(|engine| engine.core.cancel(context, true))
+    }
+
+    /// Waits for the end of the operation.
+    #[inline(always)]
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<(Entry, Buffer), OperationError> {
+        // Usually the operation has ended, or its message has arrived.
+        if !self.is_ended()
+            && let Some((entry, buffer)) = self.reach().run(TakeAtOnce(self.id()))
+        {
+            self.marks.0 |= Marks::ENDED;
+            if self.marks.are_set(Marks::WATCHED) {
+                self.unwatch();
+            }
+            return Ok((entry, buffer));
+        }
+        self.wait_longer(deadline)
+    }
+
+    /// Continues [`wait`](Self::wait) when the operation has not succeeded yet.
+    #[inline(never)]
+    fn wait_longer(&mut self, deadline: Option<Instant>) -> Result<(Entry, Buffer), OperationError> {
+        if self.is_ended() {
+            return Err(OperationError::taken());
+        }
+        if !self.reach().is_here() {
+            return Err(OperationError::refused());
+        }
+        let id = self.id();
+        match self.reach().wait_until(deadline, |engine| engine.core.operations.take_end(id)) {
+            Some(end) => self.end(end),
+            None => Err(OperationError::new(Cause::TimedOut, None)),
+        }
+    }
+
+    fn end(&mut self, (result, buffer): End) -> Result<(Entry, Buffer), OperationError> {
+        self.used_up();
+        match (result, buffer) {
+            (Ok(entry), Some(buffer)) => Ok((entry, buffer)),
+            (Ok(entry), None) => Ok((entry, Buffer::from(Vec::new()))),
+            (Err(error), buffer) => Err(OperationError::new(error, buffer)),
+        }
+    }
+
+    /// Records that the slot was released.
+    pub(super) fn used_up(&mut self) {
+        self.marks.0 |= Marks::ENDED;
+        self.unwatch();
+    }
+
+    /// Removes the task's waker from the reactor.
+    fn unwatch(&mut self) {
+        if self.marks.are_set(Marks::WATCHED) {
+            self.marks.0 &= !Marks::WATCHED;
+            let endpoint = self.reach().with(|engine| engine.id());
+            reactor::unwatch(endpoint, self.id);
+        }
+    }
+
+    /// Polls for the end of the operation. If it has not ended, arranges for the task to be woken.
+    fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(Entry, Buffer), OperationError>> {
+        if self.is_ended() {
+            return Poll::Ready(Err(OperationError::taken()));
+        }
+        if !self.reach().is_here() {
+            return Poll::Ready(Err(OperationError::refused()));
+        }
+        let spin = self.marks.count_poll() < SPINS;
+        let mut fresh = None;
+        let look = loop {
+            match self.look(context.waker(), &mut fresh, spin) {
+                Look::Clone => fresh = Some(context.waker().clone()),
+                look => break look,
+            }
+        };
+        errands::discard(fresh);
+        match look {
+            Look::Ended(end) => return Poll::Ready(self.end(end)),
+            Look::Sleep => {
+                let (id, descriptor) =
+                    self.reach().with_here(|engine| (engine.id(), std::sync::Arc::clone(engine.descriptor())));
+                match reactor::wake_when_readable(id, &descriptor, self.id, context.waker()) {
+                    Ok(()) => self.marks.0 |= Marks::WATCHED,
+                    Err(error) => {
+                        tracing::warn!(%error, "no reactor; the future polls instead");
+                        context.waker().wake_by_ref();
+                    }
+                }
+            }
+            Look::Clone | Look::Spin => context.waker().wake_by_ref(),
+        }
+        Poll::Pending
+    }
+
+    fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
+        let id = self.id();
+        // The caller has checked that this is no forked child.
+        self.reach().with_here(|engine| {
+            engine.progress();
+            if let Some(end) = engine.core.operations.take_end(id) {
+                return Look::Ended(end);
+            }
+            if !engine.core.operations.set_waker(id, waker, fresh) {
+                return Look::Clone;
+            }
+            if spin {
+                return Look::Spin;
+            }
+            let calm = engine.watch();
+            match engine.core.operations.take_end(id) {
+                Some(end) => Look::Ended(end),
+                None if calm => Look::Sleep,
+                None => Look::Spin,
+            }
+        })
+    }
+
+    /// Ends the use of the handle before its operation has ended.
+    #[cold]
+    fn leave(&mut self) {
+        if !self.reach().is_here() {
+            return;
+        }
+        self.unwatch();
+        let id = self.id();
+        self.reach().with(|engine| {
+            if engine.core.operations.park(id) {
+                engine.core.cancel(id.to_u64(), true);
+            }
+        });
+    }
+}
+
+impl<H: Handle> Drop for InProgress<H> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_ended() {
+            self.leave();
+        }
+    }
+}

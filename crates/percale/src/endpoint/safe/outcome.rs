@@ -1,0 +1,73 @@
+//! The results of operations.
+
+use super::Received;
+use crate::completion::entry::Entry;
+use crate::local_memory::buffer::Buffer;
+use crate::region::RemoteMemory;
+
+/// The result of an [`Operation`](super::Operation): the buffer of a send, a read, a write or a collective; a
+/// [`Received`] message; the previous value of a number; the name of a window; `()`; or a [`Group`](super::Group).
+/// Sealed: no other crate can implement it.
+pub trait Outcome: Sized + sealed::Sealed {
+    /// The part of the result that is known when the operation is posted.
+    #[doc(hidden)]
+    type Known;
+
+    /// Makes the result of an operation that had a slot.
+    #[doc(hidden)]
+    fn of(entry: &Entry, buffer: Buffer, known: Self::Known) -> Self;
+
+    /// Makes the result of an access that was made at once, from its buffer or from the previous value of a number.
+    /// `None` if there is no such access with this result.
+    #[doc(hidden)]
+    fn at_once(buffer: Buffer, word: [u8; 8]) -> Option<Self> {
+        let _ = (buffer, word);
+        None
+    }
+}
+
+pub(super) mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for Buffer {}
+impl Outcome for Buffer {
+    type Known = ();
+
+    #[inline(always)]
+    fn of(_: &Entry, buffer: Buffer, (): ()) -> Self {
+        buffer
+    }
+
+    #[inline(always)]
+    fn at_once(buffer: Buffer, _: [u8; 8]) -> Option<Self> {
+        Some(buffer)
+    }
+}
+
+impl sealed::Sealed for Received {}
+impl Outcome for Received {
+    type Known = ();
+
+    #[inline(always)]
+    fn of(entry: &Entry, buffer: Buffer, (): ()) -> Self {
+        Self::new(buffer, entry)
+    }
+}
+
+impl sealed::Sealed for RemoteMemory {}
+/// The name of a window that was bound.
+impl Outcome for RemoteMemory {
+    type Known = Self;
+
+    fn of(_: &Entry, _: Buffer, name: Self) -> Self {
+        name
+    }
+}
+
+impl sealed::Sealed for () {}
+impl Outcome for () {
+    type Known = Self;
+
+    fn of(_: &Entry, _: Buffer, (): Self) {}
+}
