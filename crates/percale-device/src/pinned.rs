@@ -52,7 +52,7 @@ pub struct Pinned {
 /// Returns `len` bytes of pinned memory with unspecified contents.
 ///
 /// # Errors
-/// The error that the driver reports.
+/// If the system does not provide the memory.
 pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };

@@ -77,6 +77,8 @@ fn told(call: &str, result: Result<(), Failure>) -> c_int {
     answer(result.map(|()| 0))
 }
 
+/// Returns the part of a domain that its objects share.
+///
 /// # Safety
 /// `domain` is null or an open domain.
 unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<Shared>, Failure> {
@@ -100,6 +102,8 @@ unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Ans
     told("import_monitor", result)
 }
 
+/// Returns the notifier of the monitor that was imported into a domain.
+///
 /// # Safety
 /// The requirements of [`shared`] apply.
 unsafe fn notifier<'a>(domain: *mut fid_domain) -> Result<&'a Notifier, Failure> {

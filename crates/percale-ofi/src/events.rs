@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     writable: bool,
     names: Mutex<Names>,
     settling: Mutex<Settling>,
-    /// The oldest event, once it was peeked at.
+    /// The oldest event, once it was loaded.
     front: Mutex<Option<Record>>,
     /// The data of the last error that was read.
     error_data: Mutex<Vec<u8>>,
@@ -197,13 +197,14 @@ impl Shared {
         lock(&self.names).forget_vector(inserter);
     }
 
-    /// Begins an insertion. Unless it is rejected, an event reports its end.
+    /// Begins an insertion. Unless it is rejected, an event reports its completion.
     pub(crate) fn insert<E>(&self, inserter: u64, begin: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         lock(&self.names).begin_insertion(inserter);
         begin().inspect_err(|_| lock(&self.names).end_insertion(inserter))
     }
 
-    /// Registers the client's object for the end of a region's registration. Returns the number of the registration.
+    /// Registers the client's object for the completion of a region's registration. Returns the number of the
+    /// registration.
     pub(crate) fn name_region(&self, region: fid_t, context: *mut c_void) -> u64 {
         lock(&self.names).name_region(Fid(region), Context(context))
     }
@@ -427,7 +428,7 @@ unsafe extern "C" fn wait_read(
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return -(libc::EAGAIN as isize);
                 }
-                // Events that are held back, or for which another thread has armed the queue, arrive soon.
+                // Another thread has armed the queue, or an event is held back for a short time.
                 std::thread::yield_now();
                 continue;
             }

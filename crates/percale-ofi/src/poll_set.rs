@@ -33,9 +33,9 @@ struct Name {
     place: usize,
 }
 
-/// The members that must be polled in addition to percale's set: queues with endpoints that are read directly, and
-/// endpoints without a lock, which must be driven. An object in this list cannot be closed before it is removed;
-/// otherwise the set could neither be emptied nor closed.
+/// The members. Queues and counters must be polled in addition to percale's set, because their endpoints may be read
+/// directly or have no lock. A member cannot be closed before it is removed; otherwise the set could neither be emptied
+/// nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(Name, Arc<queue::Shared>)>,
@@ -164,6 +164,8 @@ impl Set {
         Err(libc::EINVAL)
     }
 
+    /// Removes a member.
+    ///
     /// # Safety
     /// The requirements of [`add`](Self::add) apply.
     unsafe fn remove(&self, member: *mut fid) -> Result<(), i32> {

@@ -1,8 +1,8 @@
 //! `fid_cq`: a completion queue (fi_cq(3)).
 //!
-//! Endpoints report to a queue in one of two ways. An endpoint that uses the same queue for both directions, on which
-//! no thread sleeps, keeps its results itself and is read directly: no lock is taken, and no result is copied twice.
-//! All other endpoints report to a percale queue.
+//! Endpoints report to a queue in one of two ways. An endpoint that uses one queue for all its completions, on which no
+//! thread sleeps, keeps its results itself and is read directly: no result is copied twice, and no lock is taken if the
+//! client serializes its calls. All other endpoints report to a percale queue.
 
 mod direct;
 mod format;
@@ -100,7 +100,7 @@ impl Shared {
     #[inline(always)]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let reports = self.reporting.load(Ordering::Acquire);
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources, !reports) });
         if read != -(libc::EAGAIN as isize) || (count > 0 && !reports) {
             return read;

@@ -85,6 +85,8 @@ fn refused(call: &str, why: &dyn std::fmt::Display, code: i32) -> c_int {
 }
 
 impl Opened {
+    /// Returns the window behind a client's pointer.
+    ///
     /// # Safety
     /// `window` is null or an open window.
     unsafe fn of<'a>(window: *mut Self) -> Option<&'a Self> {

@@ -61,6 +61,8 @@ unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
     unsafe { count(fid) }.map(|count| Counter::clone(&count.shared().percale))
 }
 
+/// Queues work.
+///
 /// # Safety
 /// The work, and everything that it refers to, meets the requirements of fi_trigger(3) until it has ended or was
 /// cancelled.
@@ -178,6 +180,8 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
     Ok(Work::Transfer(endpoint.for_work()?.clone(), operation))
 }
 
+/// Returns the endpoint of an operation. Logs a warning if the endpoint does not support the operation.
+///
 /// # Safety
 /// `fid` is null or an open object of the client.
 unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint, isize> {
@@ -192,6 +196,8 @@ unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint,
     })
 }
 
+/// Cancels the queued work of one counter, or of all counters if `of` is null.
+///
 /// # Safety
 /// `of` is null or an open object of the client.
 unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
@@ -201,6 +207,8 @@ unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
     Ok(())
 }
 
+/// Cancels work.
+///
 /// # Safety
 /// The work was queued.
 unsafe fn cancel(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {

@@ -20,7 +20,7 @@ pub enum RegisterError {
         /// Its length in bytes.
         len: usize,
     },
-    /// Unknown rights.
+    /// The access rights contain bits that are not defined.
     #[error("access {0:#x} is not a right to a region")]
     Access(u64),
     /// There are more segments than a region can have.
@@ -29,7 +29,7 @@ pub enum RegisterError {
     /// The address of the last byte would not fit into 64 bits.
     #[error("the base and the length leave the 64 bits of an address")]
     Range,
-    /// The domain has a region with this key.
+    /// A region of the domain has this key, or a window owns it.
     #[error("the domain has a region with this key already; close that, or choose another key")]
     KeyTaken(u64),
     /// The memory was registered as backed, but is not mapped with these rights.

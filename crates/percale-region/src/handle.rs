@@ -60,7 +60,7 @@ impl Handle {
             loop {
                 let (raw_key, key) = secret.raw_key(terms.base, memory.len() as u64)?;
                 match keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
-                    Err(RegisterError::KeyTaken(_)) => {} // This happens with a probability of 2^-64. Try another key.
+                    Err(RegisterError::KeyTaken(_)) => {} // This is very unlikely. Try another random key.
                     registered => break (registered?, raw_key),
                 }
             }
@@ -112,7 +112,8 @@ impl Handle {
 
     /// Counts the writes of peers from now on. Peers with direct access lose their grants. The new grants that they
     /// request require them to report their writes. Waits for at most `timeout` for peers that are in the middle of an
-    /// access.
+    /// access. If they do not finish in that time, the result is still `Ok`, and closing or disabling the region waits
+    /// for them. Fails if windows are bound, or in a forked child.
     pub fn count(
         &mut self,
         counter: &Arc<impl AccessCounter + 'static>,

@@ -80,7 +80,7 @@ impl Parked {
 }
 
 impl Drop for Parked {
-    /// Leaks memory to which peers may still write.
+    /// Leaks memory that peers may still access.
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {

@@ -1,7 +1,7 @@
 //! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress, and
 //! none begins.
 //!
-//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) proves it:
+//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) checks it:
 //!
 //! 1. The region is closed to threads of this process: from this point on, none enters it.
 //! 2. Each grant is made void.

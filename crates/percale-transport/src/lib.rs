@@ -194,8 +194,9 @@ pub trait Link {
     /// If the link is broken. In this case all later calls fail as well.
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
-    /// Starts fetching the payload of an offer (a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
-    /// into `into`, which may be shorter than the payload. If that memory is revocable, its address is not sent to the
+    /// Starts fetching the payload of an offer into `into`, which may be shorter than the payload. `id` is the peer's
+    /// operation, from the frame of the offer. If that memory is revocable, its address is not sent to the peer. Ends
+    /// with [`Sink::pulled`].
     /// peer. Ends with [`Sink::pulled`].
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The messages that two endpoints exchange before a connection is established.
 //!
-//! TCP determines the result. The messages are `Hello` →, ← `Hello`, then with an authorization key `Proof` →, then ←
+//! They are sent over TCP. The messages are `Hello` →, ← `Hello`, then with an authorization key `Proof` →, then ←
 //! `Verdict`, then `Commit` → unless the two endpoints met over shared memory (see [`meeting`](super::meeting)). For
 //! verbs both sides send the identities of their queue pairs before the `Commit` ([`queue_pair`](super::queue_pair)).
 //!

@@ -12,7 +12,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let domain = Info::discover()?.best()?.open()?; // all transports of this machine
-//! let vector = domain.address_vector().build()?; // the peers that the program knows
+//! let vector = domain.address_vector().build()?; // the peers of this program
 //! let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //!
 //! let peer = vector.insert(endpoint.address())?; // here the endpoint itself; usually "node7:7471"
@@ -54,11 +54,11 @@
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
-//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
-//! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
-//! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
+//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | about 6,500 lines; percale-verbs and libloading, 2 crates |
+//! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | about 900 lines; libloading, 1 crate |
+//! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | about 700 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
-//! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | 900 lines |
+//! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | about 900 lines |
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
 

@@ -68,8 +68,9 @@ pub mod shm {
     //!
     //! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction, and each endpoint
     //! has a doorbell ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are
-    //! copied into the ring and out of it. The payloads of offers are copied once, from memory to memory, by both
-    //! sides.
+    //! copied into the ring and out of it. The payloads of offers are copied once, from memory to memory: through a
+    //! mapping if percale allocated the memory, and otherwise by the kernel. If neither is possible, they go through
+    //! the ring.
     //!
     //! The peer may write anything to the pair's memory at any time. Each word is read once, and only the copy that was
     //! read is checked and used. A payload is a [`View`](crate::memory::volatile::View). No value from the peer

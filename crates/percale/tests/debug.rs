@@ -101,7 +101,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// A crate from which percale exports an enum and its errors, which hold plain values.
+/// The crate of the transports, whose types are not checked here.
 const TRANSPORT: &str = "../percale-transport";
 
 /// Returns the source folders of percale and of the workspace crates with types that it can make public, which its

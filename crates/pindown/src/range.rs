@@ -16,7 +16,7 @@ pub enum RangeError {
     /// The range contains no byte.
     #[error("a range of 0 bytes at {0:#x} cannot be registered: give at least one byte")]
     Empty(u64),
-    /// The range extends past the last address.
+    /// The end of the range, which is the address after the last, exceeds `u64::MAX`.
     #[error("{length} bytes from {address:#x} go past the end of the address space")]
     Wraps {
         /// The start address.
@@ -35,13 +35,13 @@ impl RangeError {
 }
 
 impl Range {
-    /// All addresses.
+    /// All addresses except `u64::MAX`, which no range can contain.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };
 
     /// Creates a range of `length` bytes from `address`.
     ///
     /// # Errors
-    /// [`RangeError::Empty`] if `length` is 0, [`RangeError::Wraps`] if the range extends past the last address.
+    /// [`RangeError::Empty`] if `length` is 0, [`RangeError::Wraps`] if the end of the range exceeds `u64::MAX`.
     #[inline]
     pub const fn new(address: u64, length: u64) -> Result<Self, RangeError> {
         if length == 0 {

@@ -1,5 +1,5 @@
-//! The connection to a server. A message of the server is accepted only once, and only as the answer to a request of
-//! this client.
+//! The connection to a server. The client accepts one reply to each of its requests, and a failure that answers no
+//! particular request. It ignores replies to requests of earlier clients.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -267,7 +267,8 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     }
 }
 
-/// Returns the error for a message that is not a reply. It may quote the message unchanged.
+/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so it is escaped and
+/// truncated.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))

@@ -87,8 +87,8 @@ impl Team {
         Ok(())
     }
 
-    /// Returns the answers of all members. Polls all of them, because a member may be unable to answer because another
-    /// has ended.
+    /// Returns the answers of all members. Polls all of them, because the end of one member may prevent the others from
+    /// answering.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
         let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();

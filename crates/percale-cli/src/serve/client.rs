@@ -1,9 +1,9 @@
 //! A client of the server: its requests and the answers.
 //!
-//! Each client has a thread that receives its requests. When the client opens a file, two to four more threads work for
-//! it. These threads wait only for this client and its files, and no other client waits for them. The requests of a
-//! client share one buffer, which has the length of the longest request. Answers are sent only over the connection that
-//! the client has established.
+//! Each client has a thread that receives its requests. With its first request, two to four more threads start to work
+//! for it. These threads wait only for this client and its files, and no other client waits for them. One receive is
+//! posted at a time for each client, with a buffer of the maximum length of a request. Answers are sent only over the
+//! connection that the client has established.
 
 use std::io;
 use std::net::SocketAddr;

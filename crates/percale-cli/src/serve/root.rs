@@ -76,7 +76,7 @@ impl Root {
     }
 }
 
-/// Rejects paths that the kernel would reject with an error number, with an error message.
+/// Rejects, with a message, paths that the kernel would reject with an error number.
 fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
     if path.bytes().is_empty() {

@@ -14,7 +14,7 @@ pub(super) struct Monitor {
     /// Returns the choice of monitor for the cache.
     choice: fn() -> std::io::Result<Watching>,
     /// Whether each pair of memory and operation needs a separate process. This is the case if the monitor may
-    /// permanently distrust an address after one change of its memory.
+    /// permanently stop keeping registrations of an address after one change of its memory.
     pub(super) alone: bool,
     /// The documented limits of the monitor, by names of operations.
     exceptions: &'static [(&'static str, &'static str)],

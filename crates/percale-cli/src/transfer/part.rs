@@ -6,7 +6,7 @@
 //! 1. One copy at a time uses it. A lock on the file ensures this.
 //! 2. It is a file of this user, created here, with one name. Any other file of that name is removed and not written
 //!    to.
-//! 3. While it is a part, its mode has [`MARK`]. A server checks this bit on the descriptor of a requested file.
+//! 3. Until it is committed, its mode is [`MARK`]. A server checks this on the descriptor of a requested file.
 //! 4. A copy is resumed only with data that was read from the disk: when a part is opened, its pages are written and
 //!    dropped from the page cache. After a failed fsync, the kernel may consider pages clean that are not on the disk,
 //!    so such a part is removed. If the process was killed between the failure and the removal, the content of the part
@@ -93,8 +93,9 @@ impl Part {
     /// file of that name is replaced.
     ///
     /// # Errors
-    /// Fails if a system call fails. The part is kept, unless it could not be made durable. In that case its content is
-    /// unreliable, and it is removed.
+    /// Fails if a system call fails, or if the part was removed or replaced. If the content cannot be made durable, it
+    /// is unreliable, and the part is removed. If only the name cannot be made durable, the file already has its final
+    /// name. In all other cases the part is kept.
     pub(crate) fn commit(&self, size: u64, mode: u32) -> io::Result<()> {
         check_target(&self.directory, &self.name)?;
         self.file.set_len(size)?;

@@ -192,7 +192,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         prepare();
         rustix::fs::mkfifoat(rustix::fs::CWD, &part, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         copied_to("a pipe");
-        // A part that remains of a process that ended after setting the final permissions and giving it another name.
+        // A part left by a process that ended after it had set the final permissions and given the part another name.
         prepare();
         place.write("local/.percale-parts/b", &content(13, 5_000_000));
         place.mode("local/.percale-parts/b", 0o444);

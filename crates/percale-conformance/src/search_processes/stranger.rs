@@ -24,7 +24,7 @@ pub(super) enum Manner {
     Pose,
 }
 
-/// The sizes of a verdict and of a commit.
+/// The size of a verdict.
 const VERDICT: usize = 56;
 
 struct Visit {

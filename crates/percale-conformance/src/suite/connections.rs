@@ -125,7 +125,7 @@ pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
     assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
 }
 
-/// Messages that were sent before an orderly close are not lost, regardless of their size and state.
+/// Injected messages are not lost if the sender then closes its endpoint in an orderly way.
 pub fn messages_sent_before_closing_arrive<F: Peers>() {
     for len in [8, 2048] {
         for count in [1, 40] {
@@ -317,7 +317,8 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
         mesh.done(received);
         same(&target.read(), &content(round as u64, 100), "a message among strangers");
     }
-    // A connection is closed if it sent wrong bytes. If it sent too few bytes, it may be closed only after a timeout.
+    // The endpoint closes a connection on which wrong bytes arrived. It may close a connection with too few bytes only
+    // after a timeout.
     let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
         Ok(0) => true,
         Ok(_) => false,
@@ -447,8 +448,8 @@ pub fn equal_authorization_keys_permit_connection<F: Peers + Real>() {
     }
 }
 
-/// The advertised address is a concrete address. Others reach the endpoint at it, and it identifies the endpoint as a
-/// source.
+/// An endpoint that is bound to a wildcard address advertises one concrete address. Peers connect to this address, and
+/// it is the source address of the endpoint's messages.
 ///
 /// Requirements: CON-010.
 pub fn a_wildcard_advertises_one_address<F: Peers + Real>() {

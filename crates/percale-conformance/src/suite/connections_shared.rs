@@ -65,7 +65,8 @@ pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, so that no thread needs to wait.
+/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, which does not depend on waiting
+/// threads.
 ///
 /// Requirements: CON-021.
 pub fn automatic_progress_connects<F: Peers + Real>() {
@@ -120,7 +121,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
     });
 }
 
-/// Endpoints with one owner, where each thread waits only for its own connection.
+/// Tests endpoints with one owner. Each thread waits only for its own connection.
 ///
 /// Requirements: CON-021.
 pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
@@ -252,7 +253,7 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 }
 
 /// Four connections report to one queue, and one of them ends. Messages that the other connections have received are
-/// read before the failures of its receives.
+/// read before the failures of the receives of the ended connection.
 ///
 /// Requirements: CON-019.
 pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers + Real>() {

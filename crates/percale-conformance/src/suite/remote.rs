@@ -222,7 +222,7 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
         assert_eq!(odd, ErrorCode::Misaligned);
         let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
         assert!(matches!(refused.cause, Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
-        // Nine of the operations were writes.
+        // The counter counts all ten operations except the read.
         mesh.until(|| (counter.read() >= 9).then_some(()));
         mesh.turns(20);
         assert_eq!(counter.read(), 9);

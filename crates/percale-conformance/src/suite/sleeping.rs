@@ -125,7 +125,8 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     assert_eq!(block_on(receiving, &waker).expect("a message").to_vec(), b"third");
 }
 
-/// A task sleeps, and its endpoint gets work that is advanced only by periodic wake-ups. The task is woken up to do it.
+/// A task sleeps, and its endpoint then gets work that makes progress only while the endpoint is polled. The task is
+/// woken up to poll it.
 ///
 /// Requirements: CMP-016.
 pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {

@@ -86,7 +86,7 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
             let window = mesh.station(1).domain.window(two.into()).expect("a window");
             let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
             assert_eq!(user_reads(&mesh, name), bytes(0..8));
-            // Another endpoint of the domain has itself as the peer, so neither end is the right one.
+            // Another endpoint of the domain accesses itself, so neither the endpoint nor the peer is the right one.
             let other = second(&mesh, 1);
             let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
             assert_eq!(code(refused), ErrorCode::KeyRejected);

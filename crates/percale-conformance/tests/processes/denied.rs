@@ -10,7 +10,7 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// Calls that allocate the memory of a pair of processes, and the errors that they return after a certain time. EINTR
+/// Calls that allocate the memory of a pair of processes, and the errors that they return from a certain time on. EINTR
 /// simulates a sandbox that always returns it.
 const FAILURES: [(&str, i64, i32); 8] = [
     ("memfd_create", libc::SYS_memfd_create, libc::EPERM),

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::types::ErrorCode;
 
 bitflags! {
-    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access by a peer, on every
+    /// Rights to a region (fi_mr(3), "access"). Remote rights are checked for every access by a peer, on every
     /// transport. Local rights state the purpose of a region. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {

@@ -1,6 +1,6 @@
-//! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
-//! is a loom cell, which makes a model fail if two accesses to it are not ordered. This is the case if an initiator's
-//! access comes after the revoker read its line as retired, or is still in progress at that time.
+//! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale-memory --lib loom_`). A region's
+//! memory is a loom cell, which makes a model fail if two accesses to it are not ordered. This is the case if an
+//! initiator's access comes after the revoker read its line as retired, or is still in progress at that time.
 //!
 //! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence at an arbitrary point, and
 //! returns after that fence.

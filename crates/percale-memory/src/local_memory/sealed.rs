@@ -91,7 +91,8 @@ struct Arena {
 }
 
 impl Arena {
-    /// Creates and maps an arena of `size` bytes, a multiple of the page size. All its pages are present.
+    /// Creates and maps an arena of `size` bytes, a multiple of the page size. If it can be shared, all its pages are
+    /// present.
     fn new(size: usize) -> Result<Self, AllocateError> {
         let shared = sealed_memfd("percale-arena", size, 0).and_then(|fd| Ok((Mapping::of(fd.as_fd(), size)?, fd)));
         let (mapping, fd) = match shared {
@@ -222,9 +223,8 @@ fn reserved(len: usize) -> usize {
 /// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line or, for 64 KiB and more, at a
 /// page.
 ///
-/// # Errors
-/// If the system does not provide memory or a descriptor. Accesses never fail later, because every page is present when
-/// this function returns.
+/// If the system does not provide memory or a descriptor. Accesses to memory that peers can map never fail later,
+/// because every page of it is present when this function returns.
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
         // This is a separate statement, so that the lock is released before an arena is created.

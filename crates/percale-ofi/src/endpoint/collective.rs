@@ -76,6 +76,8 @@ impl Endpoint {
         self.groups
     }
 
+    /// Posts a collective.
+    ///
     /// # Safety
     /// The memory meets the requirements of fi_collective(3) until the collective has completed.
     unsafe fn collective(&self, call: Call) -> Result<isize, isize> {

@@ -108,6 +108,8 @@ impl Check<'_> {
     }
 }
 
+/// Returns an entry of a list, or null if the list is null.
+///
 /// # Safety
 /// `list` is null or has more than `at` entries.
 pub(super) unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {

@@ -100,7 +100,8 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
         Err(error) => {
             log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: {error}");
             events.forget_group(number);
-            // SAFETY: the object was created above, and the client did not receive it.
+            // SAFETY: the object was created above, and the call returns an error, so the client does not use its
+            // pointer.
             drop(unsafe { Box::from_raw(group) });
             Err(error.errno())
         }

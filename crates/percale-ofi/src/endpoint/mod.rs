@@ -13,7 +13,8 @@
 //!   [`described`]: posting calls that check descriptors first; [`trigger`]: operations that begin later;
 //!   [`collective`]: the operations of groups; [`group`]: joining groups
 //!
-//! A posting call takes one branch on whether the endpoint is enabled, one on whether it has a lock, and calls percale.
+//! A posting call tests whether the endpoint is enabled, whether the operation is triggered and whether the endpoint
+//! has a lock, and calls percale.
 
 pub(crate) mod atomic;
 mod atomic_valid;
@@ -209,7 +210,7 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     if let Err(code) = endpoint.setup.close_object(ep) {
         return -code;
     }
-    // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
+    // SAFETY: `hand_out` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(ep.cast::<Endpoint>()) });
     0
 }

@@ -2,8 +2,8 @@
 //!
 //! Receive context i is context i of percale's scalable endpoint, and transmit context i is its sender i. Each is a
 //! separate percale endpoint, which is opened when the context is enabled and closed with the context. The two share
-//! nothing: different threads may use them, each has its own completion queues and counters, and closing one does not
-//! affect the other.
+//! only the address and the address vector: different threads may use them, each has its own completion queues and
+//! counters, and closing one does not affect the other.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -198,6 +198,8 @@ unsafe extern "C" fn rx_context(
     unsafe { open_context(sep, index, (FI_CLASS_RX_CTX, flags), ep, context) }
 }
 
+/// Opens a context, or another object for an open one.
+///
 /// # Safety
 /// `sep` is an endpoint of this provider, and `ep` is writable.
 unsafe fn open_context(

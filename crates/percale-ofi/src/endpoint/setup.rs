@@ -275,6 +275,8 @@ impl Setup {
         }
     }
 
+    /// Binds an object of the client.
+    ///
     /// # Safety
     /// `other` is null or an open object of the client.
     unsafe fn bind(&self, other: *mut fid, flags: u64) -> Result<(), i32> {

@@ -154,6 +154,8 @@ struct What {
 }
 
 impl ReceiveContext {
+    /// Posts a receive into one piece of memory.
+    ///
     /// # Safety
     /// The buffer belongs to the client.
     unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &What) -> isize {
@@ -162,6 +164,8 @@ impl ReceiveContext {
         unsafe { self.post(&raw const iov, &raw mut desc, 1, what) }
     }
 
+    /// Posts a receive.
+    ///
     /// # Safety
     /// `iov` is readable for `count` pieces of the client's memory, and `descriptions` is null or readable for `count`
     /// descriptors.

@@ -23,7 +23,7 @@ use crate::port::Port;
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// How an operation begins.
+/// The moment at which an operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// At once.

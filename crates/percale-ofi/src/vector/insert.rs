@@ -28,6 +28,8 @@ struct Answers {
 unsafe impl Send for Answers {}
 
 impl Answers {
+    /// Writes the result of each address.
+    ///
     /// # Safety
     /// Each array is null or writable for each address of the insertion.
     unsafe fn write(self, inserted: &Inserted) {
@@ -63,6 +65,8 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// Stores the arguments of a call.
+    ///
     /// # Safety
     /// The vector belongs to this provider and is open as long as the call is used.
     unsafe fn new(

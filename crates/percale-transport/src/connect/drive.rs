@@ -1,10 +1,10 @@
 //! The progress of a connection being made: handles its events and determines the next step.
 //!
 //! Stages of an initiator: connecting → talking → (meeting) → established. If it has to wait, it starts again after
-//! that. Stages of an acceptor: talking (possibly with a meeting at the same time) → established. If the acceptor fails
-//! but its last message has to arrive, the last stage is draining. Before the acceptor decides, a prober may check
-//! whether the caller is at its address. A set-up is removed from the table while it is processed, so that decisions
-//! see only the *other* set-ups.
+//! that. Stages of an acceptor: talking (possibly with a meeting at the same time) → established. If the acceptor makes
+//! no connection but its last message has to arrive, the last stage is draining. Before the acceptor decides, a prober
+//! may check whether the caller is at its address. A set-up is removed from the table while it is processed, so that
+//! decisions see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -423,7 +423,8 @@ impl Reactor {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
-        // The caller is authenticated by now, so it may be slow.
+        // The caller has sent its hello and, if a key is used, has proved that it has the key. So it may be slow from
+        // now on.
         if let Some(owner) = self.endpoints.get(&setup.endpoint) {
             setup.due = setup.due.max(Instant::now() + owner.opened.timeouts.process);
         }

@@ -11,13 +11,13 @@ use crate::system::random::random;
 use crate::wire::hello::Incarnation;
 use crate::wire::why::Why;
 
-/// The time that a refusal may take to arrive.
+/// The time that the last message of an acceptor that makes no connection may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause between tries. Each pause is twice as long as the one before.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
 
-/// The number of tries if the peer closes the connection each time.
+/// The number of times that an attempt is repeated after the peer has closed the connection.
 const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {

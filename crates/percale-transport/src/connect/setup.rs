@@ -27,7 +27,8 @@ pub(super) struct Attempt {
     pub(super) timeouts: ConnectTimeouts,
     /// The time at which the attempt ends, in any stage.
     pub(super) deadline: Instant,
-    /// The time after which the attempt is not restarted: the host's timeout, counted from the first start.
+    /// The time after which the attempt is not restarted: the host's timeout, counted from the first time that the
+    /// attempt has to wait.
     pub(super) retry_until: Option<Instant>,
     /// The error to report at the deadline if it is more precise than a timeout.
     pub(super) last: Option<ConnectError>,
@@ -125,11 +126,11 @@ pub(super) enum Next {
     Drop,
     /// The set-up failed.
     Fail(ConnectError),
-    /// The acceptor has failed, but its last message has to arrive.
+    /// The acceptor makes no connection, but its last message has to arrive.
     Drain(Option<ConnectError>),
     /// The initiator tries again, after a pause or at once.
     Again { pause: bool },
-    /// The initiator reached a peer to which it is already connected.
+    /// The initiator reached a peer to which it is already connected, or itself.
     Aliased(Incarnation),
     /// The connection is established over this TCP connection.
     Tcp(Why, u32),

@@ -6,7 +6,8 @@
 //! numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an additional
 //! connection does not change anything for the others.
 //!
-//! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
+//! The clock advances by a tick with every poll of a link, and by [`Network::advance`] and
+//! [`Network::advance_to_arrival`].
 //!
 //! Locking: one mutex protects the state of the whole network. It is held during a call into the network and never
 //! while a sink is called.

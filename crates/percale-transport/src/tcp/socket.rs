@@ -113,8 +113,8 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(fd, bytes)?;
         }
         if !options.timeout.is_zero() {
-            // Probes of an idle connection are configured in whole seconds. The timeout is the time of three unanswered
-            // probes.
+            // Probes of an idle connection are configured in whole seconds. The timeout consists of three equal parts:
+            // the idle time before the first probe, and the intervals after two unanswered probes.
             let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
             sockopt::set_socket_keepalive(fd, true)?;
             sockopt::set_tcp_keepidle(fd, third)?;

@@ -57,7 +57,7 @@ impl Place {
 }
 
 impl Adapter {
-    /// Opens the first active port of the first device that has one.
+    /// Opens the first active port of the first device that can be used.
     ///
     /// # Errors
     /// A text that names the missing component.

@@ -57,7 +57,7 @@ pub enum AddressError {
     /// The vector was opened for reading only.
     #[error("the address vector was opened for reading only")]
     ReadOnly,
-    /// Only named vectors are opened for reading only.
+    /// A vector without a name cannot be opened for reading only.
     #[error("an address vector without a name cannot be opened for reading only: it would be empty for ever")]
     Unnamed,
     /// Another process holds the lock of the vector and makes no progress.
@@ -68,7 +68,7 @@ pub enum AddressError {
     Open {
         /// The name of the vector.
         name: String,
-        /// The system's code.
+        /// The error code of the system.
         errno: i32,
         /// The message.
         reason: String,

@@ -53,7 +53,7 @@ const PRESENT: u64 = 1 << 63;
 const RECORDS: u64 = 1 << 62;
 const NUMBER: u64 = RECORDS - 1;
 
-/// The maximum time to wait for a writer. A writer that takes longer was stopped.
+/// The maximum time to wait for a writer. A writer that takes longer is assumed to be stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The offsets of the parts, in words.
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-/// The words.
+/// The words of a shared vector.
 #[derive(Debug)]
 pub(super) struct Shared {
     words: Words,

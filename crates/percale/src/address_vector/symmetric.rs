@@ -1,7 +1,8 @@
 //! Symmetric insertion, of consecutive nodes and services (fi_av_insertsym, fi_av(3)).
 //!
 //! A node is an address, which is incremented as a number, or a name that ends in a number. `node08` is followed by
-//! `node09` and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port.
+//! `node09` and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port or
+//! the name of one. The services of a node have consecutive ports.
 
 use std::net::SocketAddr;
 
@@ -49,10 +50,11 @@ impl Symmetric<'_> {
         AddressError::Range { node, nodes: self.nodes, service, services: self.services, reason }
     }
 
-    /// Returns the blocks of these addresses, in order. If a node has no address, only its own services fail.
+    /// Returns the blocks of these addresses, in order. `resolve` returns the address of a name with a port. If a node
+    /// has no address, only its own services fail.
     ///
     /// # Errors
-    /// If the range is not possible. `resolve` returns the address of a name with a port.
+    /// If the range is not possible.
     pub(super) fn blocks(
         &self,
         family: Option<Family>,

@@ -62,8 +62,8 @@ struct Attempt {
     begun: bool,
     /// Whether the member above was notified that this member and all below it have joined.
     ready: bool,
-    /// Whether the attempt was left before it was under way. Its group was notified of that. The other members are
-    /// notified when the attempt becomes the first of its list.
+    /// Whether the attempt was left before it was under way. The failure was then reported to its group. The other
+    /// members are notified when the attempt becomes the first of its list.
     left: bool,
 }
 
@@ -100,7 +100,7 @@ impl Edge {
     }
 }
 
-/// The maximum number of lists about which a peer may have sent messages before this member joined any of them.
+/// The maximum number of lists about which a peer may have sent messages without this member having joined them.
 const AHEAD: usize = 1 << 14;
 
 /// The lists of one connection.

@@ -1,9 +1,10 @@
 //! Events that do not belong to a single operation.
 //!
 //! An [`EventQueue`] holds events until they are read, oldest first. It is for notification, not for accounting: it
-//! keeps a limited number of events. Beyond the limit the newest events are counted instead of kept, and an
-//! [`Event::Lost`] at their position in the queue reports how many were lost. Cloning returns another handle to the
-//! same queue. The queue has one lock, which is not held while other code is called.
+//! keeps a limited number of events, besides the outcomes of asynchronous insertions, which are always kept. Beyond the
+//! limit the newest events are counted instead of kept, and an [`Event::Lost`] at their position in the queue reports
+//! how many were lost. Cloning returns another handle to the same queue. The queue has one lock, which is not held
+//! while other code is called.
 
 use std::collections::VecDeque;
 use std::io;

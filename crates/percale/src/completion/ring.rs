@@ -69,8 +69,8 @@ pub const DEFAULT_LIMIT: usize = 1 << 20;
 const FIRST: usize = 64;
 
 impl Default for Ring {
-    /// Creates a ring that allocates no places until the first result is due. Many endpoints report to another queue,
-    /// or have nothing to report.
+    /// Creates a ring that allocates no places until room is reserved or a result is pushed. Many endpoints report to
+    /// another queue, or have nothing to report.
     fn default() -> Self {
         let limit = DEFAULT_LIMIT;
         Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }

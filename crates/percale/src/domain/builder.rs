@@ -184,7 +184,7 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the buffer sizes of TCP sockets, in bytes. Default: the size with the best measured results.
+    /// Sets the sizes of the send buffer and the receive buffer of TCP sockets, in bytes. Default: 512 KiB each.
     pub const fn socket_buffers(mut self, bytes: usize) -> Self {
         self.settings.socket_buffers = Some(bytes);
         self

@@ -243,8 +243,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // The driver of a device is queried about its memory at each operation (RCACHE-015 to RCACHE-017). So no
-        // information about that memory can become stale, regardless of these variables.
+        // The driver of a device is queried about its memory at each operation. So no information about that memory can
+        // become stale, regardless of these variables.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),
@@ -368,8 +368,8 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// If memory or membarrier(2), which a cache needs, is not available. If a monitor does not work, no error is
-    /// returned: no registrations are kept, and a warning is logged.
+    /// If memory or membarrier(2), which a cache needs, is not available, or in a forked child. If a monitor does not
+    /// work, no error is returned: no registrations are kept, and a warning is logged.
     pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
         let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
         notes.iter().for_each(CacheNote::tell);

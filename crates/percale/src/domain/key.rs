@@ -9,7 +9,7 @@ use std::path::Path;
 pub const KEY_LIMIT: usize = 4096;
 
 /// Reads a key for [`DomainBuilder::authorization_key`](super::DomainBuilder::authorization_key): the bytes of the
-/// file, without newlines at the end.
+/// file. One newline at the end is removed.
 ///
 /// # Errors
 /// If the file cannot be read, if other users have access to it, if it is empty, or if it is longer than [`KEY_LIMIT`].

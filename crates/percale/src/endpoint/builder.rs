@@ -192,13 +192,14 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Sends completions of sends to this queue rather than to the endpoint's own queue.
+    /// Sets the queue that reports the operations that the endpoint begins (all except receives), in place of the
+    /// endpoint's own queue.
     pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.transmit = Some(queue.clone());
         self
     }
 
-    /// Sends completions of receives to this queue rather than to the endpoint's own queue.
+    /// Sets the queue that reports received messages, in place of the endpoint's own queue.
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.receive = Some(queue.clone());
         self
@@ -235,8 +236,9 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Counts reads and fetching atomic operations by peers that arrive through this endpoint, for any region of its
-    /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that reads directly notifies this endpoint
-    /// afterwards, and the endpoint counts the access when it makes progress. So each access costs the peer one frame.
+    /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that accesses a region directly notifies this
+    /// endpoint afterwards, which costs the peer one frame for each such access. The endpoint counts the access when it
+    /// makes progress.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
@@ -264,8 +266,8 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Sets how long a connection request may take from [`connect`](Self::connect) until the connection is up. The
-    /// owner of the listener has to answer within that time. Default: the domain's
-    /// [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout).
+    /// owner of the listener has to answer within that time. Default: the longest time that establishing a connection
+    /// may take in the domain (usually its [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout)).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self

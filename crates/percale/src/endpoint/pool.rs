@@ -22,7 +22,7 @@
 //!
 //! An endpoint that closes takes no more receives, and ends those that it has taken. If all its queues are closed with
 //! it, another member reports these ends. If there is no other member, the next one that joins reports them. A receive
-//! belongs to the context and ends exactly once, independent of its endpoint.
+//! belongs to the context and ends exactly once, whether or not its endpoint is closed before.
 //!
 //! Lock order: an engine, then the pool, then the object that is notified (a bell, a multi-receive buffer or a ticket).
 //! The pool never calls an engine.

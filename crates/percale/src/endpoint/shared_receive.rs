@@ -219,7 +219,8 @@ impl SharedReceiving {
         state.taken || state.result.is_some()
     }
 
-    /// Returns the result when the receive has ended.
+    /// Returns the result if the receive has ended. Otherwise returns `None`, and cancels the receive because its
+    /// handle is dropped.
     #[must_use]
     pub fn take(self) -> Option<Result<Received, OperationError>> {
         self.take_end()

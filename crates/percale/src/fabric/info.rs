@@ -261,8 +261,8 @@ fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo>
     all
 }
 
-/// Returns the devices that this build cannot use because it lacks a feature. Devices that it can use are detected by
-/// their users, because detection takes time.
+/// Returns the devices that this build cannot use because it lacks a feature. A device that it supports is detected by
+/// the code that uses it, because detection takes time.
 fn not_built() -> Vec<DeviceInfo> {
     let mut all = Vec::new();
     let mut add = |name: &str, kind, why: String| {

@@ -2,8 +2,8 @@
 
 use crate::local_memory::kernel;
 
-/// Tests with this process whether the kernel can copy between processes (cross-memory attach). Two processes test
-/// again when they connect.
+/// Tests on this process whether the kernel can copy between processes (cross-memory attach). Two processes test again
+/// when they connect.
 pub(super) fn cma() -> Result<(), String> {
     let from = 0x0123_4567_89ab_cdef_u64;
     let own = rustix::process::getpid().as_raw_pid();

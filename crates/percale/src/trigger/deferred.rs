@@ -50,8 +50,8 @@ impl Domain {
         self.check_process()?;
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // Work is rejected before any endpoint is automated. Afterwards only starting a thread can fail. An endpoint
-        // that already has a thread keeps it, which changes no result.
+        // Work is rejected before any endpoint is automated. Afterwards only starting a thread or watching a descriptor
+        // can fail. An endpoint whose thread was started before such an error keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),

@@ -11,8 +11,8 @@ use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 
-/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is never reused for
-/// another registration.
+/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is not reused before 2^32
+/// further registrations were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 

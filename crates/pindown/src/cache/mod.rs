@@ -2,8 +2,9 @@
 //!
 //! A *hit* announces itself in its lane (`grace`), finds an `entry` at the place given by the hash of its page
 //! (`entries`), and compares the monitor's journal with the position up to which the cache has processed it. It takes
-//! no lock, uses no shared counter, and stores nothing to memory that other threads read or write. All other operations
-//! take the table's lock for bookkeeping, and no lock for pinning and unpinning.
+//! no lock and uses no shared counter. It writes only its lane's own counts and, if the cache's clock has advanced, the
+//! time of the entry's last use. Misses and removals take the table's lock for bookkeeping, and no lock for pinning and
+//! unpinning.
 //!
 //! A *miss* makes the monitor watch the pages, then pins them, then keeps the registration. If a change was reported in
 //! the meantime, the registration serves only this use. Memory that cannot be watched, or that exceeds the limits of
@@ -146,7 +147,8 @@ impl<R: Registrar> Cache<R> {
         }
         let table = self.0.table();
         let mut stats = table.stats;
-        // A look-up announces itself once, and once more if it uses a registration found under the lock.
+        // A look-up announces itself once, and once more if it uses a registration that was found or kept under the
+        // lock.
         let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
@@ -173,7 +175,8 @@ impl<R: Registrar> Cache<R> {
         self.0.journal.forked()
     }
 
-    /// Drops all registrations. Those in use are unpinned by a later call, after their uses have ended.
+    /// Drops all kept registrations, but not those made by [`Self::register`]. Registrations in use are unpinned by a
+    /// later call, after their uses have ended.
     pub fn flush(&self) {
         let shared = &*self.0;
         if !shared.journal.forked() {
@@ -234,8 +237,8 @@ impl<R: Registrar> Shared<R> {
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let home = self.entries.home(range.start());
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss reads
-        // only one place.
+        // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss
+        // usually reads only one place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;

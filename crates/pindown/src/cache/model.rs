@@ -1,4 +1,5 @@
-//! Loom models of hits, invalidation and repeated registration, in all interleavings.
+//! Loom models of hits, invalidation and repeated registration, in all interleavings (in most models, in those with at
+//! most two to four preemptions).
 //!
 //! The registrar pins a number that stands for the pages at the address. A thread that changes the pages reports the
 //! change to the journal after it has removed the old pages and before it maps new ones, as a monitor does. The models
@@ -402,7 +403,7 @@ fn loom_two_ranges_that_evict_each_other() {
     });
 }
 
-/// Like the test above, while the first range changes.
+/// Like the test above, but the cache has room for both ranges, and their common first page changes.
 #[test]
 fn loom_two_ranges_and_a_change() {
     let mut model = loom::model::Builder::new();
@@ -427,7 +428,7 @@ fn loom_two_ranges_and_a_change() {
     });
 }
 
-/// A registration is merged with its neighbour while other threads look up both.
+/// A registration is merged with its neighbour while two threads look up both.
 #[test]
 fn loom_look_ups_against_a_merge() {
     let mut model = loom::model::Builder::new();

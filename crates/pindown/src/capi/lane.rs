@@ -144,7 +144,8 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
 /// The code, if either is null, or if the use does not belong to this lane.
 ///
 /// # Safety
-/// The lane is null, or an open lane that no other thread uses now. The use is null, or no other code accesses it now.
+/// The lane is null, or an open lane that no other thread uses now. The use is null, or valid and accessed by no other
+/// code now.
 #[inline(always)]
 unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a OpenLane, &'a mut UseOfLane), c_int> {
     // SAFETY: guaranteed by the caller.

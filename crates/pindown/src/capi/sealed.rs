@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
     })())
 }
 
-/// Frees sealed memory, which a later `pindown_alloc` reuses.
+/// Frees sealed memory. A later `pindown_alloc` may reuse it.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
     answer((|| {

@@ -117,7 +117,7 @@ static POOL: OfProcess<Pool> = OfProcess::new();
 
 /// Locks the pool of this process.
 fn pool() -> MutexGuard<'static, Pool> {
-    // Locking makes no system call, because each miss locks the pool.
+    // Each miss may lock the pool, so a lock without contention makes no system call.
     POOL.lock(|| Pool { arenas: Vec::new(), free: BTreeMap::new() })
 }
 

@@ -91,7 +91,7 @@ struct Ring {
     endpoint: SharedEndpoint,
     next: PeerAddress,
     is_first: bool,
-    /// The number of stretches started, of tokens received, and of tokens sent.
+    /// The numbers of started stretches (of [`PASSES`] passes each), of received tokens, and of sent tokens.
     counters: [Counter; 3],
 }
 

@@ -122,8 +122,8 @@ impl Arena<'_> {
     fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
         let old = std::mem::replace(memory, (region.kind.make)()?);
         region.start.store(memory.registered.start(), Ordering::Release);
-        // Addresses that a monitor may distrust are kept reserved. Other addresses may be reused, which is the more
-        // difficult test. Sealed memory remains in both cases.
+        // Addresses for which the monitor may no longer keep registrations stay reserved. Other addresses may be
+        // reused, which is the more difficult test. Sealed memory remains in both cases.
         if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
     }
 

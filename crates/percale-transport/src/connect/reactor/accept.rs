@@ -66,8 +66,8 @@ impl Reactor {
         self.wake_at(due, id);
     }
 
-    /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to the caller that
-    /// there are no descriptors, and closes the call. Returns `false` if even that fails.
+    /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to a caller over TCP
+    /// that there are no descriptors, and closes the call. Returns `false` if no descriptor could be reserved again.
     fn turn_away(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {

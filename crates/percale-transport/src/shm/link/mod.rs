@@ -114,7 +114,7 @@ impl ShmLink {
         self.sender.peer_processor()
     }
 
-    /// Ends streaming, because frames are sent one at a time. The peer may then sleep without a barrier again.
+    /// Ends streaming. After that the peer may sleep without a fence on behalf of this side.
     #[doc(hidden)]
     #[inline]
     pub fn end_stream(&mut self) {

@@ -6,10 +6,10 @@
 //!
 //! The mappings of one peer's arenas are bounded in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a sealed
 //! file can be large without using memory. Each mapping uses part of the address space of this process, which is 128
-//! TiB, and is one of the 65,530 mappings that Linux allows for a process. If a grant or a transfer still uses a
-//! mapping when its arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are recorded
-//! but not mapped, and are reached in other ways. Page tables, and pages of a sparse file, are allocated only where
-//! this process touches the memory, and it touches the memory only within operations that the application posts.
+//! TiB, and is one of the 65,530 mappings that Linux by default allows for a process. If a grant or a transfer still
+//! uses a mapping when its arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are
+//! recorded but not mapped, and are reached in other ways. Page tables, and pages of a sparse file, are allocated only
+//! where this process touches the memory, and it touches the memory only within operations that the application posts.
 //!
 //! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a
 //! number is also a generation. An unknown number identifies an arena that was taken back or has not arrived yet, and

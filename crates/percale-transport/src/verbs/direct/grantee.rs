@@ -106,8 +106,8 @@ impl VerbsGrantee {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
-        // Locked until the grant is recorded. A thread that closes the region, or attaches a counter for its writes,
-        // then either finds the grant, or has done this before.
+        // Locked until the grant is recorded. So a thread that closes the region, or attaches a counter for its writes,
+        // either finds the grant or has finished before the grant is made.
         let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;

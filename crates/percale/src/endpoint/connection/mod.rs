@@ -9,9 +9,9 @@
 //!
 //! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]. In all other respects it is like any
 //! other endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side
-//! [shuts down](Endpoint::shutdown), closes or dies, the other side reads [`Event::Shutdown`](crate::Event::Shutdown)
-//! once, after all messages that were posted before. Receives that have no message then fail. An endpoint is connected
-//! at most once in its lifetime.
+//! [shuts down](Endpoint::shutdown), closes or dies, the other side first receives the messages that have arrived, and
+//! then reads [`Event::Shutdown`](crate::Event::Shutdown) once. Receives that have no message then fail. An endpoint is
+//! connected at most once in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -163,7 +163,9 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Shuts down the connection in an orderly way (fi_shutdown(3)). Pending data is sent first, for at most one second
     /// if the peer does not read it. Then all outstanding operations fail with [`ErrorCode::Canceled`], and the peer
-    /// reads [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has already ended.
+    /// reads [`Event::Shutdown`](crate::Event::Shutdown). If the connection is not established yet, the attempt ends,
+    /// and the endpoint cannot be connected any more. If the connection has already ended, receives that have no
+    /// message fail at once.
     ///
     /// # Errors
     /// If the endpoint is not for a single connection, or this is a forked child.

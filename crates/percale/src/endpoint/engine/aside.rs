@@ -4,7 +4,7 @@
 //! closed long before. So the memory that closing endpoints own for such operations is kept here until the peer has
 //! released it or the peer process has ended. Operations on memory of the application are reported only then.
 //!
-//! A thread checks the kept memory while there is any, so that an end is reported independent of the calls of the
+//! A thread checks the kept memory while there is any, so that an end is reported independently of the calls of the
 //! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
 //! endpoints. The memory is also checked when endpoints are opened and closed, by progress threads, and by readers of
 //! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory

@@ -190,12 +190,12 @@ impl Engine {
             Notice::TurnedAway { from, error } => {
                 crate::later::later!(warn: %from, %error, "a stranger was turned away");
             }
-            _ => {} // There are no other results.
+            _ => {} // There are no other notices.
         }
     }
 
-    /// Handles the death of a link's peer. The frames that the peer sent before are still delivered, then everything
-    /// else fails.
+    /// Handles the death of a link's peer. The frames that the peer sent before over shared memory are still delivered,
+    /// then everything else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
             link.connection_end().set(&reason);

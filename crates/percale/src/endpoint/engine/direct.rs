@@ -21,7 +21,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
 use crate::wire::head::Counts;
 
-/// The way in which an access can be made now.
+/// The result of an attempt to make an access now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     /// The access has ended: it was reported, and nothing remains to do.

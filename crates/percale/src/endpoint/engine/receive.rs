@@ -336,8 +336,8 @@ impl Core {
         }
     }
 
-    /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was
-    /// one.
+    /// Cancels the first operation with this context and notification that can still be canceled: a posted receive, or
+    /// an operation that was not sent yet, not even in part. Returns whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
         if self.triggered.any() && self.cancel_waiting(context, notify_operation) {

@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// Performs the work that only some endpoints have: for roles, shared receive contexts and counters. Returns
-    /// whether there was any.
+    /// whether any of it counts as progress.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
         let mut any = match self.role.as_deref() {

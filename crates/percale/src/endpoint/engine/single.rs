@@ -264,7 +264,7 @@ impl Engine {
         self.core.reporting.count_change();
     }
 
-    /// Ends the connection or the attempt to establish it, and closes all links.
+    /// Ends the connection or the attempt to establish it, and closes all links to peers.
     fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };

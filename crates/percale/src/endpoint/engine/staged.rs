@@ -195,7 +195,8 @@ pub(super) fn refused(error: DeviceError) -> PostError {
 }
 
 impl Engine {
-    /// Posts an operation on memory that may belong to a device, in part or in whole. Room for its result was reserved.
+    /// Posts an operation on memory that may belong to a device, in part or in whole. Room for its result was reserved,
+    /// except for a collective operation.
     #[cold]
     pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
         let Some(located) = Located::find(&mut operation)? else { return self.post_operation(&operation, notify) };

@@ -2,7 +2,7 @@
 //!
 //! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at
 //! the end of a pull, unless the peer expects the answer immediately. For every request, the memory of a region is
-//! touched only while the region is pinned, so that closing the region waits for this endpoint only.
+//! touched only while the region is pinned, so that closing the region waits until the memory is no longer touched.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -398,7 +398,7 @@ impl Core {
     }
 }
 
-/// A checked request.
+/// A request for an atomic operation, which was checked.
 struct AtomicRequest {
     op: AtomicOp,
     datatype: Datatype,

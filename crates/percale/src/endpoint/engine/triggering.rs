@@ -2,8 +2,8 @@
 //!
 //! Once such an operation has begun, it is treated like any other, except that its end is first reported to a
 //! [`Triggered`]. It never fails for lack of room: results go to the part of the queue that can grow, and an operation
-//! that a link does not take waits. Operations that are due begin during progress, even if a call that posts an
-//! operation made them due.
+//! that a link does not take waits. If posting an operation makes another one due, that one does not begin within the
+//! call, but during the next progress.
 
 use std::sync::Arc;
 

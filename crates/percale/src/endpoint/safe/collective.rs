@@ -225,7 +225,7 @@ impl<'e, A: Ownership> Joining<'e, A> {
         self.joined()
     }
 
-    /// Returns whether all members have joined. Makes progress, but does not wait.
+    /// Returns whether the join has ended, with success or an error. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
@@ -313,7 +313,7 @@ impl<A: Ownership> CollectiveOperation<'_, A> {
     /// Waits until the collective has completed. Returns the buffer.
     ///
     /// # Errors
-    /// If the operation fails because a member died or posted a different operation.
+    /// If the operation fails, for example because a member died or posted a different operation.
     pub fn wait(mut self) -> Result<Buffer, OperationError> {
         self.under_way.wait(None).map(|(_, buffer)| buffer)
     }
@@ -326,7 +326,7 @@ impl<A: Ownership> CollectiveOperation<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
     }
 
-    /// Returns whether the collective has completed. Makes progress, but does not wait.
+    /// Returns whether the collective has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()

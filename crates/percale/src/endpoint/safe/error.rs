@@ -11,7 +11,8 @@ use crate::local_memory::buffer::Buffer;
 pub struct OperationError {
     /// The cause.
     pub cause: Cause,
-    /// The operation's buffer. `None` if the operation is still under way (a wait that timed out).
+    /// The operation's buffer. `None` if there is no buffer to return, for example because the operation is still under
+    /// way after a wait that timed out.
     pub buffer: Option<Buffer>,
 }
 

@@ -14,8 +14,9 @@
 //! ```
 //!
 //! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted operation
-//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no
-//! message was matched yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if the
+//! receive has no message yet, or if nothing of the send was passed to the connection yet. Otherwise its buffer is kept
+//! until the peer no longer uses it, and the message of a receive is lost.
 
 // The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;

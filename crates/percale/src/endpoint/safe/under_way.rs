@@ -228,8 +228,8 @@ impl<A: Ownership> Receiving<'_, A> {
     /// Waits for the message.
     ///
     /// # Errors
-    /// If the receive fails: the message was truncated, the receive was canceled, or the peer at which it was directed
-    /// died.
+    /// If the receive fails, for example because the message was truncated, the receive was canceled, or the peer at
+    /// which it was directed died.
     pub fn wait(mut self) -> Result<Received, OperationError> {
         self.under_way.wait(None).map(|(entry, buffer)| Received::new(buffer, &entry))
     }

@@ -1,4 +1,4 @@
-//! Safe operations that begin when a counter has reached a threshold.
+//! Safe operations that begin when a counter has reached a threshold or a variable is written.
 
 use super::OperationError;
 use crate::completion::counter::Counter;
@@ -29,13 +29,13 @@ enum Begins {
 }
 
 impl When {
-    /// Adds the condition that `counter` has reached `threshold` to the settings in `before`.
+    /// Sets the condition that `counter` has reached `threshold`, and keeps the other settings of `before`.
     pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Counted(counter.clone(), threshold), counting }
     }
 
-    /// Adds the condition that `variable` was written to the settings in `before`.
+    /// Sets the condition that `variable` was written, and keeps the other settings of `before`.
     pub(super) fn written(before: Option<Self>, variable: &Variable) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Written(variable.clone()), counting }

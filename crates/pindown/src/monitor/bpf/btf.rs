@@ -1,7 +1,7 @@
 //! Reads the running kernel's description of its tracepoints: the names and arguments of those that exist.
 //!
 //! The loader finds offsets by itself, but does not detect an inserted argument. So the arguments of each tracepoint
-//! are compared here with the known ones, and nothing is loaded if they differ.
+//! that the programs use are compared here with the known ones, and nothing is loaded if they differ.
 
 use std::collections::HashMap;
 use std::fs;

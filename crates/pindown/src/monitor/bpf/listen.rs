@@ -49,7 +49,8 @@ impl Drop for Name {
 /// Listens at `path`.
 ///
 /// # Errors
-/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket.
+/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket; otherwise errors
+/// of the system calls.
 pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
@@ -79,8 +80,8 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    // The queue has the maximum length that the system allows (net.core.somaxconn). The kernel keeps the order of
-    // connections in the queue, but not the order of callers that wait for room in it.
+    // The kernel reduces the length of the queue to net.core.somaxconn. It keeps the order of connections in the queue,
+    // but not the order of callers that wait for room in it.
     listen(&listener, 4096)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }

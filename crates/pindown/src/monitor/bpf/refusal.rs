@@ -63,7 +63,7 @@ pub enum Unavailable {
     /// The helper rejected the client.
     #[error("the helper refused: {0}")]
     Denied(Denial),
-    /// The helper has exited, or sent an invalid answer.
+    /// The helper has exited, has sent an invalid answer, or has not answered in time.
     #[error("the helper does not answer: {0}")]
     Helper(io::Error),
 }
@@ -109,7 +109,7 @@ pub enum Denial {
     /// The process runs with privileges that its user does not have, or hides its memory from its user.
     #[error("the process is not dumpable, or changed its user")]
     NotTheUsers = 5,
-    /// The process did not answer the challenge correctly in time.
+    /// The process did not answer the challenge correctly in time, or did not send its first message in time.
     #[error("the challenge was not met")]
     Challenge = 6,
     /// The limit on one user's connections is reached.
@@ -166,7 +166,7 @@ pub enum Unwatchable {
     /// file are not watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
-    /// The range is in a file that changes without passing any tracepoint (network file systems, devices).
+    /// The range is in a file that may change without passing any tracepoint (network file systems, devices).
     #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
     /// The range is in a private mapping of huge pages. Another process can remove the pages through their file without
@@ -179,7 +179,7 @@ pub enum Unwatchable {
     /// The address space was locked for too long.
     #[error("the address space is locked")]
     Locked = 7,
-    /// The monitor has ended, or this process is not the one that opened it.
+    /// The monitor or its helper has ended, or this process is not the one that opened the monitor.
     #[error("the monitor does not answer for this process")]
     Gone = 8,
     /// The limit on one user's watched files, or on one user's address spaces that watch this file, is reached.

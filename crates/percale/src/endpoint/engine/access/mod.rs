@@ -9,10 +9,10 @@
 //! by the initiator and sent at once.
 //!
 //! Order: only one way is used at a time. While executed accesses to a peer are outstanding, later ones to it are
-//! executed as well, and frames are handled in order. Only long parts are performed out of that order, at some time
-//! after their frames were handled: an access to the same bytes waits for them (unless both read), and a message waits
-//! for all long writes. So accesses to the same bytes of a region, and messages after writes, take effect in the order
-//! in which they were posted.
+//! executed as well (or wait, see `rdma`), and frames are handled in order. Only long parts are performed out of that
+//! order, at some time after their frames were handled: an access to the same bytes waits for them (unless both read),
+//! and a message waits for all long writes. So accesses to the same bytes of a region, and messages after writes, take
+//! effect in the order in which they were posted.
 //!
 //! `remote` records the accesses that are in progress. This module contains the routes from there to the links, to the
 //! counts of peers, and to the reports.

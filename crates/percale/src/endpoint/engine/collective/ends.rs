@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Performs the next steps of a group until one needs a link. Schedules the group if steps remain.
+    /// Performs the next steps of a group until one needs a link. Schedules the group if more remains to be done.
     #[inline(never)]
     fn goes_on(&mut self, index: Id<Group>) {
         if !(self.groups.go_on(index) && self.collective_done(index)) {
@@ -161,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Takes the operation to which the transfer with this context belongs out of its group. Returns where it is
-    /// reported, its completion, and its memory.
+    /// Removes an operation from its group, given the context of its transfers. Returns where it is reported, its
+    /// completion, and its memory.
     pub(in crate::endpoint::engine) fn take_collective(
         &mut self,
         context: u64,

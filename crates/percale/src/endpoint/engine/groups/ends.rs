@@ -184,8 +184,7 @@ impl Groups {
         groups.map(|group| (group.tag, group.members.clone())).collect()
     }
 
-    /// Removes the operation to which the transfer with this context belongs from its group. Returns its end, and its
-    /// memory.
+    /// Removes an operation from its group, given the context of its transfers. Returns its end, and its memory.
     pub(in super::super) fn take_operation(&mut self, context: u64) -> Option<(GroupEnd, Scratch, Option<Buffer>)> {
         let index = self.groups.find_wire((context >> 32) as u32)?;
         let group = &mut self.groups[index];

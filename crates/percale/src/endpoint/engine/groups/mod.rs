@@ -40,9 +40,9 @@ use crate::local_memory::volatile::Segment;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 
-/// The number of broken groups that are remembered after their removal.
+/// The maximum number of tags of broken groups that are remembered.
 const REMEMBERED: usize = 1024;
-/// The number of groups that one peer may have given up before they exist here.
+/// The maximum number of notices from one peer, about groups that do not exist here yet, that are remembered.
 const HEARD: usize = 64;
 
 /// Work that can continue after the links were polled.
@@ -142,7 +142,7 @@ pub(crate) struct Groups {
     chunks: Option<Box<Chunks>>,
     /// Groups that are being joined.
     joins: Joins,
-    /// Tags of groups that are broken.
+    /// The remembered tags of groups that are broken.
     broken: HashSet<u64>,
     /// The tags in `broken`, the oldest first.
     remembered: VecDeque<u64>,
@@ -293,7 +293,8 @@ impl Groups {
 
     // Operations.
 
-    /// Returns whether the group's last operation was of the same kind and shape, so that no plan is needed.
+    /// Returns whether the operation of the group that ended last was of the same kind and shape, and its plan can be
+    /// used again, so that no new plan is needed.
     ///
     /// # Errors
     /// If there is no such group.
@@ -314,7 +315,7 @@ impl Groups {
     }
 
     /// Starts an operation, or queues it after the existing ones. Without a plan it [repeats](Self::repeats) the
-    /// group's last operation. Returns whether the caller has to advance the group now.
+    /// operation that ended last. Returns whether the caller has to advance the group now.
     #[inline]
     pub(super) fn start(
         &mut self,

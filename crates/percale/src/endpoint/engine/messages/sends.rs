@@ -94,8 +94,8 @@ pub(in super::super) enum SendAsked {
 /// 1. A send ends once: when its payload is over and no answer is awaited, or when it fails. The function that ends it
 ///    returns its [`SendEnd`].
 /// 2. A send does not end while a transport reads its memory.
-/// 3. A send that failed while its peer owes an answer keeps its number, and nothing else, until the answer has arrived
-///    or the connection has ended: no other send gets the number.
+/// 3. A send that failed before its peer sent its last answer keeps its number, and nothing else, until the answer has
+///    arrived or the connection has ended: no other send gets the number.
 /// 4. Only the peer of a send can change it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sends {
@@ -231,7 +231,8 @@ impl Sends {
         let refused = match send.payload {
             Payload::Leaving => false,
             Payload::LeavingRefused => true,
-            // The push was for an operation that no longer exists, or of another kind, and sent nothing of this send.
+            // The push was for an operation that no longer exists, or for one of another kind, and sent nothing of this
+            // send.
             Payload::Offered | Payload::Over => return None,
         };
         send.ack &= !refused; // The receiver sends no further answer about a message that it refused.
@@ -245,7 +246,7 @@ impl Sends {
         }
     }
 
-    /// Ends all sends to a disconnected peer. The caller decides how they failed.
+    /// Ends all sends to a disconnected peer. The caller adds the error with which they fail.
     pub(in super::super) fn take_of(&mut self, to: Connection) -> Vec<SendEnd> {
         let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == to).map(|(id, _)| id).collect();
         let mut ended = Vec::with_capacity(gone.len());

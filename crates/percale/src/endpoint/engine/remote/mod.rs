@@ -182,7 +182,7 @@ pub(super) struct OfferedRead {
     pub(super) into: Lease,
 }
 
-/// The part of a local access to which a number that a peer sent belongs.
+/// The result of looking up a part by a number that a peer sent.
 enum NamedPart {
     /// A part of an access to that peer.
     Here(Id<Part>),
@@ -206,7 +206,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Returns whether no further access can be started.
+    /// Returns whether no further part can be added.
     pub(super) fn is_full(&self) -> bool {
         self.parts.is_full()
     }
@@ -235,7 +235,7 @@ impl Remote {
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
-    /// Returns the number of the next started access.
+    /// Returns the number that the next access gets.
     pub(super) fn next_access(&self) -> Id<Execution> {
         self.accesses.next_id()
     }
@@ -297,8 +297,8 @@ impl Remote {
         !std::mem::replace(&mut self.accesses[access].long, true)
     }
 
-    /// Records that a transport fetches the bytes of a read before the target was requested to send them. Returns the
-    /// part and its target.
+    /// Records that a transport expects the bytes of a read, which the target sends without an offer. Returns the part
+    /// and its target.
     pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
         let id = self.parts.find_wire(wire & !PART)?;
         let part = &mut self.parts[id];

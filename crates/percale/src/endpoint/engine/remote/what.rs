@@ -180,7 +180,7 @@ pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
     }
 }
 
-/// An access of which some parts, or all, have yet to leave.
+/// An access with parts that have not left yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     state: WaitingState,
