@@ -31,7 +31,7 @@ struct One {
 impl One {
     /// Returns whether no peer and no window uses this entry any more.
     fn is_over(&mut self) -> bool {
-        self.revocation.is_over() && self.revocation.region().windows().are_gone()
+        self.revocation.is_over() && self.revocation.windows_are_gone()
     }
 }
 
