@@ -129,7 +129,7 @@ pub(crate) struct Peer {
     /// Whether the peer asked for offers only.
     offers_only: bool,
     /// The peer's place in the vector, or UNSPECIFIED, as of `source_changes` changes of the vector. A later look-up of
-    /// the slot by a vector address sets it to that address.
+    /// the slot by a vector address sets it to that address, unless the slot was found by an alias.
     source: PeerAddress,
     source_changes: u64,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
@@ -410,8 +410,12 @@ impl Peers {
             self.known.insert(peer, slot);
             self.last.set((peer, slot));
             self.removals = removals;
-            // A hint: `find_source` verifies it whenever the vector has changed.
-            self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
+            // A hint: `find_source` verifies it whenever the vector has changed. The number of an alias is none: the
+            // messages of a peer are reported with the number of its own address, whichever was used last.
+            let found = &mut self.list[slot as usize];
+            if found.address == address {
+                found.source = PeerAddress(peer.0 << bits >> bits);
+            }
         } // Otherwise a removal is under way, and the slot is valid for this call only.
         Ok(slot)
     }
