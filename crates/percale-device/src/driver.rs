@@ -10,10 +10,10 @@ use crate::local_memory::volatile::Segment;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// percale has no driver for such devices (HMEM-005).
+    /// percale has no driver for such devices.
     #[error("memory of {0} devices is not supported; CUDA's is")]
     Unsupported(Interface),
-    /// The machine lacks the driver or hardware that such devices need (HMEM-006).
+    /// The machine lacks the driver or hardware that such devices need.
     #[error("no {interface} here: {what}")]
     Missing {
         /// The interface of the devices.

@@ -13,7 +13,6 @@
  *
  * pindown.h documents the pindown structures and functions. No library must be linked, because the functions are in a
  * table.
- * Names such as RCACHE-020 are requirements (docs/requirements.md).
  */
 #ifndef PERCALE_FI_EXT_H
 #define PERCALE_FI_EXT_H
@@ -47,7 +46,7 @@ struct percale_cache_ops {
 	 * Imports the program as the monitor of all caches that are opened in the domain from now on. The program reports
 	 * changes with `changed` below, and no other monitor is used. (If FI_MR_CACHE_MONITOR is `disabled`, caching stays off.)
 	 * `answers` returns whether the program will report changes of a range of memory. It is called with `context`, by any
-	 * thread, until the domain and its caches are closed. Null stands for all memory. (RCACHE-020)
+	 * thread, until the domain and its caches are closed. Null stands for all memory.
 	 *
 	 * -FI_EBUSY   the program has already imported a monitor into the domain
 	 */
@@ -56,7 +55,7 @@ struct percale_cache_ops {
 	/*
 	 * Reports to all caches with the imported monitor that the mapping of these bytes has changed. Must be called after the
 	 * old pages can no longer be pinned, and before other memory is visible at these addresses: between munmap(2) and the
-	 * call that maps the addresses again. Takes no lock, allocates no memory (unless it fails), and never waits. (RCACHE-021)
+	 * call that maps the addresses again. Takes no lock, allocates no memory (unless it fails), and never waits.
 	 *
 	 * -FI_EINVAL  no monitor was imported, or the range is invalid (it is empty or ends beyond the last address). For an
 	 *             invalid range, all memory counts as changed, because some memory has changed.
@@ -97,17 +96,17 @@ struct percale_cache_ops {
  */
 #define PERCALE_WINDOW_OPS "percale_windows"
 
-/* Types (MW-024, MW-034). */
+/* Types. */
 #define PERCALE_WINDOW_1 1
 #define PERCALE_WINDOW_2A 2
 #define PERCALE_WINDOW_2B 3
 
-/* The access rights of peers, in any combination (MW-015). */
+/* The access rights of peers, in any combination. */
 #define PERCALE_WINDOW_READ 1
 #define PERCALE_WINDOW_WRITE 2
 #define PERCALE_WINDOW_ATOMIC 4
 
-/* States (MW-005). */
+/* States. */
 #define PERCALE_WINDOW_UNBOUND 0
 #define PERCALE_WINDOW_BOUND 1
 #define PERCALE_WINDOW_REVOKING 2
@@ -151,7 +150,7 @@ struct percale_window_ops {
 	int (*type_two)(struct fid_domain *domain);
 
 	/*
-	 * Opens a window. The domain cannot be closed before the window. (MW-001)
+	 * Opens a window. The domain cannot be closed before the window.
 	 *
 	 * -FI_EOPNOTSUPP  the domain supports the other kind of type 2
 	 * -FI_ENOSPC      no keys are left
@@ -159,18 +158,18 @@ struct percale_window_ops {
 	int (*open)(struct fid_domain *domain, int type, struct percale_window **window);
 
 	/*
-	 * Unbinds the window if it is bound, and frees it. (MW-003)
+	 * Unbinds the window if it is bound, and frees it.
 	 *
 	 * -FI_EBUSY  a peer in the middle of an access makes no progress; the key is invalid, and the call may be repeated
 	 */
 	int (*close)(struct percale_window *window);
 
-	/* Returns the type and state of the window. (MW-005) */
+	/* Returns the type and state of the window. */
 	int (*query)(struct percale_window *window, struct percale_window_info *info);
 
 	/*
 	 * Binds a window of type 1 under a new key. The old key becomes invalid. A length of 0 unbinds the window. `key` and
-	 * `address` (the address of the first byte for peers) may be null. (MW-028 to MW-030)
+	 * `address` (the address of the first byte for peers) may be null.
 	 *
 	 * -FI_EINVAL  the window is of type 2, or the range is not inside the region
 	 * -FI_EACCES  the region belongs to another domain, or its memory is read-only
@@ -181,19 +180,18 @@ struct percale_window_ops {
 	/*
 	 * Posts the bind of a window of type 2 for a peer. The bind is ordered with the messages to the peer, so the peer can
 	 * use a key that it receives in a later message. It completes like a send, with PERCALE_BIND, and reports errors as an
-	 * error completion. The flags are those of fi_sendmsg(3), including FI_FENCE and FI_COMPLETION. (MW-026, MW-035 to
-	 * MW-037)
+	 * error completion. The flags are those of fi_sendmsg(3), including FI_FENCE and FI_COMPLETION.
 	 */
 	ssize_t (*post_bind)(struct fid_ep *ep, fi_addr_t peer, struct percale_window *window, const struct percale_window_range *range,
 			     uint8_t key_byte, uint64_t *key, uint64_t *address, void *context, uint64_t flags);
 
-	/* Posts the invalidation of a key of a window that was bound through this endpoint. Completes with PERCALE_INVALIDATED. (MW-044) */
+	/* Posts the invalidation of a key of a window that was bound through this endpoint. Completes with PERCALE_INVALIDATED. */
 	ssize_t (*post_invalidate)(struct fid_ep *ep, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
 
 	/*
 	 * Sends a message that makes its receiver invalidate this key, which the receiver must have bound for this endpoint. The
 	 * receive then completes with PERCALE_INVALIDATED and the key in `data`. If the receiver has not bound the key for this
-	 * endpoint, the message is not received, and the send fails. (MW-045 to MW-047)
+	 * endpoint, the message is not received, and the send fails.
 	 */
 	ssize_t (*send_invalidate)(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
 };

@@ -1,4 +1,4 @@
-//! Local keys, by which programs in the style of verbs name their own memory (L_Key; MW-009, MW-011).
+//! Local keys, by which programs in the style of verbs name their own memory (L_Key).
 //!
 //! A local key has 32 bits, like the keys of windows: an index, and below it 8 bits that change when the index is
 //! reused. Local keys are a separate name space and have no meaning for peers. Windows have no local keys.

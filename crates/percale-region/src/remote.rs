@@ -7,7 +7,7 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The value that means no key (AMB-06). The library never chooses it as a key, but an application may.
+/// The value that means no key. The library never chooses it as a key, but an application may.
 pub(super) const NO_KEY: u64 = u64::MAX;
 
 /// The name of a peer's region or a part of it, as its owner made it known (`Region::remote`): plain data,

@@ -19,11 +19,11 @@ pub enum Through {
     /// Every endpoint of the domain.
     #[default]
     Domain,
-    /// None: the region is disabled (BIND-006).
+    /// None: the region is disabled.
     Nobody,
-    /// This endpoint, from any peer (BIND-010, BIND-011).
+    /// This endpoint, from any peer.
     Endpoint(u64),
-    /// This endpoint, from this peer: a type 2 window (MW-038, MW-040).
+    /// This endpoint, from this peer: a type 2 window.
     Pair(Via),
 }
 

@@ -10,9 +10,9 @@ const KEPT_OUT: u32 = 1 << 30;
 /// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
 pub struct Windows {
-    /// Whether windows may be bound (AMB-48).
+    /// Whether windows may be bound.
     pub(super) allowed: bool,
-    /// Whether the memory may be changed, so that windows may allow peers to change it (MW-016).
+    /// Whether the memory may be changed, so that windows may allow peers to change it.
     pub(super) writable: bool,
     bound: AtomicU32,
 }

@@ -32,8 +32,7 @@ bitflags! {
 /// The rights of peers in an [`Access`]. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AccessExt: Sized {
-    /// Returns all rights of peers: a right to write includes changing with atomics, a right to read includes fetching
-    /// (ATM-006).
+    /// Returns all rights of peers: a right to write includes changing with atomics, a right to read includes fetching.
     fn remote_rights(self) -> Self;
 
     /// Returns whether peers may change the memory in any way.

@@ -2,7 +2,7 @@
 //! and not a signal.
 //!
 //! [`cross`] makes the call, to and from any process that permits it. The rest of the module is about memory of this
-//! process that may not be mapped (MR-028, MR-029). It is copied by the same call on this process. If a sandbox forbids
+//! process that may not be mapped. It is copied by the same call on this process. If a sandbox forbids
 //! the call, the memory is copied through a pipe: reading from a pipe into invalid memory, or writing invalid memory to
 //! a pipe, fails as well.
 

@@ -240,7 +240,7 @@ impl Keys {
         self.local.find(key, address, len, written)
     }
 
-    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with a special meaning (KEY-004).
+    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with a special meaning.
     ///
     /// Draws [`DRAWN`] random keys and takes the first one with a free home slot, so that a lookup finds it there
     /// without searching. This gives less than one bit of information to an attacker that guesses keys, because at

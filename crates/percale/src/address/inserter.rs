@@ -3,7 +3,7 @@
 //! Insertions are performed in the order of the calls, so indices are the same as if each call had waited. An insertion
 //! that needs no resolver, and has no other insertion before it, is performed within the call. All others are performed
 //! by a thread, which is started for the first of them. Each insertion causes an [`Event::AddressFailed`] for each
-//! address that failed, and then one [`Event::AddressesInserted`] (AV-034 to AV-037). Consecutive addresses that failed
+//! address that failed, and then one [`Event::AddressesInserted`]. Consecutive addresses that failed
 //! for the same reason take the room of one event in the queue, however many they are, and are reported one by one. One
 //! lock guards the queue of insertions. It is not held while names are resolved.
 

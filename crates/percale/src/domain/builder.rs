@@ -108,7 +108,7 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the kind of type 2 windows of the domain, in addition to windows of type 1 (MW-034). Default: 2B.
+    /// Sets the kind of type 2 windows of the domain, in addition to windows of type 1. Default: 2B.
     pub const fn windows(mut self, two: TypeTwo) -> Self {
         self.settings.type_two = two;
         self

@@ -152,7 +152,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Closes the endpoint, as dropping its last handle does. If windows of type 2A are bound through the endpoint, it
-    /// is not closed: it is returned and continues to work (MW-039). Windows of type 2B are unbound. Dropping an
+    /// is not closed: it is returned and continues to work. Windows of type 2B are unbound. Dropping an
     /// endpoint unbinds all its windows.
     ///
     /// Data that was handed over is sent first, for at most one second. Then every operation under way ends with
@@ -176,7 +176,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return
-    /// it (MW-039).
+    /// it.
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;

@@ -21,7 +21,7 @@ pub struct LocalPiece {
     /// Its length in bytes.
     pub len: u64,
     /// The key of a region that contains the whole piece ([`Region::local_key`](crate::Region::local_key)). A window
-    /// has no local key (MW-011).
+    /// has no local key.
     pub key: u32,
 }
 
@@ -66,7 +66,7 @@ impl WorkRequest {
 impl<A: Ownership> Endpoint<A> {
     /// Posts a work request. If the local key does not cover a piece, or does not permit writing a piece that the
     /// request writes, the request completes with the error [`ErrorCode::Denied`], and nothing was read, written or
-    /// sent (MW-009).
+    /// sent.
     ///
     /// # Errors
     /// See [`PostError`]. After an error nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.

@@ -21,7 +21,7 @@ pub struct Bind {
     pub range: Range<u64>,
     /// The accesses that the peer is permitted.
     pub access: WindowAccess,
-    /// The lower 8 bits of the key (MW-035).
+    /// The lower 8 bits of the key.
     pub key: u8,
 }
 
@@ -127,7 +127,7 @@ impl WindowWork {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026). A message that is
+    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it. A message that is
     /// posted later can carry the key to the peer, which can then use it. Sends nothing itself. There is one
     /// completion, if requested, with [`CompletionFlags::BIND`] and the key in `data`. It also reports errors of the
     /// bind. Returns the name by which the peer accesses the memory.
@@ -151,7 +151,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the
-    /// messages to `peer` (MW-044). Sends nothing. It completes with [`CompletionFlags::INVALIDATED`] and the key in
+    /// messages to `peer`. Sends nothing. It completes with [`CompletionFlags::INVALIDATED`] and the key in
     /// `data` when no peer uses the key any more. It fails with [`Busy`](crate::ErrorCode::Busy) if a peer that is in
     /// the middle of an access makes no progress within the domain's
     /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The key is invalid then too, and the invalidation may

@@ -83,7 +83,7 @@ pub enum PostError {
     /// There is no such atomic operation or reduction.
     #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::local_memory::atomic::AtomicOp, crate::local_memory::atomic::Datatype),
-    /// The key belongs to a mapped raw key that is no longer mapped, or never was (KEY-016).
+    /// The key belongs to a mapped raw key that is no longer mapped, or never was.
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
     /// The window cannot be bound like this.

@@ -37,7 +37,7 @@ impl Domain {
     }
 
     /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin, because a thread
-    /// that observes the end of the work may free the memory in which the id is stored (DWQ-019). `named` must not use
+    /// that observes the end of the work may free the memory in which the id is stored. `named` must not use
     /// the triggering counter, and must not call a function that accesses all counters
     /// ([`flush_work`](Self::flush_work) without a counter): the counter's line is locked meanwhile.
     ///

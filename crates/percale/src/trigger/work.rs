@@ -17,7 +17,7 @@ pub enum WorkError {
     /// The endpoint belongs to another domain.
     #[error("the work's endpoint belongs to another domain; queue the work there")]
     OtherDomain,
-    /// A counter operation was given a completion counter (DWQ-008).
+    /// A counter operation was given a completion counter.
     #[error("work that changes a counter has no completion counter of its own")]
     CountedTwice,
     /// The system refused a thread that makes progress, or refused to watch a descriptor.

@@ -24,7 +24,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Checks that a window can be bound in this way (MW-016, MW-020, AMB-48, AMB-50).
+    /// Checks that a window can be bound in this way.
     fn check(&self, region: &Registered) -> Result<(), WindowError> {
         let Self { offset, len, access } = self;
         let windows = region.windows();
@@ -202,7 +202,7 @@ impl Cell {
         wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
     }
 
-    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero (MW-028 to MW-030). After
+    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero. After
     /// `Ok` the old key is invalid.
     pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
@@ -219,7 +219,7 @@ impl Cell {
         })?
     }
 
-    /// Binds a window of type 2 (MW-035 to MW-037). Returns [`Busy`](WindowError::Busy) while a revocation is in
+    /// Binds a window of type 2. Returns [`Busy`](WindowError::Busy) while a revocation is in
     /// progress.
     pub fn bind(
         &self,
@@ -302,7 +302,7 @@ impl Cell {
         }
     }
 
-    /// Unbinds the window if it is bound through an endpoint that is being closed (AMB-53).
+    /// Unbinds the window if it is bound through an endpoint that is being closed.
     pub fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
         let mut state = self.state();
         let Phase::Bound { window, .. } = &state.phase else { return };

@@ -3,16 +3,16 @@
 /// The reason why a direct access was not made, or not completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectError {
-    /// The region does not give this right (MR-050, MR-052).
+    /// The region does not give this right.
     #[error("the region does not give this right")]
     Right,
-    /// Part of the access lies outside the region (MR-014).
+    /// Part of the access lies outside the region.
     #[error("the access leaves the region")]
     Range,
     /// The grant no longer holds: it has to be forgotten and requested again. A long access may have been made in part.
     #[error("the region is no longer granted")]
     Stale,
-    /// The kernel found memory missing, on either side (MR-028).
+    /// The kernel found memory missing, on either side.
     #[error("the memory cannot be read or written there")]
     Fault,
     /// The target of an atomic operation is not aligned to its size.

@@ -66,7 +66,7 @@ impl Core {
         Some(())
     }
 
-    /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate the
+    /// Handles a message that invalidates a key. Returns false if the message may not invalidate the
     /// key. The message is then not delivered, and its sender gets an error.
     #[cold]
     pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
