@@ -14,10 +14,10 @@ pub struct Range {
 #[non_exhaustive]
 pub enum RangeError {
     /// The range contains no byte.
-    #[error("a range of 0 bytes at {0:#x} cannot be registered: give at least one byte")]
+    #[error("cannot register a range of 0 bytes at {0:#x}; pass at least one byte")]
     Empty(u64),
     /// The range extends past the last address.
-    #[error("{length} bytes from {address:#x} go past the end of the address space")]
+    #[error("{length} bytes at {address:#x} exceed the address space")]
     Wraps {
         /// The start address.
         address: u64,
