@@ -61,7 +61,10 @@ fn queueing_chains_and_stores_are_measured_with_their_limits() {
         assert!(found.len() == 1 && found[0]["limit"] == limit && found[0]["bytes"] == 8, "{found:?}");
     }
     let stream = of(&lines, "a CUDA stream's");
-    assert!(stream[0]["p50_ns"].is_null() && stream[0]["reason"].as_str().unwrap().contains("no CUDA"), "{stream:?}");
+    assert!(
+        stream[0]["p50_ns"].is_null() && stream[0]["reason"].as_str().unwrap().contains("CUDA is not available"),
+        "{stream:?}"
+    );
 }
 
 #[test]
@@ -84,7 +87,10 @@ fn the_table_and_the_plot_are_written() {
     for part in ["queue a counter", "random", "100", "a push", "a line's way: 8 bytes", "ratio"] {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
-    assert!(table.contains("not measured: a CUDA stream's store, and a send arrives: no CUDA here"), "{table}");
+    assert!(
+        table.contains("not measured: a CUDA stream's store, until a send arrives: CUDA is not available"),
+        "{table}"
+    );
     let picture = picture.unwrap();
     assert!(picture.contains("thresholds upward") && picture.contains("queued"), "{picture}");
     // Two panels of three results and two limits, at two counts.
