@@ -98,7 +98,7 @@ impl Socket {
         }
         if let Err(error) = Self::set_options(&fd, options) {
             // The connection works without the options, but it is slower, or a host that disappears is noticed later.
-            crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
+            crate::later::later!(warn: %error, "setsockopt failed: a connection uses the system's default settings");
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
     }

@@ -386,7 +386,7 @@ impl Engine {
                 if let Some(slot) = self.attempts.remove(&attempt) {
                     let reason = match context {
                         0 => format!("nobody is at {peer} in the simulated network"),
-                        _ => format!("{peer} has no receive context {context} in the simulated network"),
+                        _ => format!("receive context {context} of {peer} does not exist in the simulated network"),
                     };
                     self.give_up(slot, ErrorCode::Refused, reason);
                 }
