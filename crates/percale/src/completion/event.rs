@@ -189,7 +189,7 @@ impl std::fmt::Debug for Event {
 
 /// The error if the queue holds as many events as its limit permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the event queue is full; read some events, then write again")]
+#[error("the event queue is full; read events and retry")]
 #[non_exhaustive]
 pub struct EventQueueFull;
 

@@ -25,7 +25,7 @@ pub enum CompletionError {
     #[error(transparent)]
     ErrorAvailable(#[from] ErrorAvailable),
     /// [`CompletionQueue::signal`] ended the wait.
-    #[error("the wait was ended by a signal to the queue")]
+    #[error("the wait was interrupted by a signal to the queue")]
     Signalled,
     /// No result came in time, or the thread could not sleep.
     #[error(transparent)]

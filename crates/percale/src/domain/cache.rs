@@ -58,7 +58,7 @@ pub enum CacheMonitor {
 /// The error for an unknown monitor name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
+    "unknown monitor {0:?}; valid names are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
 )]
 #[non_exhaustive]
 pub struct UnknownMonitor(String);
@@ -73,7 +73,7 @@ impl UnknownMonitor {
 
 /// The domain already has an imported monitor, or was inherited by a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a monitor was imported into this domain before: it has one for its life")]
+#[error("a monitor was already imported into this domain, and cannot be replaced")]
 #[non_exhaustive]
 pub struct AlreadyImported;
 
@@ -221,10 +221,10 @@ impl CacheSettings {
             if let Some(value) = text(name)
                 && let Err(why) = apply(value.trim())
             {
-                notes.push(CacheNote::warning(format!("{name} is as by default: {why}")));
+                notes.push(CacheNote::warning(format!("{name} is ignored: {why}")));
             }
         };
-        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is no number"));
+        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
         set("FI_MR_CACHE_MAX_SIZE", &mut |value| {
             settings = settings.clone().max_bytes(number(value)?);
             Ok(())
@@ -270,10 +270,12 @@ impl CacheSettings {
         let named = !matches!(self.monitor, CacheMonitor::Best | CacheMonitor::Memhooks | CacheMonitor::Disabled);
         let replaced = named && imported.is_none() && cache.monitor() == "none";
         let text = match self.monitor {
-            _ if replaced => format!("nothing is kept, for want of the monitor that was asked for: {found}"),
+            _ if replaced => {
+                format!("registrations are not cached, because the requested monitor is not available: {found}")
+            }
             CacheMonitor::Memhooks => format!(
-                "memhooks would miss changes that are made past the C library's functions, so the best monitor that \
-                 misses none takes its place: {found}"
+                "memhooks is replaced by the best monitor, because it misses changes that do not use the C library's \
+                     functions: {found}"
             ),
             _ => found,
         };
@@ -306,7 +308,7 @@ impl Registers for DeviceMemory {
                 Some(cache)
             }
             Err(error) => {
-                crate::later::later!(warn: %error, "no registration cache: long accesses over verbs are executed by their targets");
+                crate::later::later!(warn: %error, "no registration cache: targets execute long accesses over verbs");
                 None
             }
         };

@@ -99,7 +99,7 @@ impl Domain {
     /// The error of the device's driver; [`DeviceError::Missing`] in a forked child.
     pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
         if !self.inner.is_here() {
-            let what = "the domain belongs to the process that this one is a fork of".to_owned();
+            let what = "the domain belongs to the parent process of this fork".to_owned();
             return Err(DeviceError::Missing { interface: device.interface(), what });
         }
         Variables::take_mapped(&self.inner.variables, device.driver())

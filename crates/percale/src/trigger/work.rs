@@ -18,10 +18,10 @@ pub enum WorkError {
     #[error("the work's endpoint belongs to another domain; queue the work there")]
     OtherDomain,
     /// A counter operation was given a completion counter.
-    #[error("work that changes a counter has no completion counter of its own")]
+    #[error("work that changes a counter cannot have a completion counter")]
     CountedTwice,
     /// The system refused a thread that makes progress, or refused to watch a descriptor.
-    #[error("nothing would make progress on the work: {0}")]
+    #[error("no thread would make progress on the work: {0}")]
     System(io::Error),
 }
 
