@@ -51,10 +51,10 @@ fn queueing_chains_and_stores_are_measured_with_their_limits() {
     let processes: Vec<_> = of(&lines, "pass a token").iter().map(|line| line["processes"].as_u64().unwrap()).collect();
     assert_eq!(processes, [2, 3]);
     let sent = [
-        ("increment it, and a send has left", "an ordinary send"),
-        ("increment it, and a send arrives", "a line's way"),
-        ("post a send, and it arrives", "a line's way"),
-        ("a thread's", "seen and answered"),
+        ("increment it, until a send is sent", "an ordinary send"),
+        ("increment it, until a send arrives", "a cache line, one way"),
+        ("post a send, until it arrives", "a cache line, one way"),
+        ("a thread's", "a store detected and answered"),
     ];
     for (begins, limit) in sent {
         let found = of(&lines, begins);
@@ -84,7 +84,7 @@ fn the_table_and_the_plot_are_written() {
     let _removed: std::io::Result<()> = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for part in ["queue a counter", "random", "100", "a push", "a line's way: 8 bytes", "ratio"] {
+    for part in ["queue a counter", "random", "100", "a push", "a cache line, one way: 8 bytes", "ratio"] {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
     assert!(

@@ -56,7 +56,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
     // Declared before the endpoint, and so dropped after it: operations of the endpoint may use the memory.
     let mut memory = None;
-    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain
         .endpoint()
         .vector(&vector)
