@@ -228,7 +228,7 @@ fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String,
     match (v4, v6) {
         (Err(v4), Err(v6)) => Err(format!("no TCP socket can be opened (IPv4: {v4}; IPv6: {v6})")),
         _ if unlisted.is_some() => Ok(format!("at addresses that are named: {}", unlisted.unwrap_or_default())),
-        _ if interfaces.is_empty() => Err("no network interface has an address, not even lo".into()),
+        _ if interfaces.is_empty() => Err("no network interface has an address, not even lo (is it down?)".into()),
         _ if !running(true) && !running(false) => Err("no network interface is up, not even lo".into()),
         (Ok(_), Ok(_)) if running(true) && running(false) => Ok("IPv4 and IPv6".into()),
         (Ok(_), Ok(_)) if running(true) => Ok("IPv4; no interface that is up has an IPv6 address".into()),

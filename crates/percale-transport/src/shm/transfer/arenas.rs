@@ -269,7 +269,7 @@ impl Arenas {
             let sharing = match announcement.read_only.get() {
                 0 => Sharing::Writable,
                 1 => Sharing::ReadOnly,
-                _ => return Err("an arena that is shared in an unknown way"),
+                _ => return Err("unknown sharing method of an arena"),
             };
             let arena = (announcement.arena.get(), sharing);
             if bytes != size_of::<Announcement>() || arena.0 == 0 {

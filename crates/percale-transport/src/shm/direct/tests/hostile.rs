@@ -202,7 +202,9 @@ fn invalid_data_on_the_control_socket_breaks_the_link() {
     let len = size_of::<Resolution>() as u32;
     let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
     Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
-    assert!(matches!(poll(&mut two.initiator), Err(Broken::Protocol(why)) if why.contains("unknown access method")));
+    assert!(
+        matches!(poll(&mut two.initiator), Err(Broken::Protocol(why)) if why.contains("unknown sharing method of an arena"))
+    );
     let mut byte = [0; 1];
     assert!(rustix::net::recv(&control, &mut byte, RecvFlags::DONTWAIT).is_err(), "nothing came back");
 }
