@@ -114,7 +114,7 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let memory = unsafe { Segment::new(address.cast(), len) };
     // SAFETY: as above; `unmap` ends the registration first.
     if let Err(error) = unsafe { driver.register_host(memory) } {
-        crate::later::later!(debug: %error, "transfers go through memory that is not pinned, which is slower");
+        crate::later::later!(debug: %error, "cannot pin staging memory; transfers will be slower");
     }
     Ok(memory)
 }

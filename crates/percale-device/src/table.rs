@@ -186,7 +186,7 @@ impl Registrar for BufferTable {
             return; // The pinned memory belongs to the parent.
         }
         if table != self.0.number {
-            return crate::later::later!(error: slot, "a fixed buffer was given to another table than its own; it stays pinned");
+            return crate::later::later!(error: slot, "a fixed buffer was returned to a different table; it remains pinned");
         }
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),

@@ -236,7 +236,7 @@ impl Shared {
     /// Reports that the client shut down an endpoint's connection. The client's own event queue gets the same event as
     /// if the peer had ended the connection.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
-        let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
+        let (error, reason) = (percale::ErrorCode::Closed, "the connection was shut down locally".to_owned());
         self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 
@@ -275,7 +275,7 @@ impl Shared {
                 Some(Record::Connection { code: FI_SHUTDOWN, fid: fid(endpoint)?, request: None, data: Vec::new() })
             }
             Event::ConnectionRefused { endpoint, error, reason, data, .. } => {
-                log::warning!(FI_LOG_EQ, "no connection: {reason}");
+                log::warning!(FI_LOG_EQ, "connection failed: {reason}");
                 let fid = fid(endpoint)?;
                 // SAFETY: the object is registered, and the lock of the names is held.
                 Some(Record::Refused { fid, context: unsafe { fid.context() }, error, data })
@@ -345,7 +345,7 @@ impl Shared {
             // because it would be lost otherwise.
             Some(record) if to.is_null() && !record.is_request() => (record.bytes(0).0, Vec::new()),
             Some(record) if to.is_null() || record.least() > room => {
-                log::note!(FI_LOG_EQ, "fi_eq_read: an event has {} bytes, there is room for {room}", record.least());
+                log::note!(FI_LOG_EQ, "fi_eq_read: the event has {} bytes, but the buffer only {room}", record.least());
                 return -(FI_ETOOSMALL as isize);
             }
             Some(record) => record.bytes(room),

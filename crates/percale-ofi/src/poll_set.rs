@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn open(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: the pointer is null or the client's attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.flags != 0) {
-        log::warning!(FI_LOG_DOMAIN, "fi_poll_open: there are no flags");
+        log::warning!(FI_LOG_DOMAIN, "fi_poll_open: flags must be 0");
         return -libc::EINVAL;
     }
     let fid = fid_poll {
@@ -157,10 +157,7 @@ impl Set {
             push_once(&mut members.events, events);
             return Ok(());
         }
-        log::warning!(
-            FI_LOG_DOMAIN,
-            "fi_poll_add: completion queues, counters and event queues can be polled, nothing else"
-        );
+        log::warning!(FI_LOG_DOMAIN, "fi_poll_add: only completion queues, counters and event queues can be polled");
         Err(libc::EINVAL)
     }
 

@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the pointer is null or the client's attributes.
     let attr = unsafe { attr.as_ref() };
     let Some(format) = Format::of(attr.map_or(0, |attr| attr.format)) else {
-        log::warning!(FI_LOG_CQ, "fi_cq_open: there is no format {}", attr.map_or(0, |attr| attr.format));
+        log::warning!(FI_LOG_CQ, "fi_cq_open: unknown format {}", attr.map_or(0, |attr| attr.format));
         return -libc::ENOSYS;
     };
     let wait = match waiting::object("fi_cq_open", FI_LOG_CQ, attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj)) {

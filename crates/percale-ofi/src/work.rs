@@ -101,7 +101,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
     let op = given.op;
     // SAFETY: all members of the union are pointers.
     if given.op_type <= FI_OP_CNTR_ADD && unsafe { op.msg }.is_null() {
-        log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work names no operation");
+        log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work has no operation");
         return Err(INVALID);
     }
     let begins = Begins::Deferred;
@@ -173,7 +173,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             });
         }
         other => {
-            log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: there is no operation of type {other}");
+            log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: unknown operation type {other}");
             return Err(-(libc::ENOSYS as isize));
         }
     };
@@ -190,7 +190,7 @@ unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint,
     endpoint.filter(|endpoint| endpoint.setup().half().posts(receives)).ok_or_else(|| {
         log::warning!(
             FI_LOG_DOMAIN,
-            "FI_QUEUE_WORK: the operation names no endpoint of this provider that can have it"
+            "FI_QUEUE_WORK: the endpoint of the operation is not one of this provider that supports it"
         );
         -(libc::EINVAL as isize)
     })

@@ -84,7 +84,7 @@ impl Drop for Parked {
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {
-                crate::later::later!(warn: "a peer has not retired from a region's memory, which is therefore never freed");
+                crate::later::later!(warn: "a peer still has access to the memory of a region; the memory is leaked");
                 std::mem::forget(one.memory.take());
                 // The reference of a window is leaked too, so that the memory of its region, which is parked
                 // separately, is not freed either.

@@ -162,7 +162,7 @@ impl Job {
             Work::Save(buffer, expected) => {
                 let digest = blocks::store_from(file, place, &buffer)?;
                 if digest != expected {
-                    let why = format!("block {block} arrived with another checksum than it was sent with");
+                    let why = format!("checksum mismatch in block {block}");
                     return Err(io::Error::other(why));
                 }
                 (digest, buffer)

@@ -156,6 +156,6 @@ impl Desk {
 
 /// Opens a domain that uses only shared memory.
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
-    let info = Info::discover().map_err(percale("looking what is here"))?;
+    let info = Info::discover().map_err(percale("discovering transports"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))
 }

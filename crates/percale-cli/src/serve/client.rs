@@ -152,7 +152,7 @@ impl Client {
                     // The message was longer than any request. Any other error means that the connection has ended,
                     // which is not reported.
                     if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
-                        self.cut_off("it sent a message that is longer than any request");
+                        self.cut_off("the request is too long");
                     }
                     break;
                 }
@@ -179,10 +179,8 @@ impl Client {
             return;
         }
         let Ok(asked) = asked else {
-            return self.fail(
-                GREETING,
-                &io::Error::other("this is no request that this version knows; are both of the same version?"),
-            );
+            return self
+                .fail(GREETING, &io::Error::other("unknown request; check that both sides have the same version"));
         };
         let number = asked.number;
         let mut work = self.work();
@@ -291,7 +289,9 @@ impl Client {
         self.touch();
         match sent {
             Ok(_) => {}
-            Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
+            Err(error) if matches!(error.cause, Cause::TimedOut) => {
+                self.cut_off("the client does not receive its replies")
+            }
             // The client has disconnected. Its thread also detects this, and no state is kept for the client.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);

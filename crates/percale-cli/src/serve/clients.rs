@@ -74,7 +74,7 @@ impl Clients {
                 true
             }
             None => {
-                self.service.report.failed(address, &format!("there are {CLIENTS} clients already"));
+                self.service.report.failed(address, &format!("the limit of {CLIENTS} clients is reached"));
                 self.service.endpoint.disconnect(peer);
                 false
             }
@@ -96,7 +96,7 @@ impl Clients {
         let candidates = self.present.values().filter(|client| client.address().ip() == host && client.idle() >= grace);
         let victim = candidates.max_by_key(|client| (!client.has_transfer(), client.idle())).cloned();
         let Some(victim) = victim else { return false };
-        victim.cut_off("it was idle, and its place was needed for another client");
+        victim.cut_off("closed because it was idle and another client needed the connection");
         self.leave(victim.address());
         true
     }

@@ -76,7 +76,7 @@ impl Part {
             }
             return Ok(Self { directory, parts, name: name.to_owned(), file });
         }
-        Err(io::Error::other("its part was replaced again and again by something else"))
+        Err(io::Error::other("its partial file was replaced repeatedly"))
     }
 
     /// Returns the file.
@@ -102,19 +102,20 @@ impl Part {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))?;
         if let Err(error) = self.file.sync_all() {
             self.discard();
-            let why = format!("it could not be made permanent ({error}); what was copied is discarded: copy it again");
+            let why = format!("cannot sync the copy to disk ({error}); it is discarded: copy the file again");
             return Err(io::Error::new(error.kind(), why));
         }
         if !is_at(&self.parts, &self.name, &self.file)? {
-            return Err(io::Error::other("its part was removed or replaced while it was copied; copy it again"));
+            return Err(io::Error::other(
+                "its partial file was removed or replaced during the copy; copy the file again",
+            ));
         }
         self.give_name()?;
         if is_at(&self.parts, &self.name, &self.file)? {
             unlink(&self.parts, &self.name)?;
         }
         rustix::fs::fsync(&self.directory).map_err(|error| {
-            let why =
-                format!("the copy is whole and has its name, but that may not outlive a crash ({error}); run sync");
+            let why = format!("the copy is complete, but its name may be lost in a crash ({error}); run sync");
             io::Error::new(error.kind(), why)
         })?;
         private::tidy(&self.directory);
@@ -147,7 +148,7 @@ impl Part {
                 }
             }
         }
-        Err(io::Error::other("it could not be given its name"))
+        Err(io::Error::other("cannot rename the copy to its final name"))
     }
 
     /// Removes the part, because its content is unreliable.
@@ -244,7 +245,7 @@ fn check_target(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         Ok(stat) => match kind(stat.st_mode) {
             FileType::RegularFile | FileType::Symlink => Ok(()),
             FileType::Directory => Err(io::Error::other("it is a directory; name the file")),
-            _ => Err(io::Error::other("it is no regular file")),
+            _ => Err(io::Error::other("not a regular file")),
         },
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),

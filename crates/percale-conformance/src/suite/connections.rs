@@ -195,7 +195,7 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
 ///
 /// Requirements: MSG-011.
 pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
-    let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
+    let _watchdog = crate::watchdog::Watchdog::new("endpoint reaches itself by any of its addresses");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
     let vector = domain.address_vector().build().expect("a vector");
@@ -217,7 +217,7 @@ pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
 ///
 /// Requirements: MSG-007.
 pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
-    let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
+    let _watchdog = crate::watchdog::Watchdog::new("directed receive matches messages of alias addresses");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
     for len in [8, 20_000] {
@@ -344,7 +344,7 @@ pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     }
     let patience = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
     let mesh = Mesh::<F>::with(2, patience, |_, endpoint| endpoint);
-    let _watchdog = crate::watchdog::Watchdog::new("many connect to each other at once");
+    let _watchdog = crate::watchdog::Watchdog::new("many simultaneous mutual connects succeed");
     let sides = [0, 1].map(|side| {
         let domain = &mesh.station(side).domain;
         let open = |_| {

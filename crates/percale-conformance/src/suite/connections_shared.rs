@@ -61,7 +61,7 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 ///
 /// Requirements: CON-021.
 pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("events are waited for by shared endpoints");
+    let _watchdog = Watchdog::new("shared endpoints wait for connection events");
     both_sides::<F>(Progress::Manual);
 }
 
@@ -125,7 +125,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
 ///
 /// Requirements: CON-021.
 pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a thread sleeps until it is connected");
+    let _watchdog = Watchdog::new("wait connected sleeps until connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let address = listener.address().to_string();
@@ -157,7 +157,7 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
 ///
 /// Requirements: CON-021.
 pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("sleepers are told that no answer comes");
+    let _watchdog = Watchdog::new("answer timeout wakes sleeping threads");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let builder = || domain.endpoint().answer_timeout(Duration::from_millis(50));
@@ -258,7 +258,7 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 /// Requirements: CON-019.
 pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers + Real>() {
     const SPARE: u64 = 9;
-    let _watchdog = Watchdog::new("what other connections brought is read before the end");
+    let _watchdog = Watchdog::new("received messages are read before failures of other connection");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     for round in 0..8 {

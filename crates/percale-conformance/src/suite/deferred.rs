@@ -303,7 +303,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
 /// Requirements: DWQ-020, DWQ-023.
 pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
-    let ring = Ring::new::<F>(4, "a token goes round by itself");
+    let ring = Ring::new::<F>(4, "deferred token ring runs without calls");
     let received: [Counter; 4] = Default::default();
     let (start, sent) = (Counter::new(), Counter::new());
     let token = Memory::content(1, 40);
@@ -361,7 +361,7 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
 ///
 /// Requirements: TRIG-019.
 pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
-    let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
+    let ring = Ring::new::<F>(1, "endpoint can be dropped while its operations start");
     let counter = Counter::new();
     for round in 0..100 {
         let endpoint = ring.domain.endpoint().vector(&ring._vector).bind_shared("127.0.0.1:0").expect("an endpoint");

@@ -310,7 +310,7 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
         }
         if F::NAME == "verbs" {
             let owner = mesh.endpoint(1).describe_peers();
-            let by_device = |how: &str| how.contains("and 2 windows of ours");
+            let by_device = |how: &str| how.contains("and 2 windows (");
             assert!(owner.iter().any(|(_, how)| by_device(how)), "not by the device's windows: {owner:?}");
         }
     }
@@ -321,7 +321,10 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     mesh.until(|| {
         assert!(user_reads(mesh, name).is_ok());
         let owner = mesh.endpoint(1).describe_peers();
-        owner.iter().find(|(_, how)| how.contains("the peer reaches")).map(|(_, how)| how.contains("windows of ours"))
+        owner
+            .iter()
+            .find(|(_, how)| how.contains("the peer has direct access to"))
+            .map(|(_, how)| how.contains("windows ("))
     })
 }
 

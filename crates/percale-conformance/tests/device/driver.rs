@@ -31,7 +31,7 @@ fn missing() -> String {
 /// Requirements: HMEM-006.
 fn missing_library_error_contains_its_name() {
     let said = missing();
-    assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
+    assert!(said.contains("CUDA is not available") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
 /// A library without the driver's functions is rejected with a different error.

@@ -117,7 +117,7 @@ fn found(when: &str, call: i64, error: i32) -> String {
 /// Requirements: CON-008.
 #[test]
 fn new_connections_use_tcp_without_shared_memory() {
-    let _watchdog = Watchdog::new("without memory to share new connections use tcp");
+    let _watchdog = Watchdog::new("new connections use tcp without shared memory");
     for (name, call, error) in FAILURES {
         let answer = found("before", call, error);
         println!("{name}, error {error}: {answer}");
@@ -131,7 +131,7 @@ fn new_connections_use_tcp_without_shared_memory() {
 /// Requirements: FLT-009.
 #[test]
 fn connections_survive_shared_memory_exhaustion() {
-    let _watchdog = Watchdog::new("connections stand when memory to share runs out");
+    let _watchdog = Watchdog::new("connections survive shared memory exhaustion");
     for (name, call, error) in FAILURES {
         let answer = found("connected", call, error);
         println!("{name}, error {error}: {answer}");
@@ -145,7 +145,7 @@ fn connections_survive_shared_memory_exhaustion() {
 /// Requirements: CON-008.
 #[test]
 fn interrupted_calls_are_retried() {
-    let _watchdog = Watchdog::new("calls that signals interrupt are made again");
+    let _watchdog = Watchdog::new("interrupted calls are retried");
     for when in ["before", "connected"] {
         let answer = found(when, -1, 0);
         println!("interrupted, {when}: {answer}");

@@ -28,7 +28,7 @@ crate::on!(shm, tcp: {
 
 /// Requirements: FLT-010.
 fn posting_calls_on_inherited_objects_are_rejected(kind: &str) {
-    let _watchdog = Watchdog::new("each posting call on what a child inherited is refused");
+    let _watchdog = Watchdog::new("posting calls on inherited objects are rejected");
     let driver = driver_for(env!("CARGO_TARGET_TMPDIR")).map(|(name, library)| (name, library.display().to_string()));
     let driver = driver.as_ref().map(|(name, library)| (*name, library.as_str()));
     let set: Vec<_> = [("PERCALE_FABRIC", kind)].into_iter().chain(driver).collect();

@@ -77,10 +77,10 @@ pub enum Refusal {
     #[error("no region of the peer's domain has this key")]
     Key,
     /// The region does not grant peers this right.
-    #[error("the region does not give peers this right")]
+    #[error("the region does not grant this right to peers")]
     Right,
     /// A part of the access is outside the region.
-    #[error("the access leaves the region")]
+    #[error("the access is outside the region")]
     Range,
     /// The memory of the region is not accessible at the target.
     #[error("the region's memory cannot be read or written there")]

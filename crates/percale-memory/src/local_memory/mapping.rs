@@ -66,13 +66,10 @@ impl Mapping {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
         }
         if call("fstatfs", || rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the memory is of huge pages, of which there may be none left",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "memory of huge pages is not accepted"));
         }
         if usize::try_from(call("fstat", || rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory does not have the announced size"));
         }
         let process = Process::current()?;
         let ptr = call("mmap", || {

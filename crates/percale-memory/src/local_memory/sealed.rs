@@ -52,10 +52,10 @@ const LINE: usize = 64;
 #[non_exhaustive]
 pub enum AllocateError {
     /// The size exceeds the memory of this machine.
-    #[error("{0} bytes are more than this machine's memory")]
+    #[error("{0} bytes exceed the memory of this machine")]
     TooLarge(usize),
     /// The system did not provide memory or a descriptor.
-    #[error("the system gave no memory: {0}")]
+    #[error("cannot allocate memory: {0}")]
     System(io::Error),
     /// This process has used all of its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
@@ -98,7 +98,7 @@ impl Arena {
         let (mapping, fd) = match shared {
             Ok((mapping, fd)) => (mapping, Some(fd)),
             Err(error) => {
-                crate::later::later!(debug: %error, "memory of this process alone, which no peer can map");
+                crate::later::later!(debug: %error, "cannot allocate shared memory; using private memory, which peers cannot map");
                 (Mapping::private(size)?, None)
             }
         };
@@ -337,7 +337,7 @@ impl Allocation {
     pub(in crate::local_memory) fn check_here(&self) {
         assert!(
             self.arena.mapping.is_here(),
-            "this memory is of a process that this one is a fork of: allocate some in this one"
+            "the memory belongs to the parent process of this fork; allocate memory in this process"
         );
     }
 

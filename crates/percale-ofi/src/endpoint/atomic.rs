@@ -192,7 +192,11 @@ impl Endpoint {
         };
         if remote.count.checked_mul(what.datatype.size()) != Some(here) {
             let here = here / what.datatype.size();
-            log::warning!(FI_LOG_EP_CTRL, "fi_atomicmsg: {here} elements here and {} there (rma_iov)", remote.count);
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_atomicmsg: {here} local elements but {} remote elements (rma_iov)",
+                remote.count
+            );
             return Err(INVALID);
         }
         let target = Target { peer: msg.addr, address: remote.addr, key: remote.key };

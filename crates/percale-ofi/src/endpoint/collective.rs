@@ -109,7 +109,7 @@ impl Endpoint {
         {
             log::warning!(
                 FI_LOG_EP_DATA,
-                "a collective was not posted: its memory is described by its own region's fi_mr_desc, which has the rights for that"
+                "a collective was not posted: desc must be the fi_mr_desc of a region that contains the memory and has the rights"
             );
             return Err(INVALID);
         }

@@ -128,7 +128,7 @@ fn bytes(count: usize, datatype: u32) -> usize {
 fn refuse() -> isize {
     log::warning!(
         FI_LOG_EP_DATA,
-        "an operation was not posted: with FI_MR_LOCAL its memory is described by its own region's fi_mr_desc"
+        "an operation was not posted: with FI_MR_LOCAL, desc must be the fi_mr_desc of a region that contains the memory"
     );
     -(libc::EINVAL as isize)
 }

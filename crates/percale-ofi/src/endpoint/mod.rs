@@ -176,7 +176,10 @@ pub(crate) unsafe extern "C" fn open(
     };
     let kind = wishes.kind;
     if kind != FI_EP_RDM && kind != FI_EP_MSG {
-        log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_endpoint: endpoint type {kind} is not supported (FI_EP_RDM and FI_EP_MSG are)"
+        );
         return -libc::EINVAL;
     }
     // SAFETY: the addresses of an info have the stated lengths.
@@ -234,7 +237,7 @@ fn refusal(error: &PostError) -> isize {
 
 #[cold]
 fn unsupported(flags: u64) -> isize {
-    log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: its flags {flags:#x} are not all supported");
+    log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: unsupported flags {flags:#x}");
     -(FI_EBADFLAGS as isize)
 }
 
@@ -271,7 +274,7 @@ impl Endpoint {
     fn enable(&self) -> Result<(), i32> {
         self.setup.enable()?;
         if let Err(refused) = self.port() {
-            log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
+            log::note!(FI_LOG_EP_CTRL, "an enabled endpoint has no port: {refused}");
         }
         Ok(())
     }

@@ -103,7 +103,7 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
         class => {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_endpoint: info->handle is of class {class}; connection requests and passive endpoints are taken"
+                "fi_endpoint: info->handle has class {class}; it must be a connection request or a passive endpoint"
             );
             Err(libc::EINVAL)
         }

@@ -262,7 +262,7 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
     let region = unsafe { Region::of(mr) };
     let mut state = region.part.lock();
     if state.bound.is_in_use(&region.domain) {
-        log::warning!(FI_LOG_MR, "fi_close: what the region was bound to is open; close that first");
+        log::warning!(FI_LOG_MR, "fi_close: the counter or endpoint of the region is open; close it first");
         return -libc::EBUSY;
     }
     if let Some(raw) = state.region.take()

@@ -94,15 +94,12 @@ impl<'a> Call<'a> {
         let name = self.name;
         let known = if self.shared.asynchronous { FI_MORE } else { FI_MORE | FI_SYNC_ERR };
         if self.flags & !known != 0 {
-            log::warning!(FI_LOG_AV, "{name}: flags {:#x} are not supported here", self.flags);
+            log::warning!(FI_LOG_AV, "{name}: flags {:#x} are not supported", self.flags);
             return -libc::EINVAL;
         }
         let map = self.shared.percale.options().kind == VectorType::Map;
         if map && self.answers.addresses.is_null() && count != Some(0) {
-            log::warning!(
-                FI_LOG_AV,
-                "{name}: the addresses of a map are known by their numbers only; give room for them"
-            );
+            log::warning!(FI_LOG_AV, "{name}: fi_addr must not be NULL for FI_AV_MAP");
             return -libc::EINVAL;
         }
         if !self.shared.asynchronous {

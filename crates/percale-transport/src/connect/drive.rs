@@ -140,7 +140,7 @@ impl Reactor {
                         if let Some(Err(error)) =
                             setup.tcp.as_ref().map(|socket| watch_host(socket, attempt.timeouts.host))
                         {
-                            later!(debug: %error, "that the host of a peer ends will be noticed late");
+                            later!(debug: %error, "cannot set keepalive: the failure of a peer's host will be detected late");
                         }
                         setup.due = attempt.deadline;
                         self.wake_at(setup.due, id);
@@ -175,7 +175,7 @@ impl Reactor {
                 Some(Ok(true)) => return Next::Shm,
                 Some(Ok(false)) => true,
                 Some(Err(degraded)) => {
-                    later!(debug: ?degraded, "a meeting was not confirmed");
+                    later!(debug: ?degraded, "set-up of shared memory was not confirmed");
                     setup.meeting = None;
                     false
                 }
@@ -225,7 +225,7 @@ impl Reactor {
                         Choice::Tcp if setup.both().contains(HelloFlags::TCP) => Next::Tcp(commit.why, commit.errno),
                         Choice::Verbs if setup.wire.is_some() => Next::Verbs(commit.why),
                         Choice::Tcp | Choice::Verbs => {
-                            Next::Fail(ConnectError::Protocol("it chose a transport that is not allowed".into()))
+                            Next::Fail(ConnectError::Protocol("the peer chose a transport that is not allowed".into()))
                         }
                         Choice::Nothing => Next::Drop,
                     };
@@ -360,7 +360,7 @@ impl Reactor {
             Ok(true) => setup.whereabouts = Whereabouts::Met,
             Ok(false) => {}
             Err(error) => {
-                later!(debug: %error, "a caller's address could not be called");
+                later!(debug: %error, "cannot connect to the address of a caller");
                 if matches!(error, ConnectError::Descriptors { .. }) {
                     setup.refusal = Some(Why::Descriptors);
                 }
@@ -403,7 +403,7 @@ impl Reactor {
             && call == Call::AcceptInstead
             && let Some(old) = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation))
         {
-            let (serial, reason) = (old.serial, "the peer lost the connection and makes a new one".to_owned());
+            let (serial, reason) = (old.serial, "the peer lost the connection and reconnects".to_owned());
             self.bury(setup.endpoint, hello.incarnation, serial, reason);
         }
         if accepts && setup.whereabouts == Whereabouts::Met {

@@ -180,7 +180,7 @@ impl Reactor {
                 timespec(rest + Duration::from_micros(10))
             });
             if let Err(error) = self.wait(&mut events, timeout.as_ref()) {
-                later!(debug: %error, "everything is looked at, since nothing tells what to look at");
+                later!(debug: %error, "epoll failed: all connections are polled");
                 if !self.look_at_all() {
                     return;
                 }
@@ -360,7 +360,7 @@ impl Reactor {
     }
 
     fn drop_unproven(&mut self, id: u64, serial: u64, seen: bool) {
-        later!(warn: "too many peers that cannot be met at their addresses: the oldest connection is closed");
+        later!(warn: "too many peers that cannot be reached at their addresses: the oldest connection is closed");
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let incarnation = endpoint.held.iter().find(|(_, held)| held.serial == serial).map(|(peer, _)| *peer);
         match incarnation {
@@ -382,7 +382,7 @@ impl Reactor {
         let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &watched.control, data(UNIX), epoll::EventFlags::RDHUP));
         if let Err(error) = result {
-            later!(error: %error, "a peer cannot be watched: its death will be noticed late");
+            later!(error: %error, "cannot watch a peer process: its exit will be detected late");
         }
         self.watches.insert(serial, Watch { endpoint, incarnation, watched });
     }

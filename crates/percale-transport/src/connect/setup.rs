@@ -340,11 +340,11 @@ impl Setup {
     }
 }
 
-/// Returns the reason for a transport as text.
-pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
+/// Returns the reason for a transport as text. The text does not contain the name of the transport.
+pub(super) fn reason(why: Why, errno: u32) -> String {
     match i32::try_from(errno) {
-        Ok(errno @ 1..) => format!("{transport}: {why} ({})", std::io::Error::from_raw_os_error(errno)),
-        _ => format!("{transport}: {why}"),
+        Ok(errno @ 1..) => format!("{why} ({})", std::io::Error::from_raw_os_error(errno)),
+        _ => why.to_string(),
     }
 }
 
@@ -366,7 +366,7 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     if setup.both().contains(HelloFlags::TCP) {
         return commit(setup, Choice::Tcp, degraded.why, degraded.number());
     }
-    Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
+    Next::Fail(ConnectError::NoTransport(format!("shared memory: {}", reason(degraded.why, degraded.number()))))
 }
 
 /// The maximum number of reads, of 1 KiB each, that discard data that a caller sends after its refusal. A conforming

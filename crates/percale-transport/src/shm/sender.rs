@@ -291,7 +291,7 @@ impl Sender {
             return false;
         }
         if let Err(error) = self.pair.back_grown(self.side) {
-            crate::later::later!(warn: %error, "no memory for a larger ring; staying with the small one");
+            crate::later::later!(warn: %error, "cannot allocate a larger ring; the small one remains in use");
             self.growth = Growth::Failed;
             return false;
         }

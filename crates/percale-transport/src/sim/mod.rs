@@ -312,7 +312,7 @@ impl State {
         self.note(connection, side, What::Dropped);
         let wire = &mut self.wires[connection];
         if !std::mem::replace(&mut wire.lost, true) {
-            let end = Broken::Died("the connection ended without a goodbye".into());
+            let end = Broken::Died("the connection ended without a closing message".into());
             wire.directions[side].depart(now, delay, Cargo::End(end));
         }
         // These frames no longer have a receiver.

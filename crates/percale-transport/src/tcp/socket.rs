@@ -99,7 +99,7 @@ impl Socket {
         if let Err(error) = Self::set_options(&fd, options) {
             // The connection works without the options, but it may be slower, and the loss of a host may be detected
             // later.
-            crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
+            crate::later::later!(warn: %error, "setsockopt failed: a connection uses the system's default settings");
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
     }

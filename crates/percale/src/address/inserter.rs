@@ -286,7 +286,7 @@ impl Inserter {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {
                     drop(worker);
-                    tracing::warn!(%error, "no thread for insertions: the call waits for them");
+                    tracing::warn!(%error, "no thread for insertions: they are made synchronously");
                     self.shared.drain();
                 }
             }

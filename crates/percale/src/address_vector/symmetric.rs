@@ -75,16 +75,18 @@ impl Symmetric<'_> {
             return Ok(Kind::Empty);
         }
         if self.nodes.checked_mul(self.services).is_none_or(|all| all > LIMIT) {
-            return Err(self.refuse("a vector does not hold so many"));
+            return Err(self.refuse("the vector is too small for the range"));
         }
         if usize::from(u16::MAX - port) < self.services - 1 {
-            return Err(self.refuse("there are no ports above 65535"));
+            return Err(self.refuse("ports would exceed 65535"));
         }
         match literal(self.node, port) {
             Some(first) => {
                 let first = first.resolve(family)?;
                 let block = Block::new(first, self.nodes as u64, self.services as u64);
-                block.map(Kind::Block).ok_or_else(|| self.refuse("not all of them are addresses of endpoints"))
+                block
+                    .map(Kind::Block)
+                    .ok_or_else(|| self.refuse("some addresses of the range are not endpoint addresses"))
             }
             None => self.names().map(|_| Kind::Named(port)),
         }
@@ -129,7 +131,7 @@ impl Symmetric<'_> {
         let first = if self.nodes == 1 {
             0
         } else if digits.is_empty() {
-            return Err(self.refuse("the node's name has no number at its end to count up"));
+            return Err(self.refuse("the node name does not end in a number"));
         } else {
             let first: Option<u64> = digits.parse().ok();
             let last = first.and_then(|first| first.checked_add(self.nodes as u64 - 1));

@@ -441,7 +441,7 @@ impl Shared {
             let died = shared.lock()?;
             lock.there = Some(shared);
             if died {
-                crate::later::later!(warn: "a process died while it changed a shared address vector: putting it in order");
+                crate::later::later!(warn: "a process exited during a change of a shared address vector; restoring the vector");
                 self.store.mend();
             }
         }

@@ -217,7 +217,7 @@ impl Joins {
                 (edge.theirs, edge.ready, edge.failed, edge.error) = (number, false, number, Some(error));
                 let ended = edge.ours <= number;
                 if ended && under_way.is_some_and(|attempt| attempt.neighbours().any(|peer| peer == from)) {
-                    self.fail(list, error, "a member gave the group up");
+                    self.fail(list, error, "a member left the group");
                     self.go_on(list);
                 }
             }
@@ -243,7 +243,7 @@ impl Joins {
         self.edges.remove(&from);
         // A new process at the same address must not receive messages that were meant for this peer.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
-        self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
+        self.fail_with(from, error, &format!("{why} (a member of the group)"));
     }
 
     /// Handles a peer that the other members identify differently. Their identifiers of the lists that contain it
@@ -281,7 +281,7 @@ impl Joins {
                     continue;
                 }
                 if let Some(error) = over {
-                    self.fail(list, error, "a member had given the group up already");
+                    self.fail(list, error, "a member had already left the group");
                     continue;
                 }
             }

@@ -191,7 +191,7 @@ impl std::fmt::Debug for Event {
 
 /// The error that is returned if the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the event queue is full; read some events, then write again")]
+#[error("the event queue is full; read events and retry")]
 #[non_exhaustive]
 pub struct EventQueueFull;
 

@@ -25,7 +25,7 @@ pub enum CompletionError {
     #[error(transparent)]
     ErrorAvailable(#[from] ErrorAvailable),
     /// [`CompletionQueue::signal`] ended the wait.
-    #[error("the wait was ended by a signal to the queue")]
+    #[error("the wait was interrupted by a signal to the queue")]
     Signalled,
     /// No result came in time, the thread could not sleep, or only its owner can drive an endpoint that reports here.
     #[error(transparent)]

@@ -140,7 +140,7 @@ impl Inner {
         if settings.sim.is_none() && settings.shm {
             return match Bedside::shared() {
                 Err(error) if settings.tcp || settings.verbs.is_some() => {
-                    crate::later::later!(warn: %error, "an endpoint without shared memory");
+                    crate::later::later!(warn: %error, "cannot set up shared memory for an endpoint");
                     Ok((Bedside::private()?, Some(error.to_string().into())))
                 }
                 result => Ok((result?, None)),

@@ -396,7 +396,7 @@ impl Pool {
             return Err(PostError::Flags("a shared receive context cannot peek, claim or discard"));
         }
         if many && work.segments.as_slice().len() != 1 {
-            return Err(PostError::Flags("a multi-receive buffer is one segment"));
+            return Err(PostError::Flags("a multi-receive buffer must be one segment"));
         }
         if work.flags.contains(OpFlags::DEVICE) && !matches!(Pieces::find(&work.segments), Ok(None)) {
             return Err(PostError::Device("shared receives on a device's memory are not supported", libc::ENOSYS));

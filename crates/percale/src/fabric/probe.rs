@@ -9,7 +9,7 @@ pub(super) fn cma() -> Result<(), String> {
     let own = rustix::process::getpid().as_raw_pid();
     match kernel::word_at(own, (&raw const from).expose_provenance() as u64) {
         Ok(to) if to == from => {}
-        Ok(_) => return Err("process_vm_readv copied something else".into()),
+        Ok(_) => return Err("process_vm_readv copied wrong data".into()),
         Err(error) => return Err(format!("process_vm_readv: {error}")),
     }
     match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {

@@ -48,7 +48,7 @@ pub enum OpenError {
     #[error(transparent)]
     Monitor(#[from] Unavailable),
     /// The maximum number of registrations exceeds the limit.
-    #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
+    #[error("{0} registrations exceed the maximum of {most}", most = Entries::MOST)]
     TooMany(u32),
 }
 

@@ -47,7 +47,7 @@ pub struct Registration {
 
 /// The error for a handle that does not identify a registration, or no longer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
+#[error("{0:?} is not a registration of this cache, or was already deregistered")]
 pub struct UnknownHandle(pub Handle);
 
 impl UnknownHandle {

@@ -112,7 +112,7 @@ impl Use {
 
 /// The error for a use that was passed to a lane that did not return it.
 #[derive(Debug, thiserror::Error)]
-#[error("another lane gave the use: end it there")]
+#[error("the use belongs to another lane: end it there")]
 #[non_exhaustive]
 pub struct WrongLane {
     /// The use, unchanged.

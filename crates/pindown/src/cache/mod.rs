@@ -73,10 +73,10 @@ pub enum LookupError {
     Range(#[from] RangeError),
     /// This process is a fork of the one that opened the cache. The registrations belong to the parent, and a lock may
     /// be held by a thread that does not exist in this process.
-    #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
+    #[error("the registration cache belongs to the parent process of this fork: open a new one")]
     Forked,
     /// The registrar could not pin the range, even after idle registrations were dropped.
-    #[error("{range} could not be registered: {source}")]
+    #[error("cannot register {range}: {source}")]
     Registrar {
         /// The range that was to be pinned.
         range: Range,
@@ -314,7 +314,7 @@ impl<R: Registrar> Shared<R> {
         #[cfg(not(loom))]
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.registrar.unpin(pin))) {
             std::mem::forget(panic); // Dropping it may panic.
-            tracing::error!("a registrar panicked while it unpinned memory: the memory counts as unpinned");
+            tracing::error!("a registrar panicked in unpin: the memory is treated as unpinned");
         }
     }
 
@@ -335,7 +335,7 @@ impl<R: Registrar> Drop for Shared<R> {
         let limits = table::Limits { count: 0, bytes: 0 };
         let table = std::mem::replace(&mut *self.table(), Table::new(limits));
         if !table.grace.lanes().all(Counts::idle) {
-            tracing::warn!("a registration cache was closed while uses had not ended: its memory stays pinned");
+            tracing::warn!("a registration cache was closed with uses in progress: its memory remains pinned");
             return;
         }
         self.let_go(table.into_pins(&self.entries));

@@ -191,8 +191,8 @@ pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut U
 fn not_ended(ticket: Option<u64>) -> c_int {
     Failure::invalid(match ticket {
         None => "lane or use is NULL",
-        Some(0) => "the use has ended before",
-        Some(_) => "the use belongs to another lane, or is none",
+        Some(0) => "the use has already ended",
+        Some(_) => "the use belongs to another lane, or is invalid",
     })
     .answer()
 }

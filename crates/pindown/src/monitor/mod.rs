@@ -167,11 +167,11 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotCaching => "the cache keeps nothing",
-            Self::TooLarge => "larger than the cache",
+            Self::NotCaching => "caching is off",
+            Self::TooLarge => "larger than the limit of the cache",
             Self::NotWatchable => "memory that the monitor cannot watch",
             Self::MonitorEnded => "the monitor may have missed changes",
-            Self::InUse => "all that may be kept is in use",
+            Self::InUse => "the limit is reached and all cached registrations are in use",
             Self::Changed => "changed while it was being registered",
         })
     }

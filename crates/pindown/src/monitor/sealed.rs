@@ -218,7 +218,7 @@ fn mseal(start: usize, len: usize) -> io::Result<()> {
     if crate::calls::errno(&error) == Some(libc::ENOSYS) {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the kernel cannot seal mappings: mseal(2) came with 6.10",
+            "the kernel cannot seal mappings: mseal(2) needs Linux 6.10",
         ));
     }
     Err(error)

@@ -90,7 +90,7 @@ fn iteration(bench: &Bench, bytes: usize, way: Way, source: &File) -> io::Result
         }
         drop(memory);
         if way == Way::Check {
-            let told = cache.check().ok_or_else(|| io::Error::other("a change was not told"))?;
+            let told = cache.check().ok_or_else(|| io::Error::other("a change was not reported"))?;
             deregister(cache, told)?;
         }
         Ok(())

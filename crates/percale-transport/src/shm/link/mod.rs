@@ -248,7 +248,7 @@ impl ShmLink {
                 return;
             }
             if Instant::now() > until {
-                crate::later::later!(warn: "a peer did not confirm that it stopped copying");
+                crate::later::later!(warn: "timeout: a peer did not confirm the end of its copies");
                 return;
             }
             std::thread::yield_now();
@@ -280,8 +280,8 @@ impl ShmLink {
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
-            SendError::TooLong => "we sent a frame longer than the link takes",
-            SendError::BadCredits => "it claims to have received what was not sent",
+            SendError::TooLong => "frame too long for the link",
+            SendError::BadCredits => "the peer acknowledged data that was not sent",
         };
         self.break_with(Broken::Protocol(why.to_owned()));
         Refused::Broken

@@ -285,7 +285,7 @@ impl Transfers {
     /// If the frame matches no pull of this side.
     pub(super) fn data(&mut self, head: &Head, payload: View<'_>) -> Result<(), TransferError> {
         let pull = self.pulls.iter_mut().find(|pull| pull.token() == head.id);
-        let pull = pull.ok_or(TransferError::Protocol("data that nobody asked for"))?;
+        let pull = pull.ok_or(TransferError::Protocol("unrequested data"))?;
         pull.data(&self.pair, self.side, head.tag, payload)
     }
 

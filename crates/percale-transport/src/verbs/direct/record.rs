@@ -309,7 +309,7 @@ impl Record {
                 "a window is bound to it".to_owned()
             }
         };
-        crate::later::later!(error: error, "a registration does not end");
+        crate::later::later!(error: error, "cannot deregister memory");
         self.fail();
     }
 
@@ -318,7 +318,7 @@ impl Record {
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
-            crate::later::later!(error: %error, "what is revoked does not end, nor does its queue pair");
+            crate::later::later!(error: %error, "cannot revoke a grant, nor move its queue pair to the error state");
         }
     }
 

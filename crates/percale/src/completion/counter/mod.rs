@@ -37,7 +37,7 @@ use super::wait::{Progress, Wait, WaitError};
 #[non_exhaustive]
 pub enum CounterError {
     /// The timeout expired.
-    #[error("the counter did not reach its threshold before the time was up")]
+    #[error("timeout: the counter did not reach the threshold")]
     TimedOut,
     /// Operations failed during the wait. Their errors are in the completion queue, if there is one.
     #[error("operations failed: the counter's error value is now {errors}")]

@@ -90,15 +90,15 @@ pub trait Progress: Send + Sync {
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout expired.
-    #[error("nothing came before the time was up")]
+    #[error("timeout: no event arrived")]
     TimedOut,
     /// An endpoint of one owner reports here, and only its owner can drive it, so the wait might never end.
     #[error(
-        "an endpoint that reports here has one owner, so this wait cannot drive it; open it with bind_shared, or wait with the endpoint"
+        "an endpoint bound to this object is not shared, so this wait cannot make progress on it; open it with bind_shared, or wait on the endpoint"
     )]
     NotDriven,
     /// The system could not let the thread sleep, usually because no descriptors are left.
-    #[error("the system refused a descriptor to sleep on: {0}; or poll instead")]
+    #[error("cannot create a descriptor to wait on: {0}; poll instead")]
     System(io::Error),
 }
 

@@ -55,22 +55,24 @@ pub use crate::wire::control::DATA_LIMIT;
 #[derive(thiserror::Error)]
 pub enum ConnectionError {
     /// The endpoint was not opened for a single connection.
-    #[error("this endpoint is for many peers: open it with connect, accept or bind_single")]
+    #[error("not an endpoint of one connection: open it with connect, accept or bind_single")]
     NotForOne,
     /// The endpoint is connecting, is connected, or was connected before.
-    #[error("this endpoint was connected before; an endpoint has one connection in its lifetime")]
+    #[error("the endpoint was already connected; an endpoint has only one connection in its lifetime")]
     Used,
     /// The endpoint has neither requested nor accepted a connection.
     #[error("this endpoint was neither connected nor used to accept")]
     Unconnected,
     /// The data is longer than [`DATA_LIMIT`].
-    #[error("{0} bytes are too many to go with a request or an answer; at most {DATA_LIMIT} are taken")]
+    #[error("{0} bytes of connection data exceed the limit of {DATA_LIMIT}")]
     TooMuchData(usize),
     /// The request can no longer be answered.
-    #[error("the request is gone: it was answered, or who asked has left, or the listener was closed")]
+    #[error(
+        "the connection request no longer exists: it was answered, its sender disconnected, or the listener was closed"
+    )]
     Gone,
     /// The connection could not be established.
-    #[error("no connection: {reason}")]
+    #[error("connection failed: {reason}")]
     Refused {
         /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
         error: ErrorCode,
@@ -80,10 +82,10 @@ pub enum ConnectionError {
         data: Vec<u8>,
     },
     /// The caller's timeout has expired. The connection may still be established later.
-    #[error("the connection does not stand yet")]
+    #[error("the connection is not established yet")]
     NotYet,
     /// The process is a fork of the process that opened the endpoint.
-    #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
+    #[error("the endpoint belongs to the parent process of this fork; open a domain in this process")]
     Forked,
     /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]

@@ -125,7 +125,7 @@ impl Engine {
     fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
         let bye = Head { kind: Kind::Bye, ..Head::default() };
         if link.send(&bye, &Segments::EMPTY, false).is_err() {
-            crate::later::later!(debug: "no room for a goodbye; the peer will see the connection close");
+            crate::later::later!(debug: "no space for the closing message; the peer will only see the connection end");
         }
         self.leave(slot, &mut link, error, why);
         let left = until.saturating_duration_since(Instant::now());

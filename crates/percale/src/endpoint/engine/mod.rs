@@ -343,7 +343,7 @@ impl Engine {
         let ready = match epoll::wait(&*self.epoll, &mut events[..], Some(&now)) {
             Ok((ready, _)) => ready,
             Err(error) => {
-                crate::later::later!(debug: %error, "epoll_pwait2 failed: every socket is looked at");
+                crate::later::later!(debug: %error, "epoll_pwait2 failed: all sockets are polled");
                 return any | self.poll_all_sockets();
             }
         };

@@ -122,7 +122,7 @@ impl Core {
                 return Err(PostError::Flags("a multi-receive buffer cannot peek, claim or discard"));
             }
             if work.segments.as_slice().len() != 1 {
-                return Err(PostError::Flags("a multi-receive buffer is one segment"));
+                return Err(PostError::Flags("a multi-receive buffer must be one segment"));
             }
             return self.post_multi(work, notify, tagged, pattern);
         }
@@ -130,7 +130,7 @@ impl Core {
             return self.peek(work, notify, tagged, pattern);
         }
         if !work.flags.contains(OpFlags::CLAIM) {
-            return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
+            return Err(PostError::Flags("DISCARD requires PEEK or CLAIM"));
         }
         let identity = Identity::of(notify, work.context);
         let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
@@ -154,7 +154,7 @@ impl Core {
             let flags =
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
-            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
+            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no matching message");
             self.report_error(Side::Receive, notify, error);
             return Ok(());
         };
@@ -361,7 +361,7 @@ impl Core {
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
             if let Some(receive) = self.messages.table(tagged).cancel_where(wanted) {
-                self.cancel_receive(tagged, receive, "cancelled before a message came");
+                self.cancel_receive(tagged, receive, "cancelled before a message arrived");
                 return true;
             }
         }

@@ -131,7 +131,7 @@ impl Core {
             return;
         }
         if peer.control_frames() == HEARD_LIMIT {
-            return self.peers.accuse(from, "more control frames than a peer may send before they are looked at");
+            return self.peers.accuse(from, "too many unprocessed control frames");
         }
         match Control::parse(head, payload) {
             Ok(control) => {

@@ -158,7 +158,7 @@ impl Engine {
             return Err(PostError::TooLong(work.segments.len()));
         }
         if work.flags.contains(OpFlags::INVALIDATE) && work.data.is_none() {
-            return Err(PostError::Flags("INVALIDATE goes with data, which is the key"));
+            return Err(PostError::Flags("INVALIDATE requires data, which is the key"));
         }
         let peer = self.core.peers.get(slot);
         if self.core.peers.is_single() && !peer.is_up() {

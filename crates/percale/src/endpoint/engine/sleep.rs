@@ -63,7 +63,7 @@ impl On {
 
 /// A registered waiter, which will be woken. The caller sleeps, then calls [`Engine::disarm`].
 #[derive(Debug)]
-#[must_use = "whoever was promised to be woken has to say that he is awake"]
+#[must_use = "the thread that may be woken must record that it is awake"]
 pub(crate) struct Armed {
     on: On,
     /// The maximum time to sleep. It is shorter while a link waits for its peer to make room or progress, because that
@@ -106,7 +106,7 @@ impl Armed {
 }
 
 fn no_looks(error: rustix::io::Errno) {
-    crate::later::later!(warn: %error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
+    crate::later::later!(warn: %error, "no timer: tasks in an event loop may detect the exit of a peer late");
 }
 
 impl Engine {

@@ -66,7 +66,7 @@ impl When {
                     }
                 })
         {
-            tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
+            tracing::warn!(%error, "no progress thread: deferred work makes progress only when the endpoint is used");
         }
         let (id, due) = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));

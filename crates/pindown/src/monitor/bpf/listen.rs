@@ -62,7 +62,7 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
             return Err(error.into());
         }
         if !fs::symlink_metadata(path)?.file_type().is_socket() {
-            let what = format!("{} is there and is no socket", path.display());
+            let what = format!("{} exists and is not a socket", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         // The file remains from a helper that was killed, or belongs to another helper.

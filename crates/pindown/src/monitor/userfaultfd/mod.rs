@@ -130,8 +130,7 @@ impl UserfaultfdMonitor {
 /// The reason why it would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why =
-            "it would keep sealed memory only, for nobody promised that there are no changes which it does not see";
+        let why = "without the promise that there are no changes that it misses, it would cache only sealed memory";
         return Err(io::Error::other(why));
     }
     Ok(())

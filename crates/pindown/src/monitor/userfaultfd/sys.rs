@@ -71,7 +71,7 @@ impl Mode {
     fn lack(self) -> &'static str {
         match self {
             Self::Asynchronous => {
-                "the kernel's userfaultfd has no asynchronous write protection, which came with Linux 6.7"
+                "the kernel's userfaultfd has no asynchronous write protection, which needs Linux 6.7"
             }
             Self::Plain => {
                 "the kernel's userfaultfd has no write protection, or is older than Linux 5.18 and does not count changes \

@@ -76,7 +76,7 @@ impl Core {
         let result = match (head.tag, Refusal::from_number(head.tag)) {
             (0, _) => Ok(()),
             (_, Some(refusal)) => Err(refusal),
-            (_, None) => return self.peers.accuse(from, "a refusal that does not exist"),
+            (_, None) => return self.peers.accuse(from, "unknown error code in a reply"),
         };
         match self.remote.answered(from, head, result) {
             Ok(Some(part)) => self.part_over(part, result),
@@ -208,7 +208,7 @@ impl Core {
         if let Some(id) = self.remote.access_of(from, wire) {
             let result = result.map_err(|error| match error {
                 PullError::Unknown => {
-                    (ErrorCode::TimedOut, "the peer's queue pair failed: whether it was written is not known".into())
+                    (ErrorCode::TimedOut, "the queue pair failed; the write may or may not have been executed".into())
                 }
                 other => {
                     let refusal = pull_refusal(other);

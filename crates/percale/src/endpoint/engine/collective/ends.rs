@@ -65,7 +65,7 @@ impl Core {
     /// Handles the failure of a transfer.
     #[cold]
     pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
-        let why = "a message between members of the group failed: a member is gone";
+        let why = "a message between members of the group failed";
         if let Some(index) = self.groups.transfer_over(error.entry.context, Some((error.error, why))) {
             self.goes_on(index);
         }
@@ -140,7 +140,7 @@ impl Core {
                 let held = self.groups.take_held(|envelope, _| envelope.tag == tag && envelope.source == source);
                 self.discard_all(held);
             }
-            Abort::NoMember => self.peers.accuse(from, "it breaks a group that it is no member of"),
+            Abort::NoMember => self.peers.accuse(from, "break of a group by a peer that is not a member"),
         }
     }
 

@@ -45,17 +45,17 @@ impl Engine {
             return Err(self.refusal());
         }
         if self.role.is_some() || self.core.peers.is_single() {
-            return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
+            return Err(PostError::Collective("endpoints of one connection cannot join groups"));
         }
         if members.len() > MEMBER_LIMIT {
-            return Err(PostError::Collective("a group of more members than groups have"));
+            return Err(PostError::Collective("too many members for a group"));
         }
         let slots = members
             .iter()
             .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));
         let slots = slots.collect::<Result<Box<[Connection]>, _>>()?;
         let rank = slots.iter().position(|slot| *slot == OWN);
-        let rank = rank.ok_or(PostError::Collective("the endpoint is no member of the group that it is to join"))?;
+        let rank = rank.ok_or(PostError::Collective("the endpoint is not a member of the group"))?;
         let mut sorted = slots.clone();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {

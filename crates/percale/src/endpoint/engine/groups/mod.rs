@@ -206,7 +206,7 @@ impl Groups {
         (group.tag, group.named) = (tag, true);
         let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
         if self.heard.iter().any(gave_up) {
-            group.breaks(ErrorCode::PeerDied, "a member had given the group up already");
+            group.breaks(ErrorCode::PeerDied, "a member had already left the group");
         }
         self.heard.retain(|(of, _)| *of != tag);
         if let Some((code, why)) = group.lost.take() {
@@ -484,7 +484,7 @@ impl Groups {
     /// Like [`transfer_over`](Self::transfer_over), but for a transfer that received a message with this data.
     #[inline]
     pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<Group>> {
-        let why = "the members of the group do not do the same, in the same order";
+        let why = "the members of the group did not call the same collectives in the same order";
         self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)))
     }
 

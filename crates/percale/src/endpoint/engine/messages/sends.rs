@@ -13,7 +13,7 @@ use crate::transport::Connection;
 pub(in super::super) type SendFailure = (ErrorCode, &'static str);
 
 /// The failure of a send if the receiver could not take the message.
-const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not take the message");
+const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not receive the message");
 
 /// A send, after its number was sent to the peer. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Sends {
         if let SendState::Open(send) = &self.sends[id].state
             && matches!(send.payload, Payload::Leaving | Payload::LeavingRefused)
         {
-            return Err("it wants nothing of what it is pulling");
+            return Err("pull of zero bytes");
         }
         Ok(self.step(id, |send| send.payload = Payload::Over))
     }

@@ -190,7 +190,7 @@ impl Peers {
         if was_read != is_read {
             self.count_stopped(is_read);
             let address = self.get(from).address;
-            crate::later::later!(debug: %address, is_read, "a peer uses up what may be kept for it");
+            crate::later::later!(debug: %address, is_read, "a peer has reached the limit of memory that is kept for it");
         }
         if let Change::Tell(on) = change
             && is_up
@@ -293,7 +293,7 @@ impl Peers {
         {
             held = held.saturating_sub(self.get(oldest).budget.held);
             let address = self.get(oldest).address;
-            crate::later::later!(warn: %address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
+            crate::later::later!(warn: %address, "unreceived messages of a disconnected peer are dropped (limit reached)");
             overdue.push(oldest);
         }
         overdue

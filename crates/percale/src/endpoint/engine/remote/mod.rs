@@ -352,15 +352,15 @@ impl Remote {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) => id,
             NamedPart::Gone => return Ok(None),
-            NamedPart::None => return Err("an answer to an access that nobody asked for"),
+            NamedPart::None => return Err("reply to an access that was not requested"),
         };
         self.learn(id, head);
         let part = &mut self.parts[id];
         if result.is_ok() && part.takes_data {
-            return Err("the end of a read without its bytes");
+            return Err("end of a read without data");
         }
         if part.takes_data && part.pushing {
-            return Err("an answer to a read that is being fetched");
+            return Err("unexpected reply to a read in progress");
         }
         if part.pushing {
             part.answered = Some(result);
@@ -383,11 +383,11 @@ impl Remote {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             NamedPart::Gone => return Ok(None),
-            _ => return Err("bytes that nobody reads"),
+            _ => return Err("data for an unknown read"),
         };
         let part = &self.parts[id];
         if payload.len() != part.local.len() {
-            return Err("more or fewer bytes than were to be read");
+            return Err("wrong number of bytes for a read");
         }
         payload.copy_into(&part.local, 0);
         self.learn(id, head);
@@ -408,11 +408,11 @@ impl Remote {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             // A part that has ended does not need the offered bytes.
             NamedPart::Gone => return Ok(None),
-            _ => return Err("an offer of bytes that nobody reads"),
+            _ => return Err("offer for an unknown read"),
         };
         let part = &mut self.parts[id];
         let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
-            return Err("an offer of other bytes than were to be read");
+            return Err("offer with a wrong length for a read");
         };
         part.pushing = true; // A transport uses the memory of the part.
         Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
