@@ -1,4 +1,4 @@
 //! A caller may send any bytes before it is identified: the handshake must end in a connection or in a rejection.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale::transport::connect::fuzz_handshake(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale_transport::connect::fuzz_handshake(bytes));

@@ -39,10 +39,9 @@
 //! * [`completion`]: how the outcome of operations is reported
 //! * [`memory`]: what operations read and write
 //! * [`device`]: devices that access memory: kinds of memory, CUDA, fixed buffers of io_uring
-//! * [`transport`]: how two endpoints reach each other
+//! * [`transport`]: how two endpoints reach each other, and a simulated network for tests
 //! * [`trigger`]: operations that begin when a counter or a variable reaches a value
 //! * [`collective`]: operations of groups of endpoints
-//! * [`wire`]: the protocol between peers
 //!
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
@@ -52,7 +51,7 @@
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
-//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
+//! | `verbs` | yes | RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; clang and libbpf's headers when it is built, without which the programs are left out |
@@ -86,11 +85,11 @@ pub mod manual;
 pub mod memory;
 pub mod transport;
 pub mod trigger;
-pub mod wire;
 
 // The modules of the crates below keep their paths.
 pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
 pub(crate) use percale_region as region;
+pub(crate) use percale_wire as wire;
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;
