@@ -46,7 +46,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Returns the number of operations of a group that have not ended yet.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {
-        self.access.with(|engine| engine.core.groups.waiting(group))
+        self.access.with(|engine| engine.core.groups.outstanding(group))
     }
 
     /// Posts a collective operation. All members post it, in the same order. It completes when this member's part has
