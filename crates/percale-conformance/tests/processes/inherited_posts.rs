@@ -6,13 +6,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use percale::address::Inserter;
+use percale::address::vector::VectorOptions;
 use percale::device::{Device, Interface};
 use percale::pindown::monitor::imported::Notifier;
 use percale::trigger::{DeferredWork, Operation, Work};
 use percale::{
-    Access, AddressSet, AtomicOp, AtomicWork, CompletionQueue, Counted, Counter, Datatype, Domain, Endpoint, Entry,
-    ErrorCode, ErrorEntry, Event, EventQueue, LocalPiece, OpFlags, PeerAddress, PostError, ReceiveWork, RemoteMemory,
-    RemotePieces, RmaWork, Segment, Segments, SendWork, VerbsAccess, WorkRequest,
+    Access, AddressSet, AddressVector, AtomicOp, AtomicWork, CompletionQueue, Counted, Counter, Datatype, Domain,
+    Endpoint, Entry, ErrorCode, ErrorEntry, Event, EventQueue, LocalPiece, OpFlags, PeerAddress, PostError,
+    ReceiveWork, RemoteMemory, RemotePieces, RmaWork, Segment, Segments, SendWork, VerbsAccess, WorkRequest,
 };
 use percale_conformance::device::driver_for;
 use percale_conformance::peers::open_as_told;
@@ -151,6 +152,11 @@ fn completion() {
             case("counter: wait_since", || counter.wait_since(u64::MAX, 0, None).is_err());
             case("counter: descriptor", || counter.descriptor().is_err());
             case("events: push", || done(|| events.push(Event::Lost { count: 1 })));
+            case("events: an inserter of the child", || {
+                let vector = AddressVector::new(VectorOptions::default()).expect("a vector");
+                let insertion = Inserter::new(&vector, &events).insert_many([([127, 0, 0, 1], 0).into()], 1);
+                insertion.is_ok_and(|insertion| insertion.outcome().is_some()) && events.is_empty()
+            });
             case("events: write_later", || events.write_later(|| None).is_err());
             case("events: is_empty", || events.is_empty());
         }

@@ -171,7 +171,7 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
             asked.protocol
         ));
     }
-    let spoken = u32::from(percale::wire::hello::VERSION);
+    let spoken = u32::from(percale_wire::hello::VERSION);
     if asked.protocol_version > spoken {
         return Err(format!("hints request ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
     }

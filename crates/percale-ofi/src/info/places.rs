@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn interface(name: &str, ip: &str, running: bool) -> Interface {
-        let (kind, default_route) = (percale::fabric::host::LinkKind::Network, false);
+        let (kind, default_route) = (percale::fabric::LinkKind::Network, false);
         Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
     }
 

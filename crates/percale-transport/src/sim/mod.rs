@@ -152,6 +152,7 @@ impl Network {
     }
 
     /// Creates a connection and returns its two ends.
+    #[doc(hidden)]
     #[must_use]
     pub fn connect(&self) -> (SimLink, SimLink) {
         self.lock().connect(self, None)

@@ -287,8 +287,7 @@ impl EventQueue {
 
     /// Adds an event that the application depends on. It is kept even beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
-        self.lock().push_back(Item::Event(event));
-        self.shared.wait.notify();
+        self.push_beyond(Item::Event(event));
     }
 
     /// Adds one event for each of `count` (at least one) consecutive addresses whose insertion failed for the same
@@ -296,8 +295,15 @@ impl EventQueue {
     /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
         debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
-        self.lock().push_back(Item::Failed { first, count });
-        self.shared.wait.notify();
+        self.push_beyond(Item::Failed { first, count });
+    }
+
+    /// Adds an item even beyond the limit. In a forked child, where nothing reads the queue, this does nothing.
+    fn push_beyond(&self, item: Item) {
+        if self.shared.wait.is_here() {
+            self.lock().push_back(item);
+            self.shared.wait.notify();
+        }
     }
 
     /// Adds an event of the application.

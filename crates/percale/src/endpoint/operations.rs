@@ -50,7 +50,7 @@ struct Many {
 }
 
 impl State {
-    /// Returns whether no further results follow.
+    /// Returns whether a multi-receive has ended and all its results were taken.
     const fn is_done(&self) -> bool {
         match self {
             Self::Ended(_) => true,
@@ -74,7 +74,6 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// Creates a slot for an operation that owns `buffer`.
     #[inline]
     pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
         self.insert(State::Pending, buffer)
@@ -198,7 +197,6 @@ impl Operations {
         }
     }
 
-    /// Returns whether there is a result.
     #[inline]
     pub(crate) fn has_result(&self, id: OperationId) -> bool {
         self.slots.get(id).is_some_and(|slot| match &slot.state {

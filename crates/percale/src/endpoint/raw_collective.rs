@@ -47,7 +47,7 @@ impl<A: Ownership> Endpoint<A> {
     /// operation that runs is not counted.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {
-        self.access.with(|engine| engine.core.groups.waiting(group))
+        self.access.with(|engine| engine.core.groups.outstanding(group))
     }
 
     /// Posts a collective operation. All members post the operations of a group in the same order. An operation

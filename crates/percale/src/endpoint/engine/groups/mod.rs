@@ -168,9 +168,9 @@ impl Groups {
         self.get(id)?.members.iter().position(|other| *other == member)
     }
 
-    /// Returns the number of operations of a group that were posted after the one that runs.
-    pub(crate) fn waiting(&self, id: GroupId) -> usize {
-        self.get(id).map_or(0, |group| group.queue.len())
+    /// Returns the number of operations of a group that have not ended, without the one that joins the group.
+    pub(crate) fn outstanding(&self, id: GroupId) -> usize {
+        self.get(id).map_or(0, |group| group.running.iter().chain(&group.queue).filter(|one| !one.joins).count())
     }
 
     /// Creates a group of these members. It has no tag until they have agreed on one.

@@ -15,6 +15,8 @@
 //!    answered.
 //! 4. A long part is in `long` exactly while it is in `parts`.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod serves;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -269,7 +271,8 @@ impl Remote {
 
     /// Counts a part of an access that has left.
     pub(super) fn count_part(&mut self, access: Id<Execution>) {
-        self.accesses[access].left += 1;
+        let access = &mut self.accesses[access];
+        access.left = access.left.saturating_add(1); // There are fewer parts than the table of parts has entries.
     }
 
     /// Sets the notice that the target gets when all parts of an access have arrived, unless there is one already.
@@ -449,7 +452,7 @@ impl Remote {
     /// Counts one of the events for which an access waits. Returns the access if that was the last event: it has ended.
     pub(super) fn step(&mut self, id: Id<Execution>, result: Result<(), AccessError>) -> Option<Execution> {
         let access = self.accesses.get_mut(id)?;
-        access.left -= 1;
+        access.left = access.left.saturating_sub(1);
         if let Err(error) = result {
             access.error.get_or_insert(error);
         }

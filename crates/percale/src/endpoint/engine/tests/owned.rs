@@ -233,8 +233,6 @@ fn injected_write_copies_its_buffer() {
     }
 }
 
-/// A send for which only the peer's answer is outstanding fails. An answer that the peer sends afterwards does not
-/// concern the next send.
 #[test]
 fn late_answer_to_failed_send_ends_no_other_send() {
     for transport in ["shm", "tcp"] {
