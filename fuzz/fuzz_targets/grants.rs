@@ -2,4 +2,4 @@
 //! requests.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale::transport::verbs::fuzz_grants(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale_transport::verbs::fuzz_grants(bytes));

@@ -2,4 +2,4 @@
 //! rejection.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale::transport::connect::fuzz_handshake(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale_transport::connect::fuzz_handshake(bytes));

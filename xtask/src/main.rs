@@ -1,4 +1,4 @@
-//! The tasks of the project, with one file each. `cargo xtask --help` lists them.
+//! The tasks of the project, with one module each. `cargo xtask --help` lists them.
 //!
 //! A task runs other programs and parses their output. It keeps no state except files in the target directory
 //! (`percale-results.json`, `bench/`, `tools/`). It requires only cargo. If it needs another program that is missing,

@@ -10,7 +10,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     /// The other process ended or closed the connection during a measurement.
-    #[error("the other process ended before the measurement did")]
+    #[error("the other process exited during the measurement")]
     PeerEnded,
     /// The other process reported a failure.
     #[error("the other process failed: {0}")]
@@ -22,10 +22,10 @@ pub(crate) enum Failure {
     #[error("wrong data: {0}")]
     Data(String),
     /// The other process sent a message that this process does not accept.
-    #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
+    #[error("unexpected message from the other process ({0}); check that both have the same version")]
     Protocol(String),
     /// The file server refused a request, or failed.
-    #[error("the server says: {0}")]
+    #[error("the server returned: {0}")]
     Server(String),
     /// The operating system returned an error.
     #[error("{what}: {source}")]
@@ -36,7 +36,7 @@ pub(crate) enum Failure {
         source: io::Error,
     },
     /// This machine does not allow a process to copy the memory of another.
-    #[error("copying another process' memory is forbidden here: {0}")]
+    #[error("copying the memory of another process is not permitted: {0}")]
     Forbidden(io::Error),
     /// A registration cache was incorrect or could not be tested.
     #[error("{0}")]

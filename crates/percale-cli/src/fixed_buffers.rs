@@ -1,9 +1,9 @@
 //! io_uring's fixed buffers as a device, which pins memory and transfers data to and from the pinned pages.
 //!
 //! Fixed buffers hold pages exactly as the memory region of an RDMA adapter does (FOLL_LONGTERM): a transfer through a
-//! slot accesses the pinned pages, even if other memory has since been mapped at their addresses. They are available on
-//! all machines. The library implements them ([`BufferTable`]). This module transfers only memory that contains no Rust
-//! value of this program.
+//! slot accesses the pinned pages, even if other memory has since been mapped at their addresses. They need no adapter,
+//! only a kernel that permits io_uring. The library implements them ([`BufferTable`]). This module transfers only
+//! memory that contains no Rust value of this program.
 
 #![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
 

@@ -39,8 +39,8 @@ enum Line {
 
 /// Runs the subcommand.
 pub(crate) fn run(json: bool) -> Result<()> {
-    let info =
-        Info::discover().map_err(|error| Failure::Percale { what: "looking what is here", why: error.to_string() })?;
+    let info = Info::discover()
+        .map_err(|error| Failure::Percale { what: "discovering transports", why: error.to_string() })?;
     let lines = lines(&info);
     if !json {
         return print_line(&text(&lines));

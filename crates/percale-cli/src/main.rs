@@ -1,5 +1,5 @@
 //! The command `percale`: shows the available transports and devices and why others are not available, measures speed,
-//! and copies files between machines.
+//! copies files between machines, and tests the registration cache.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! Summaries of samples.
 
-/// Unordered samples in nanoseconds: one per message or, for streams, one per round.
+/// Unordered samples in nanoseconds: one per message, per batch of accesses, or per round of a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 

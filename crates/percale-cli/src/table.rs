@@ -37,20 +37,21 @@ pub(crate) fn perf(rows: &[Row]) -> String {
 }
 
 fn notes(rows: &[Row]) -> String {
-    let mut text = String::from("p50, p99: half a round trip; for tagged-rate and bandwidth, of rounds, a message.");
+    let mut text =
+        String::from("p50, p99: half a round trip; for tagged-rate and bandwidth: time per message of a round.");
     let has = |wanted: &dyn Fn(&Row) -> bool| rows.iter().any(wanted);
     if has(&|row| row.op.pattern() == Pattern::Access) {
         text.push_str(
-            "\n  put, get, fetch-add, fetch-add-alone, compare-swap: of one operation until it has completed (below 4 KiB: of 32 in turn, a 32nd).",
+            "\n  put, get, fetch-add, fetch-add-alone, compare-swap: one operation until it has completed (below 4 KiB: 1/32 of 32 successive ones).",
         );
     }
     if has(&|row| row.op == Operation::FetchAdd) {
-        text.push_str("\n  fetch-add: while the other side adds to the word too, by itself; so it does for the limit.");
+        text.push_str("\n  fetch-add: while the other side also adds to the word, for percale and for the limit.");
     }
     text.push_str("\nlimit: p50 of a plain program in the same run.");
     let about = [
         ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (more: a copy in, a copy out)"),
-        ("copy", "one core copies a buffer that the other has written, or to one that it will read"),
+        ("copy", "one processor copies a buffer that the other has written, or will read"),
         ("kernel", "one system call copies from or to the other process (process_vm_readv, process_vm_writev)"),
         ("word", "one locked instruction on a word in shared memory"),
         ("sockets", "plain non-blocking sockets; the best of the write sizes, buffer sizes and calls:"),
@@ -61,7 +62,7 @@ fn notes(rows: &[Row]) -> String {
         }
     }
     if has(&|row| is_round_trip(row)) {
-        text.push_str("\n  Of ring and sockets, put, get, fetch-add and compare-swap take a whole round trip.");
+        text.push_str("\n  With ring and sockets, put, get, fetch-add and compare-swap take a whole round trip.");
     }
     let mut settings: Vec<(usize, Pattern, &str)> = Vec::new();
     for row in rows {
@@ -136,14 +137,14 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
-        assert!(!text.contains("copy: ") && !text.contains("a 32nd"), "{text}");
+        assert!(!text.contains("copy: ") && !text.contains("1/32 of"), "{text}");
     }
 
     #[test]
     fn accesses_are_explained_with_their_limits() {
         let with = |op, limit: &str| Row { limit: Some(limit.into()), ..row(Transport::Shm, op, 8, 60.0, 40.0) };
         let text = perf(&[with(Operation::Put, "kernel"), with(Operation::FetchAdd, "word")]);
-        for part in ["fetch-add", "a 32nd", "adds to the word too", "kernel: one system call", "word: one locked"] {
+        for part in ["fetch-add", "1/32 of", "also adds to the word", "kernel: one system call", "word: one locked"] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
         assert!(!text.contains("whole round trip"), "{text}");

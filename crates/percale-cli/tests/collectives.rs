@@ -25,13 +25,13 @@ fn collectives_are_measured_beside_their_limits() {
         })
         .collect();
     let wanted = [
-        ("barrier", None, "two lines' ways"),
-        ("broadcast", Some(8), "a line's way"),
-        ("allreduce", Some(8), "two lines' ways"),
+        ("barrier", None, "a cache line, there and back"),
+        ("broadcast", Some(8), "a cache line, one way"),
+        ("allreduce", Some(8), "a cache line, there and back"),
         ("broadcast", Some(64 << 10), "a copy"),
         ("allreduce", Some(64 << 10), "a copy"),
         // The chain of sums.
-        ("allreduce", Some(8), "two lines' ways"),
+        ("allreduce", Some(8), "a cache line, there and back"),
     ];
     assert_eq!(found, wanted);
     for line in &lines {
@@ -49,9 +49,14 @@ fn the_table_and_the_plot_are_written() {
     let _removed: std::io::Result<()> = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for part in
-        ["barrier", "broadcast", "allreduce, a row", "256 B", "two lines' ways", "result of each round was checked"]
-    {
+    for part in [
+        "barrier",
+        "broadcast",
+        "allreduce, a chain",
+        "256 B",
+        "a cache line, there and back",
+        "result of each round was checked",
+    ] {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
     // Two operations and two limits, at two sizes.

@@ -230,7 +230,7 @@ fn second_process_death_is_an_error_not_a_hang() {
     let mut error = String::new();
     first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
-    assert!(error.contains("the other process ended"), "{error}");
+    assert!(error.contains("the other process exited"), "{error}");
 }
 
 #[test]

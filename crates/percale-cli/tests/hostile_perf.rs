@@ -93,12 +93,12 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut odd = vec![
         ("no JSON", vec![b"{\"Open\": ".to_vec(), b"\xff\xfe".to_vec()]),
         ("two lines and silence", vec![open(one_sided.clone(), &here), prepare(&one_sided, "put", 8, "ordinary")]),
-        ("a line without end", vec![vec![b'['; 200_000]]),
+        ("a line that is too long", vec![vec![b'['; 200_000]]),
         ("another host's address", vec![open(messages.clone(), "127.0.0.2:7")]),
         ("no address", vec![open(messages.clone(), "nowhere")]),
         ("a round of what is not open", vec![round(&messages, 1, 1, 0)]),
         ("a round before it is prepared", vec![open(messages.clone(), &here), round(&messages, 1, 1, 0)]),
-        ("a proof that nobody wants", vec![line(&json!({"Prove": {"nonce": vec![0; 16], "proof": vec![0; 32]}}))]),
+        ("an unexpected proof", vec![line(&json!({"Prove": {"nonce": vec![0; 16], "proof": vec![0; 32]}}))]),
     ];
     for kind in [json!("Ring"), json!("Copy"), json!("Twice"), json!("Sockets"), json!({"Access": "Kernel"})] {
         odd.push(("a limit", vec![open(kind, &here)]));
@@ -130,7 +130,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut lines =
         vec![open(one_sided.clone(), &here), prepare(&one_sided, "put", 8, "ordinary"), round(&one_sided, 4, 1, 0)];
     lines.extend(noise);
-    odd.push(("requests while one is answered", lines));
+    odd.push(("requests before the previous one is answered", lines));
     odd
 }
 

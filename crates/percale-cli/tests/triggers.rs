@@ -51,17 +51,20 @@ fn queueing_chains_and_stores_are_measured_with_their_limits() {
     let processes: Vec<_> = of(&lines, "pass a token").iter().map(|line| line["processes"].as_u64().unwrap()).collect();
     assert_eq!(processes, [2, 3]);
     let sent = [
-        ("increment it, and a send has left", "an ordinary send"),
-        ("increment it, and a send arrives", "a line's way"),
-        ("post a send, and it arrives", "a line's way"),
-        ("a thread's", "seen and answered"),
+        ("increment it, until a send is sent", "an ordinary send"),
+        ("increment it, until a send arrives", "a cache line, one way"),
+        ("post a send, until it arrives", "a cache line, one way"),
+        ("a thread's", "a store detected and answered"),
     ];
     for (begins, limit) in sent {
         let found = of(&lines, begins);
         assert!(found.len() == 1 && found[0]["limit"] == limit && found[0]["bytes"] == 8, "{found:?}");
     }
     let stream = of(&lines, "a CUDA stream's");
-    assert!(stream[0]["p50_ns"].is_null() && stream[0]["reason"].as_str().unwrap().contains("no CUDA"), "{stream:?}");
+    assert!(
+        stream[0]["p50_ns"].is_null() && stream[0]["reason"].as_str().unwrap().contains("CUDA is not available"),
+        "{stream:?}"
+    );
 }
 
 #[test]
@@ -81,10 +84,13 @@ fn the_table_and_the_plot_are_written() {
     let _removed: std::io::Result<()> = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for part in ["queue a counter", "random", "100", "a push", "a line's way: 8 bytes", "ratio"] {
+    for part in ["queue a counter", "random", "100", "a push", "a cache line, one way: 8 bytes", "ratio"] {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
-    assert!(table.contains("not measured: a CUDA stream's store, and a send arrives: no CUDA here"), "{table}");
+    assert!(
+        table.contains("not measured: a CUDA stream's store, until a send arrives: CUDA is not available"),
+        "{table}"
+    );
     let picture = picture.unwrap();
     assert!(picture.contains("thresholds upward") && picture.contains("queued"), "{picture}");
     // There are two panels of three results and two limits, each with two counts.

@@ -13,8 +13,7 @@
 //!   waits. This is the minimum time of a message from device to device that is staged through the host.
 //!
 //! The received bytes are compared with the sent bytes once for each length and case. Runs on the machine's CUDA
-//! driver,
-//! or on the library that `PERCALE_CUDA_LIBRARY` names.
+//! driver, or on the library that `PERCALE_CUDA_LIBRARY` names.
 
 use std::time::Instant;
 

@@ -14,8 +14,8 @@
 //!
 //! A ring without overhead takes about `two + switch` for a hop: the message, and the switch to the process that
 //! receives it. The ratio compares percale's blocking waits with this minimum. Every hop verifies the token, which
-//! counts the hops. The program fails if the token is wrong or if nothing moves for two minutes. It never fails because
-//! it is slow.
+//! counts the hops. The program fails if the token is wrong, or if one measurement takes longer than two minutes. It
+//! does not compare the results with limits.
 //!
 //! With `--idle` all processes wait for a token that never arrives, and their processor time is reported.
 

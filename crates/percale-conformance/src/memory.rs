@@ -1,8 +1,8 @@
 //! Memory for raw operations, and contents that can be verified.
 //!
 //! [`Memory`] is never freed, so an operation may use it for any length of time, even after the end of its test.
-//! Therefore posting operations on it is always sound, and the suite needs `unsafe` only here and in the code that
-//! posts. The memory is accessed only through its pointer, by the thread that drives the endpoints.
+//! Therefore a test that posts a raw operation need not ensure the lifetime of its memory. The memory is accessed only
+//! through its pointer, by the thread that drives the endpoints.
 
 #![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
 
@@ -77,8 +77,8 @@ impl Memory {
         Self::new(ptr, bytes.len())
     }
 
-    /// Reserves addresses that are never backed by memory, for copies that the kernel rejects. They must not be read or
-    /// written here.
+    /// Reserves addresses that are never backed by memory, for copies that the kernel rejects. This process must not
+    /// read or write them.
     ///
     /// # Panics
     /// Panics if there are no free addresses.

@@ -116,7 +116,8 @@ impl Open {
         let patience = Duration::from_secs(60);
         let echo = self.endpoint.tagged_recv(tag, 0, vec![0; len + 1]).from(peer).start();
         let mut echo = echo.map_err(|error| error.to_string())?;
-        let mut sending = self.endpoint.tagged_send(peer, tag, bytes.clone()).start().map_err(|error| error.to_string())?;
+        let mut sending =
+            self.endpoint.tagged_send(peer, tag, bytes.clone()).start().map_err(|error| error.to_string())?;
         let got = echo.wait_for(patience).map_err(|error| format!("no echo: {error}"))?;
         sending.wait_for(patience).map_err(|error| format!("the send: {error}"))?;
         same(&got.to_vec(), &bytes, "an echo");

@@ -190,7 +190,7 @@ impl Helper {
 
     /// Kills the helper and waits until it has ended.
     pub fn kill(&mut self) {
-        // The helper may already have ended. The error is then ignored.
+        // The helper may already have ended, so an error is ignored.
         drop(self.child.kill());
         drop(self.child.wait());
     }

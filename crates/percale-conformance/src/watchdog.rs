@@ -1,8 +1,8 @@
 //! A thread that aborts the process if a test hangs, and prints the name of the test.
 //!
-//! No test asserts how long an operation takes. The limit only turns a hang into a failure. On a machine that is many
-//! times slower than others (for example an emulated one), `PERCALE_PATIENCE` is a factor by which the limit is
-//! multiplied.
+//! A watchdog does not check the duration of an operation. The limit only turns a hang into a failure. On a machine
+//! that is many times slower than others (for example an emulated one), `PERCALE_PATIENCE` is a factor by which the
+//! limit is multiplied.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

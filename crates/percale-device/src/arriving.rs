@@ -104,7 +104,7 @@ impl Arriving {
             match self.driver.finish(step.copies) {
                 Ok(()) => self.ready.store(step.end, Ordering::Release),
                 Err(error) => {
-                    crate::later::later!(warn: %error, "a device's memory could not be copied");
+                    crate::later::later!(warn: %error, "cannot copy device memory");
                     steps.failed = true;
                 }
             }

@@ -11,10 +11,10 @@ use crate::local_memory::volatile::Segment;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// percale has no driver for such devices.
-    #[error("memory of {0} devices is not supported; CUDA's is")]
+    #[error("memory of {0} devices is not supported (only CUDA)")]
     Unsupported(Interface),
     /// The machine lacks the driver or hardware that such devices need.
-    #[error("no {interface} here: {what}")]
+    #[error("{interface} is not available: {what}")]
     Missing {
         /// The interface of the devices.
         interface: Interface,
@@ -22,7 +22,7 @@ pub enum DeviceError {
         what: String,
     },
     /// The device number is too high.
-    #[error("there is no {interface} device {ordinal}: there are {devices}")]
+    #[error("{interface} device {ordinal} does not exist ({devices} devices found)")]
     NoDevice {
         /// The interface of the devices.
         interface: Interface,
@@ -32,7 +32,7 @@ pub enum DeviceError {
         devices: u32,
     },
     /// Some or all of the memory belongs to another device or to the host.
-    #[error("the memory is not all of one allocation of the device that was named")]
+    #[error("the memory is not within one allocation of the device")]
     Mixed,
     /// The driver lacks this function.
     #[error("the driver has no {0}")]

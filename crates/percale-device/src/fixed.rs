@@ -56,7 +56,7 @@ pub enum FixedError {
     /// This process is a forked child of the process that opened the fixed buffers.
     #[error(transparent)]
     Registration(#[from] LookupError),
-    /// The other end of the transfer returned an error.
+    /// The kernel reported an error for the transfer.
     #[error("the transfer failed: {0}")]
     Transfer(io::Error),
 }

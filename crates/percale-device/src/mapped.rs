@@ -47,7 +47,7 @@ impl<T> Drop for Mapped<T> {
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.value) },
             // Devices may still write the value, so its memory is never freed.
             Err(error) => {
-                crate::later::later!(warn: %error, "memory stays mapped for devices")
+                crate::later::later!(warn: %error, "cannot unregister memory from the device driver; the memory is leaked")
             }
         }
     }

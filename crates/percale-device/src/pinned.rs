@@ -52,7 +52,7 @@ pub struct Pinned {
 /// Returns `len` bytes of pinned memory with unspecified contents.
 ///
 /// # Errors
-/// The error that the driver reports.
+/// If the system does not provide the memory.
 pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
@@ -114,7 +114,7 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let memory = unsafe { Segment::new(address.cast(), len) };
     // SAFETY: as above; `unmap` ends the registration first.
     if let Err(error) = unsafe { driver.register_host(memory) } {
-        crate::later::later!(debug: %error, "transfers go through memory that is not pinned, which is slower");
+        crate::later::later!(debug: %error, "cannot pin staging memory; transfers will be slower");
     }
     Ok(memory)
 }

@@ -91,7 +91,7 @@ impl BufferTable {
     /// of the pages that are pinned in the slot, which were at the addresses `range` when they were pinned. Without a
     /// slot, it is the memory that is at these addresses at the moment.
     ///
-    /// Returns the number of bytes moved. One call moves less than 2 GiB.
+    /// Returns the number of bytes moved. One call moves at most 1 GiB.
     ///
     /// # Errors
     /// The kernel's error for either end of the transfer. EFAULT if the range is not entirely in the slot; EINVAL if
@@ -186,7 +186,7 @@ impl Registrar for BufferTable {
             return; // The pinned memory belongs to the parent.
         }
         if table != self.0.number {
-            return crate::later::later!(error: slot, "a fixed buffer was given to another table than its own; it stays pinned");
+            return crate::later::later!(error: slot, "a fixed buffer was returned to a different table; it remains pinned");
         }
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),

@@ -105,7 +105,7 @@ pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
     // The payload's destructor and the log subscriber are code of the application too.
     for last in [
         catch_unwind(AssertUnwindSafe(|| drop(payload))),
-        catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
+        catch_unwind(|| tracing::error!("{what}; the panic was caught and is ignored")),
     ] {
         if let Err(payload) = last {
             std::mem::forget(payload);

@@ -1,5 +1,5 @@
-//! Atomics of the standard library, or of loom in models, for the protocols that loom checks: the ring, the doorbell,
-//! the rundown, and words that are allocated once.
+//! Atomics of the standard library, or of loom in models, for the protocols that loom checks, such as the ring, the
+//! doorbell, the rundown, and words that are allocated once.
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell as Shared;

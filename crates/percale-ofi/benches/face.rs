@@ -98,7 +98,7 @@ impl Raw {
     }
 }
 
-/// Builds the C program as a library in the directory that contains the provider built with this program.
+/// Builds the C program as a library, in a directory with a copy of the provider that was built with this program.
 fn make() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("face");
     provider::copy_to(&directory);
@@ -157,7 +157,7 @@ fn main() {
         return counted(turn, rounds);
     }
     let Some(library) = make() else { return println!("libfabric's headers, or a C compiler, are not here") };
-    // libfabric reads FI_PROVIDER_PATH when it starts, so this program starts itself again with the variable set.
+    // libfabric reads FI_PROVIDER_PATH at its first call. This program starts itself again with the variable set.
     if env::var_os("FI_PROVIDER_PATH").is_none_or(|path| Some(&*path) != library.parent().map(Path::as_os_str)) {
         let again = Command::new(env::current_exe().expect("the name of this program"))
             .env("FI_PROVIDER_PATH", library.parent().expect("a directory"))

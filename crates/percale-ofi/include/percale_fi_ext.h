@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /*
- * The name for fi_open_ops(3) on a domain. Other names and other objects return -FI_ENOSYS. Flags other than 0 return
+ * The name for fi_open_ops(3) on a domain. Unknown names and other objects return -FI_ENOSYS. Flags other than 0 return
  * -FI_EBADFLAGS.
  */
 #define PERCALE_CACHE_OPS "percale_registration_cache"
@@ -138,9 +138,10 @@ struct percale_window_range {
 };
 
 /*
- * All functions return 0 or a negative error code, and libfabric's log contains the reason as text. A failed call changes
- * nothing unless its description states otherwise. The table is constant, and valid as long as the provider is loaded. Only one
- * thread at a time may use a window.
+ * Functions return 0 or a negative error code, unless their descriptions state otherwise. If the code alone does not
+ * explain an error, libfabric's log contains the reason as text. A failed call changes nothing unless its description
+ * states otherwise. The table is constant, and valid as long as the provider is loaded. Only one thread at a time may
+ * use a window.
  */
 struct percale_window_ops {
 	/* The size of the table in bytes. Members beyond this size do not exist. */

@@ -77,12 +77,14 @@ fn told(call: &str, result: Result<(), Failure>) -> c_int {
     answer(result.map(|()| 0))
 }
 
+/// Returns the part of a domain that its objects share.
+///
 /// # Safety
 /// `domain` is null or an open domain.
 unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<Shared>, Failure> {
     // SAFETY: the caller guarantees this.
     let domain = unsafe { Domain::of_class(domain.cast()) };
-    domain.map(Domain::shared).ok_or_else(|| Failure::new(libc::EINVAL, "that is no domain"))
+    domain.map(Domain::shared).ok_or_else(|| Failure::new(libc::EINVAL, "not a domain"))
 }
 
 unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Answers>, context: *mut c_void) -> c_int {
@@ -100,6 +102,8 @@ unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Ans
     told("import_monitor", result)
 }
 
+/// Returns the notifier of the monitor that was imported into a domain.
+///
 /// # Safety
 /// The requirements of [`shared`] apply.
 unsafe fn notifier<'a>(domain: *mut fid_domain) -> Result<&'a Notifier, Failure> {
@@ -135,7 +139,7 @@ unsafe extern "C" fn open(domain: *mut fid_domain, attr: *const Attr, cache: *mu
 /// Opens a cache with the settings of the domain, except those that the caller overrides.
 fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     if wishes.monitor.is_some() {
-        return Err(Failure::new(libc::EINVAL, "attr->monitor is set: FI_MR_CACHE_MONITOR says which there is"));
+        return Err(Failure::new(libc::EINVAL, "attr->monitor must be NULL: FI_MR_CACHE_MONITOR selects the monitor"));
     }
     let domain: &PercaleDomain = &shared.percale;
     let mut settings = domain.cache_settings().clone();

@@ -126,7 +126,8 @@ impl Shared {
         SocketAddr::new(ip, 0)
     }
 
-    /// Registers an enabled endpoint. If the endpoint counts for regions, the counters of those regions drive it.
+    /// Registers an enabled endpoint. From now on, the counters of regions on which threads sleep drive it, if other
+    /// threads may use it.
     ///
     /// # Errors
     /// Returns the positive error code if the system has no descriptors left for sleeping threads.
@@ -190,7 +191,7 @@ impl Shared {
         !(local || collective) || self.descriptions.cover_for(description, address, len, rights, collective)
     }
 
-    /// Makes progress on every endpoint that may count the writes of peers.
+    /// Makes progress on the endpoints of the domain, which may count the writes of peers.
     pub(crate) fn progress(&self) {
         // Another thread may be using an endpoint without a lock now, unless the client serializes the whole domain.
         // `endpoint::drivers` decides which threads may use an endpoint concurrently.

@@ -104,15 +104,15 @@ unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_in
     // SAFETY: the pointer is a domain of this provider.
     let shared = unsafe { Domain::of(domain) }.shared();
     if !events.shared().is_of(&shared.fabric) {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the event queue is another fabric's");
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the event queue belongs to another fabric");
         return -libc::EINVAL;
     }
     if flags & !FI_REG_MR != 0 {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} are not all supported; FI_REG_MR is");
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: unsupported flags {flags:#x}; only FI_REG_MR is supported");
         return -FI_EBADFLAGS;
     }
     if flags & FI_REG_MR != 0 && shared.registrations.set(Arc::clone(events.shared())).is_err() {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the domain has an event queue for registrations");
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the domain already has an event queue for registrations");
         return -libc::EINVAL;
     }
     0

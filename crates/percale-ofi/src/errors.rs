@@ -18,21 +18,21 @@ const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::Truncated, c"the message was longer than the buffer that it was received into"),
     (ErrorCode::Canceled, c"the operation was cancelled"),
     (ErrorCode::NoMessage, c"no matching message has arrived"),
-    (ErrorCode::PeerDied, c"the peer is gone: its process ended or it closed the connection"),
-    (ErrorCode::Closed, c"the peer closed its endpoint"),
+    (ErrorCode::PeerDied, c"the peer process exited or its connection was lost"),
+    (ErrorCode::Closed, c"the peer closed the connection"),
     (ErrorCode::NotConnected, c"the peer is not connected"),
-    (ErrorCode::Refused, c"the peer refused the connection"),
-    (ErrorCode::Unreachable, c"there is no route to the peer"),
+    (ErrorCode::Refused, c"the connection was refused"),
+    (ErrorCode::Unreachable, c"no route to the peer"),
     (ErrorCode::TimedOut, c"the peer did not answer in time"),
-    (ErrorCode::Protocol, c"the peer broke the protocol"),
+    (ErrorCode::Protocol, c"the peer violated the protocol"),
     (ErrorCode::Fault, c"the operation's memory cannot be read or written"),
     (ErrorCode::Denied, c"the access is not allowed"),
     (ErrorCode::Misaligned, c"the target of an atomic operation is not aligned to its size"),
-    (ErrorCode::KeyRejected, c"the peer did not accept the key"),
+    (ErrorCode::KeyRejected, c"the peer rejected the key"),
     (ErrorCode::UnknownAddress, c"the address is not in the address vector"),
     (ErrorCode::NoMemory, c"out of memory"),
-    (ErrorCode::NoDescriptors, c"there are no descriptors left"),
-    (ErrorCode::Io, c"input or output failed"),
+    (ErrorCode::NoDescriptors, c"no file descriptors left"),
+    (ErrorCode::Io, c"input/output error"),
 ];
 
 /// Returns the number of an error code for clients.
@@ -43,7 +43,7 @@ pub(crate) fn number(code: ErrorCode) -> c_int {
 /// Returns the text for an error number.
 pub(crate) fn text(number: c_int) -> &'static CStr {
     let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    at.and_then(|at| ALL.get(at)).map_or(c"an error that percale does not know", |(_, text)| *text)
+    at.and_then(|at| ALL.get(at)).map_or(c"unknown error", |(_, text)| *text)
 }
 
 /// Copies a text, cut to the size of the buffer.
@@ -109,6 +109,6 @@ mod tests {
             assert_eq!(text(number(*code)), *words);
             assert_eq!(words.to_str().unwrap(), code.to_string());
         }
-        assert!(text(0).to_str().unwrap().contains("does not know"));
+        assert!(text(0).to_str().unwrap().contains("unknown error"));
     }
 }

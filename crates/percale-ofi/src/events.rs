@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     writable: bool,
     names: Mutex<Names>,
     settling: Mutex<Settling>,
-    /// The oldest event, once it was peeked at.
+    /// The oldest event, once it was loaded.
     front: Mutex<Option<Record>>,
     /// The data of the last error that was read.
     error_data: Mutex<Vec<u8>>,
@@ -197,13 +197,14 @@ impl Shared {
         lock(&self.names).forget_vector(inserter);
     }
 
-    /// Begins an insertion. Unless it is rejected, an event reports its end.
+    /// Begins an insertion. Unless it is rejected, an event reports its completion.
     pub(crate) fn insert<E>(&self, inserter: u64, begin: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         lock(&self.names).begin_insertion(inserter);
         begin().inspect_err(|_| lock(&self.names).end_insertion(inserter))
     }
 
-    /// Registers the client's object for the end of a region's registration. Returns the number of the registration.
+    /// Registers the client's object for the completion of a region's registration. Returns the number of the
+    /// registration.
     pub(crate) fn name_region(&self, region: fid_t, context: *mut c_void) -> u64 {
         lock(&self.names).name_region(Fid(region), Context(context))
     }
@@ -235,7 +236,7 @@ impl Shared {
     /// Reports that the client shut down an endpoint's connection. The client's own event queue gets the same event as
     /// if the peer had ended the connection.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
-        let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
+        let (error, reason) = (percale::ErrorCode::Closed, "the connection was shut down locally".to_owned());
         self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 
@@ -274,7 +275,7 @@ impl Shared {
                 Some(Record::Connection { code: FI_SHUTDOWN, fid: fid(endpoint)?, request: None, data: Vec::new() })
             }
             Event::ConnectionRefused { endpoint, error, reason, data, .. } => {
-                log::warning!(FI_LOG_EQ, "no connection: {reason}");
+                log::warning!(FI_LOG_EQ, "connection failed: {reason}");
                 let fid = fid(endpoint)?;
                 // SAFETY: the object is registered, and the lock of the names is held.
                 Some(Record::Refused { fid, context: unsafe { fid.context() }, error, data })
@@ -344,7 +345,7 @@ impl Shared {
             // because it would be lost otherwise.
             Some(record) if to.is_null() && !record.is_request() => (record.bytes(0).0, Vec::new()),
             Some(record) if to.is_null() || record.least() > room => {
-                log::note!(FI_LOG_EQ, "fi_eq_read: an event has {} bytes, there is room for {room}", record.least());
+                log::note!(FI_LOG_EQ, "fi_eq_read: the event has {} bytes, but the buffer only {room}", record.least());
                 return -(FI_ETOOSMALL as isize);
             }
             Some(record) => record.bytes(room),
@@ -427,7 +428,7 @@ unsafe extern "C" fn wait_read(
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return -(libc::EAGAIN as isize);
                 }
-                // Events that are held back, or for which another thread has armed the queue, arrive soon.
+                // Another thread has armed the queue, or an event is held back for a short time.
                 std::thread::yield_now();
                 continue;
             }

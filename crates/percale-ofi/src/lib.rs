@@ -5,8 +5,8 @@
 //! operations call percale's raw posting functions. The crate has no semantics of its own.
 //!
 //! Functions that libfabric or an application calls are `extern "C"`: a panic in one of them terminates the process and
-//! never unwinds into C. A rejected call returns the error code of the manual page, and its reason is written to
-//! libfabric's log at level FI_LOG_WARN.
+//! never unwinds into C. A rejected call returns the error code of the manual page. If the code alone does not explain
+//! the rejection, its reason is written to libfabric's log at level FI_LOG_WARN.
 //!
 //! # Modules
 //! * [`abi`]: libfabric's structures, tables and constants

@@ -1,5 +1,5 @@
-//! Messages to libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each rejected call is logged with its reason at
-//! level FI_LOG_WARN.
+//! Messages to libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). The reason of a rejected call is logged at level
+//! FI_LOG_WARN, unless the error code alone explains it.
 //!
 //! A message begins with the object and the call: `getinfo: no answer: ...`. It is formatted only if the log accepts
 //! it.
@@ -24,7 +24,7 @@ macro_rules! note {
     };
 }
 
-/// Expands to the source location of a message, as a C string and a line number.
+/// Expands to the module of a message, as a C string.
 macro_rules! place {
     () => {
         match std::ffi::CStr::from_bytes_with_nul(concat!(module_path!(), "\0").as_bytes()) {

@@ -24,27 +24,27 @@ struct Parameter {
 const TRANSPORT: Parameter = Parameter {
     name: c"transport",
     kind: FI_PARAM_STRING,
-    help: c"Allowed transports, separated by commas: shm, verbs, tcp, loopback (default: shm, tcp; wins over PERCALE_TRANSPORT)",
+    help: c"Allowed transports, separated by commas: shm, verbs, tcp, loopback (default: shm, tcp; overrides PERCALE_TRANSPORT)",
 };
 const INTERFACE: Parameter = Parameter {
     name: c"interface",
     kind: FI_PARAM_STRING,
-    help: c"The only network interface to offer (default: all, real ones that are up first)",
+    help: c"The only network interface to use (default: all, physical interfaces that are up first)",
 };
 const AUTHORIZATION_KEY: Parameter = Parameter {
     name: c"authorization_key",
     kind: FI_PARAM_STRING,
-    help: c"A file with a key, readable by its owner only; only peers that have the same key are talked to (default: none)",
+    help: c"A file with an authorization key, readable only by its owner; peers without the same key are rejected (default: none)",
 };
 const PEER_TIMEOUT: Parameter = Parameter {
     name: c"peer_timeout",
     kind: FI_PARAM_INT,
-    help: c"Milliseconds that a peer on another machine may be unreachable before it counts as dead (default: 20000)",
+    help: c"Milliseconds for which a peer on another machine may be unreachable before its connection fails (default: 20000)",
 };
 const CONNECT_TIMEOUT: Parameter = Parameter {
     name: c"connect_timeout",
     kind: FI_PARAM_INT,
-    help: c"Milliseconds that a connection may take to be made (default: 5000 until the peer's host has accepted, then 180000 until its process has answered)",
+    help: c"Timeout of connection set-up in milliseconds (default: 5000 until the peer's host accepts, then 180000 until its process answers)",
 };
 const REVOKE_TIMEOUT: Parameter = Parameter {
     name: c"revoke_timeout",
@@ -54,35 +54,35 @@ const REVOKE_TIMEOUT: Parameter = Parameter {
 const CMA: Parameter = Parameter {
     name: c"cma",
     kind: FI_PARAM_BOOL,
-    help: c"Whether the kernel may copy between processes (process_vm_readv; default: if that works here)",
+    help: c"Whether to copy between processes by process_vm_readv (default: if it works)",
 };
 const TRUST: Parameter = Parameter {
     name: c"trust",
     kind: FI_PARAM_STRING,
-    help: c"Who may reach this process's regions without it: user (local processes of the same user) or none (default: user)",
+    help: c"Processes that access regions directly: user (local processes of the same user) or none (default: user)",
 };
 const UNEXPECTED_CAP: Parameter = Parameter {
     name: c"unexpected_cap",
     kind: FI_PARAM_SIZE_T,
-    help: c"Bytes of one peer's unexpected messages that are kept before that peer has to wait (default: 67108864)",
+    help: c"Bytes of unexpected messages of one peer that are buffered before the peer has to wait (default: 67108864)",
 };
 const SOCKET_BUFFERS: Parameter = Parameter {
     name: c"socket_buffers",
     kind: FI_PARAM_SIZE_T,
-    help: c"Bytes of TCP sockets' buffers (default: what measured best)",
+    help: c"Size of TCP socket buffers in bytes (default: chosen by measurement)",
 };
 
 const MR_MODE: Parameter = Parameter {
     name: c"mr_mode",
     kind: FI_PARAM_STRING,
-    help: c"Registration modes to require of applications as some devices do, to try them: local, raw, virt_addr, allocated, \
-prov_key, mmu_notify, rma_event, endpoint, hmem, collective, separated by commas (default: none)",
+    help: c"Registration modes to require of applications, for tests: local, raw, virt_addr, allocated, prov_key, \
+mmu_notify, rma_event, endpoint, hmem, collective, separated by commas (default: none)",
 };
 
 const WINDOWS: Parameter = Parameter {
     name: c"windows",
     kind: FI_PARAM_STRING,
-    help: c"Which memory windows of type 2 there are (percale_fi_ext.h): 2A or 2B (default: 2B)",
+    help: c"Type of type 2 memory windows (percale_fi_ext.h): 2A or 2B (default: 2B)",
 };
 
 const ALL: [&Parameter; 12] = [
@@ -293,13 +293,13 @@ fn parsed<T>(
 
 fn milliseconds(value: &str) -> Result<Duration, String> {
     match value.parse() {
-        Ok(0) | Err(_) => Err(format!("{value:?} is no number of milliseconds above 0")),
+        Ok(0) | Err(_) => Err(format!("{value:?} is not a number of milliseconds above 0")),
         Ok(count) => Ok(Duration::from_millis(count)),
     }
 }
 
 fn bytes(value: &str) -> Result<usize, String> {
-    value.parse().map_err(|_| format!("{value:?} is no number of bytes"))
+    value.parse().map_err(|_| format!("{value:?} is not a number of bytes"))
 }
 
 /// Parses a boolean as libfabric does.

@@ -98,7 +98,7 @@ impl Passive {
         if state.listener.is_some() || state.converted {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_endpoint: the passive endpoint listens, or another endpoint has its address"
+                "fi_endpoint: the passive endpoint is listening, or another endpoint uses its address"
             );
             return Err(FI_EOPBADSTATE);
         }
@@ -124,11 +124,11 @@ unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: the pointer is an endpoint of this provider, and the client passed an open object.
     let (passive, events) = unsafe { (Passive::of(pep), Events::of_class(other)) };
     let Some(events) = events.filter(|events| events.shared().is_of(&passive.fabric)) else {
-        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: event queues of the same fabric are bound, nothing else");
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: only event queues of the same fabric can be bound");
         return -libc::EINVAL;
     };
     if flags != 0 {
-        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: there are no flags, and {flags:#x} are given");
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: unsupported flags {flags:#x}");
         return -FI_EBADFLAGS;
     }
     let mut state = passive.state();
@@ -136,7 +136,7 @@ unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, flags: u64) -> c_int {
         return -FI_EOPBADSTATE;
     }
     if state.events.is_some() {
-        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: the passive endpoint has an event queue");
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: the passive endpoint already has an event queue");
         return -libc::EINVAL;
     }
     state.events = Some(Arc::clone(events.shared()));
@@ -209,7 +209,7 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
         return 0;
     }
     if state.converted {
-        log::warning!(FI_LOG_EP_CTRL, "fi_listen: an endpoint has taken the passive endpoint's address; close it");
+        log::warning!(FI_LOG_EP_CTRL, "fi_listen: an endpoint uses the passive endpoint's address; close it");
         return -FI_EOPBADSTATE;
     }
     let Some(events) = state.events.clone() else {
@@ -250,7 +250,7 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
 unsafe extern "C" fn reject(_pep: *mut fid_pep, handle: fid_t, data: *const c_void, len: usize) -> c_int {
     let handle = Handle::from_client(handle);
     let Some(request) = requests::find(handle) else {
-        log::warning!(FI_LOG_EP_CTRL, "fi_reject: the handle is of no connection request that waits for an answer");
+        log::warning!(FI_LOG_EP_CTRL, "fi_reject: the handle is not a pending connection request");
         return -libc::EINVAL;
     };
     // SAFETY: the client passed this number of readable bytes.
@@ -274,7 +274,7 @@ pub(crate) fn fits(call: &str, data: &[u8]) -> Result<(), i32> {
     if data.len() <= DATA_LIMIT {
         return Ok(());
     }
-    log::warning!(FI_LOG_EP_CTRL, "{call}: {} bytes of data are too many; at most {DATA_LIMIT} are taken", data.len());
+    log::warning!(FI_LOG_EP_CTRL, "{call}: {} bytes of connection data exceed the limit of {DATA_LIMIT}", data.len());
     Err(libc::EINVAL)
 }
 

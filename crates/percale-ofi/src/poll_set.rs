@@ -33,9 +33,9 @@ struct Name {
     place: usize,
 }
 
-/// The members that must be polled in addition to percale's set: queues with endpoints that are read directly, and
-/// endpoints without a lock, which must be driven. An object in this list cannot be closed before it is removed;
-/// otherwise the set could neither be emptied nor closed.
+/// The members. Queues and counters must be polled in addition to percale's set, because their endpoints may be read
+/// directly or have no lock. A member cannot be closed before it is removed; otherwise the set could neither be emptied
+/// nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(Name, Arc<queue::Shared>)>,
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn open(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: the pointer is null or the client's attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.flags != 0) {
-        log::warning!(FI_LOG_DOMAIN, "fi_poll_open: there are no flags");
+        log::warning!(FI_LOG_DOMAIN, "fi_poll_open: flags must be 0");
         return -libc::EINVAL;
     }
     let fid = fid_poll {
@@ -157,13 +157,12 @@ impl Set {
             push_once(&mut members.events, events);
             return Ok(());
         }
-        log::warning!(
-            FI_LOG_DOMAIN,
-            "fi_poll_add: completion queues, counters and event queues can be polled, nothing else"
-        );
+        log::warning!(FI_LOG_DOMAIN, "fi_poll_add: only completion queues, counters and event queues can be polled");
         Err(libc::EINVAL)
     }
 
+    /// Removes a member.
+    ///
     /// # Safety
     /// The requirements of [`add`](Self::add) apply.
     unsafe fn remove(&self, member: *mut fid) -> Result<(), i32> {

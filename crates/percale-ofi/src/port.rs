@@ -95,6 +95,8 @@ impl Port {
         Ok(self.together())
     }
 
+    /// Posts a send.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_send`] apply.
     #[inline]
@@ -103,6 +105,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_send(work) })
     }
 
+    /// Posts a send of one piece.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_send_one`] apply.
     #[inline(always)]
@@ -126,6 +130,8 @@ impl Port {
         }
     }
 
+    /// Posts a receive into one piece.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_recv_one`] apply.
     #[inline(always)]
@@ -148,6 +154,8 @@ impl Port {
         }
     }
 
+    /// Posts a receive.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_recv`] apply.
     #[inline]
@@ -156,6 +164,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_recv(work) })
     }
 
+    /// Posts a write if `writes` is set, and a read otherwise, of one piece.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_write_one`] or [`Endpoint::post_read_one`] apply.
     #[inline(always)]
@@ -177,6 +187,8 @@ impl Port {
         }
     }
 
+    /// Posts a write.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_write`] apply.
     #[inline]
@@ -185,6 +197,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_write(work) })
     }
 
+    /// Posts a read.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_read`] apply.
     #[inline]
@@ -193,6 +207,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_read(work) })
     }
 
+    /// Posts an atomic operation.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_atomic`] apply.
     #[inline]
@@ -201,6 +217,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_atomic(work) })
     }
 
+    /// Posts an operation that begins when a counter has reached a value.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_when`] apply.
     pub(crate) unsafe fn when(
@@ -213,6 +231,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_when(operation, counter, threshold) })
     }
 
+    /// Posts an operation that begins when a variable is written.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_when_written`] apply.
     pub(crate) unsafe fn when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
@@ -220,6 +240,8 @@ impl Port {
         either!(self, endpoint => unsafe { endpoint.post_when_written(operation, variable) })
     }
 
+    /// Posts a collective.
+    ///
     /// # Safety
     /// The requirements of [`Endpoint::post_collective`] apply.
     pub(crate) unsafe fn collective(&self, work: &CollectiveWork) -> Result<(), PostError> {
@@ -340,7 +362,8 @@ impl Port {
         either!(self, endpoint => endpoint.progress())
     }
 
-    /// Cancels the operations that were posted with this context.
+    /// Cancels the first operation that was posted with this context and can still be canceled. Returns whether there
+    /// was one.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         either!(self, endpoint => endpoint.cancel(context))
     }

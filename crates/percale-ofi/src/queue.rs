@@ -1,8 +1,8 @@
 //! `fid_cq`: a completion queue (fi_cq(3)).
 //!
-//! Endpoints report to a queue in one of two ways. An endpoint that uses the same queue for both directions, on which
-//! no thread sleeps, keeps its results itself and is read directly: no lock is taken, and no result is copied twice.
-//! All other endpoints report to a percale queue.
+//! Endpoints report to a queue in one of two ways. An endpoint that uses one queue for all its completions, on which no
+//! thread sleeps, keeps its results itself and is read directly: no result is copied twice, and no lock is taken if the
+//! client serializes its calls. All other endpoints report to a percale queue.
 
 mod direct;
 mod format;
@@ -100,7 +100,7 @@ impl Shared {
     #[inline(always)]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let reports = self.reporting.load(Ordering::Acquire);
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources, !reports) });
         if read != -(libc::EAGAIN as isize) || (count > 0 && !reports) {
             return read;
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the pointer is null or the client's attributes.
     let attr = unsafe { attr.as_ref() };
     let Some(format) = Format::of(attr.map_or(0, |attr| attr.format)) else {
-        log::warning!(FI_LOG_CQ, "fi_cq_open: there is no format {}", attr.map_or(0, |attr| attr.format));
+        log::warning!(FI_LOG_CQ, "fi_cq_open: unknown format {}", attr.map_or(0, |attr| attr.format));
         return -libc::ENOSYS;
     };
     let wait = match waiting::object("fi_cq_open", FI_LOG_CQ, attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj)) {

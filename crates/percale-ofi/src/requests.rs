@@ -2,7 +2,8 @@
 //!
 //! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients may use a handle after its request was
 //! answered: they can pass an `fi_info` to fi_endpoint again, or its handle to fi_reject. Therefore:
-//! 1. A handle is looked up by its address in the table of requests and is never dereferenced.
+//! 1. A handle is looked up by its address in the table of requests. Only its class is read through it
+//!    (fi_endpoint(3)).
 //! 2. The memory of a handle is never freed. It is reused for another request only after [`REUSE_AFTER`] further
 //!    requests.
 //! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened

@@ -14,6 +14,8 @@ pub(crate) struct Serial<T> {
 unsafe impl<T: Send> Sync for Serial<T> {}
 
 impl<T> Serial<T> {
+    /// Creates the state. `serialized` is set if the client serializes its calls.
+    ///
     /// # Safety
     /// If `serialized` is set, calls of [`with`](Self::with) never overlap.
     pub(crate) const unsafe fn new(value: T, serialized: bool) -> Self {

@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn open(
         FI_AV_MAP => VectorType::Map,
         0 | FI_AV_TABLE => VectorType::Table,
         other => {
-            log::warning!(FI_LOG_AV, "fi_av_open: there is no vector of type {other}");
+            log::warning!(FI_LOG_AV, "fi_av_open: unknown type {other}");
             return -libc::EINVAL;
         }
     };
@@ -140,19 +140,19 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
     let shared = unsafe { Vector::of(av) }.shared();
     // SAFETY: the client passed an open object.
     let Some(events) = (unsafe { Events::of_class(other) }) else {
-        log::warning!(FI_LOG_AV, "fi_av_bind: only event queues are bound to address vectors");
+        log::warning!(FI_LOG_AV, "fi_av_bind: only event queues can be bound to address vectors");
         return -libc::EINVAL;
     };
     if !shared.asynchronous || flags != 0 {
-        log::warning!(FI_LOG_AV, "fi_av_bind: the vector was opened without FI_EVENT, or flags are given ({flags:#x})");
+        log::warning!(FI_LOG_AV, "fi_av_bind: the vector was opened without FI_EVENT, or flags are not 0 ({flags:#x})");
         return -libc::EINVAL;
     }
     if !events.shared().is_of(&shared.domain.fabric) {
-        log::warning!(FI_LOG_AV, "fi_av_bind: the event queue is another fabric's");
+        log::warning!(FI_LOG_AV, "fi_av_bind: the event queue belongs to another fabric");
         return -libc::EINVAL;
     }
     if shared.reports.get().is_some() {
-        log::warning!(FI_LOG_AV, "fi_av_bind: the vector has an event queue");
+        log::warning!(FI_LOG_AV, "fi_av_bind: the vector already has an event queue");
         return -libc::EINVAL;
     }
     let inserter = Inserter::new(&shared.percale, &events.shared().percale);

@@ -85,6 +85,8 @@ fn refused(call: &str, why: &dyn std::fmt::Display, code: i32) -> c_int {
 }
 
 impl Opened {
+    /// Returns the window behind a client's pointer.
+    ///
     /// # Safety
     /// `window` is null or an open window.
     unsafe fn of<'a>(window: *mut Self) -> Option<&'a Self> {
@@ -146,7 +148,7 @@ unsafe extern "C" fn close(window: *mut Opened) -> c_int {
         && let Err(busy) = held.close()
     {
         *place = Some(busy);
-        return refused("close", &"a peer in the middle of an access does not move", libc::EBUSY);
+        return refused("close", &"timeout: a peer has not finished its access", libc::EBUSY);
     }
     drop(place);
     // SAFETY: `open` created the pointer from a box, and the client no longer uses it.
@@ -197,7 +199,7 @@ unsafe extern "C" fn bind(window: *mut Opened, to: *const Part, key: *mut u64, a
             0
         }
         Some(Err(error)) => refused("bind", &error, error.errno()),
-        None => refused("bind", &"the registration has not ended", libc::EINVAL),
+        None => refused("bind", &"the registration has not completed", libc::EINVAL),
     }
 }
 

@@ -61,6 +61,8 @@ unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
     unsafe { count(fid) }.map(|count| Counter::clone(&count.shared().percale))
 }
 
+/// Queues work.
+///
 /// # Safety
 /// The work, and everything that it refers to, meets the requirements of fi_trigger(3) until it has ended or was
 /// cancelled.
@@ -99,7 +101,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
     let op = given.op;
     // SAFETY: all members of the union are pointers.
     if given.op_type <= FI_OP_CNTR_ADD && unsafe { op.msg }.is_null() {
-        log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work names no operation");
+        log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work has no operation");
         return Err(INVALID);
     }
     let begins = Begins::Deferred;
@@ -171,13 +173,15 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             });
         }
         other => {
-            log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: there is no operation of type {other}");
+            log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: unknown operation type {other}");
             return Err(-(libc::ENOSYS as isize));
         }
     };
     Ok(Work::Transfer(endpoint.for_work()?.clone(), operation))
 }
 
+/// Returns the endpoint of an operation. Logs a warning if the endpoint does not support the operation.
+///
 /// # Safety
 /// `fid` is null or an open object of the client.
 unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint, isize> {
@@ -186,12 +190,14 @@ unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint,
     endpoint.filter(|endpoint| endpoint.setup().half().posts(receives)).ok_or_else(|| {
         log::warning!(
             FI_LOG_DOMAIN,
-            "FI_QUEUE_WORK: the operation names no endpoint of this provider that can have it"
+            "FI_QUEUE_WORK: the endpoint of the operation is not one of this provider that supports it"
         );
         -(libc::EINVAL as isize)
     })
 }
 
+/// Cancels the queued work of one counter, or of all counters if `of` is null.
+///
 /// # Safety
 /// `of` is null or an open object of the client.
 unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
@@ -201,6 +207,8 @@ unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
     Ok(())
 }
 
+/// Cancels work.
+///
 /// # Safety
 /// The work was queued.
 unsafe fn cancel(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {

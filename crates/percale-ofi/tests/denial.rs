@@ -1,4 +1,4 @@
-//! Two C programs that use libfabric. The system rejects a system call of one of them (see
+//! Two processes of a C program that uses libfabric. The system rejects a system call of one of them (see
 //! `percale_conformance::denial`).
 
 use std::io::{BufRead, BufReader, Read, Write};

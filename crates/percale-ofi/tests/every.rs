@@ -141,7 +141,8 @@ fn findings(printed: &str) -> String {
 
 const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
 
-/// Registration, raw keys, bindings and kinds of memory on one transport (`tests/c/registration*.c`).
+/// Tests of registration, raw keys, bindings, kinds of memory and windows on one transport (`registration*.c`,
+/// `windows.c` and `specification.c` in `tests/c`).
 macro_rules! registration {
     ($way:expr) => {
         use crate::run_part;
@@ -308,7 +309,7 @@ mod tcp {
 mod devices {
     use super::{Way, run_part};
 
-    /// Defines a test for each transport, with and without copies between devices.
+    /// Defines one test for each configuration: a transport and environment variables.
     macro_rules! devices {
         ($($transport:ident: $alone:expr, $set:expr;)+) => {
             $(mod $transport {
@@ -345,7 +346,7 @@ mod devices {
             ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "1"),
         ];
         tcp: false, &[("FI_PERCALE_TRANSPORT", "tcp")];
-        // On the double: memory of pools, and mapped memory.
+        // For the double of the driver: memory of pools, and mapped memory.
         pools: false, &[("FI_PERCALE_TRANSPORT", "shm"), (crate::POOLS, "1")];
         mapped: false, &[("FI_PERCALE_TRANSPORT", "tcp"), (crate::POOLS, "mapped")];
     }

@@ -13,45 +13,45 @@ pub enum RegisterError {
     #[error("piece {0} of the region has no bytes; leave it out")]
     Empty(usize),
     /// The end of a segment is beyond the last address.
-    #[error("a piece of {len} bytes at {address:#x} ends beyond the last address")]
+    #[error("a piece of {len} bytes at {address:#x} exceeds the address space")]
     Wraps {
         /// The address of its first byte.
         address: usize,
         /// Its length in bytes.
         len: usize,
     },
-    /// Unknown rights.
-    #[error("access {0:#x} is not a right to a region")]
+    /// The access rights contain bits that are not defined.
+    #[error("invalid access rights {0:#x}")]
     Access(u64),
     /// There are more segments than a region can have.
-    #[error("{0} pieces are more than the {max} of a region", max = crate::local_memory::volatile::IOV_LIMIT)]
+    #[error("too many pieces {0} (at most {max})", max = crate::local_memory::volatile::IOV_LIMIT)]
     Pieces(usize),
     /// The address of the last byte would not fit into 64 bits.
-    #[error("the base and the length leave the 64 bits of an address")]
+    #[error("base plus length exceeds 64 bits")]
     Range,
-    /// The domain has a region with this key.
-    #[error("the domain has a region with this key already; close that, or choose another key")]
+    /// A region of the domain has this key, or a window owns it.
+    #[error("the key is in use in this domain; close its region or choose another key")]
     KeyTaken(u64),
     /// The memory was registered as backed, but is not mapped with these rights.
-    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
+    #[error("the memory is not mapped with the rights of the region: {0}")]
     Unbacked(std::io::Error),
     /// Peers may not write to memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
     /// Peers may not have a right to write if this process does not have it.
-    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC require LOCAL_WRITE")]
     LocalWrite,
     /// All 2^24 local keys of the domain are in use.
     #[error("all local keys of the domain are in use; close regions that have one")]
     LocalKeys,
     /// The memory does not belong to the given device, or the device cannot be used.
-    #[error("a device's memory was not registered: {0}")]
+    #[error("cannot register device memory: {0}")]
     Device(DeviceError),
     /// The system provided no random numbers.
-    #[error("no key could be made: {0}")]
+    #[error("cannot generate a key: {0}")]
     System(std::io::Error),
     /// The process is a forked child of the process that opened the domain.
-    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
     Forked,
 }
 
@@ -93,13 +93,13 @@ impl RegisterError {
 pub enum CloseError<R> {
     /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. No new access
     /// begins. The memory stays with the region, which may be closed again.
-    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
+    #[error("timeout: a peer has not finished its access (is it stopped?); close the region again later")]
     Busy(R),
     /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
     /// The process is a forked child of the process that opened the domain. Only the parent can change the region.
-    #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
+    #[error("the region belongs to the parent process of this fork")]
     Forked(R),
 }
 

@@ -4,7 +4,8 @@
 //! Like closing, disabling waits for peers that are in the middle of an access. A region that was disabled and enabled
 //! again is in the table as a new [`Registered`] with a new pin and without grants, so all earlier grants are void.
 //!
-//! Invariant: while `retiring` is `Some`, the region is disabled.
+//! Invariant: an access to the memory that may still be in progress although its grant, or the whole region, was revoked
+//! is in `Rest::ending`. Nothing but its end removes it there, and the memory is not given back before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,12 +36,30 @@ struct Rest {
     raw_key: RawKey,
     /// The endpoints through which accesses may arrive while the region is enabled.
     through: Through,
-    /// The revocation of the region that was disabled, while peers may still be accessing it.
-    retiring: Option<Revocation>,
-    /// The revocation of grants that were made before the region had its counters, while peers may still be using them.
-    uncounted: Option<Revocation>,
-    /// The revocation of the region that is being closed.
-    revocation: Option<Revocation>,
+    /// The revocations that have not completed: of grants that were made before the region had its counters, of the
+    /// region before it was disabled, and of the region that is being closed. The newest follows the earlier ones.
+    ending: Option<Revocation>,
+    /// Whether the region is being closed, or is closed. Its key is no longer in the table.
+    closing: bool,
+}
+
+impl Rest {
+    /// Adds a revocation that was started.
+    fn begin(&mut self, mut revocation: Revocation) {
+        if let Some(earlier) = self.ending.take() {
+            revocation.follow(earlier);
+        }
+        self.ending = Some(revocation);
+    }
+
+    /// Waits for at most `timeout` until all revocations have completed. Returns whether they have.
+    fn settle(&mut self, timeout: Option<Duration>) -> bool {
+        if self.ending.as_mut().is_some_and(|ending| !ending.wait(timeout)) {
+            return false;
+        }
+        self.ending = None;
+        true
+    }
 }
 
 impl Handle {
@@ -60,7 +79,7 @@ impl Handle {
             loop {
                 let (raw_key, key) = secret.raw_key(terms.base, memory.len() as u64)?;
                 match keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
-                    Err(RegisterError::KeyTaken(_)) => {} // This happens with a probability of 2^-64. Try another key.
+                    Err(RegisterError::KeyTaken(_)) => {} // This is very unlikely. Try another random key.
                     registered => break (registered?, raw_key),
                 }
             }
@@ -69,7 +88,7 @@ impl Handle {
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
-        let rest = Rest { raw_key, through: terms.through, retiring: None, uncounted: None, revocation: None };
+        let rest = Rest { raw_key, through: terms.through, ending: None, closing: false };
         Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
 
@@ -112,7 +131,8 @@ impl Handle {
 
     /// Counts the writes of peers from now on. Peers with direct access lose their grants. The new grants that they
     /// request require them to report their writes. Waits for at most `timeout` for peers that are in the middle of an
-    /// access.
+    /// access. If they do not finish in that time, the result is still `Ok`, and closing or disabling the region waits
+    /// for them. Fails if windows are bound, or in a forked child.
     pub fn count(
         &mut self,
         counter: &Arc<impl AccessCounter + 'static>,
@@ -135,16 +155,13 @@ impl Handle {
         }
         let mut uncounted = Revocation::of_grants(registered, grants);
         if !uncounted.wait(timeout) {
-            match &mut self.rest.uncounted {
-                Some(others) => others.join(uncounted),
-                none => *none = Some(uncounted),
-            }
+            self.rest.begin(uncounted);
         }
         Ok(())
     }
 
-    /// Enables the region. Fails if a peer that was accessing the region when it was disabled has not finished, if the
-    /// region is being closed, or in a forked child.
+    /// Enables the region. Fails if a peer that was accessing the region when it was disabled has not finished after
+    /// `timeout`, if the region is being closed, or in a forked child.
     pub fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -152,13 +169,9 @@ impl Handle {
         if self.is_enabled() {
             return Ok(());
         }
-        if self.rest.revocation.is_some() {
-            return Err(CloseError::Busy(())); // The region is being closed.
-        }
-        if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
+        if self.rest.closing || !self.rest.settle(timeout) {
             return Err(CloseError::Busy(()));
         }
-        self.rest.retiring = None;
         self.registered = self.keys.replace(&self.registered, self.rest.through);
         Ok(())
     }
@@ -169,24 +182,14 @@ impl Handle {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
-        if let Some(revocation) = &mut self.rest.revocation {
-            // The region is being closed, which waits for peers that were admitted before. No peers are admitted from
-            // now on.
-            return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
-        }
-        if self.is_enabled() {
+        // Closing has revoked the region already, so that no peers are admitted.
+        if self.is_enabled() && !self.rest.closing {
             self.keys.close_to_windows(&self.registered, timeout)?;
             let closed = self.keys.replace(&self.registered, Through::Nobody);
             let former = std::mem::replace(&mut self.registered, closed);
-            self.rest.retiring = Some(Revocation::start(former));
+            self.rest.begin(Revocation::start(former));
         }
-        let Rest { retiring, uncounted, .. } = &mut *self.rest;
-        let quiet = [retiring, uncounted].into_iter().flatten().all(|retiring| retiring.wait(timeout));
-        if !quiet {
-            return Err(CloseError::Busy(()));
-        }
-        (self.rest.retiring, self.rest.uncounted) = (None, None);
-        Ok(())
+        if self.rest.settle(timeout) { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
     /// Revokes the region. Fails if windows are bound to it, or if a peer does not finish within `timeout`. Does
@@ -195,12 +198,16 @@ impl Handle {
         if !self.keys.is_here() {
             return Ok(());
         }
-        let Self { registered, keys, rest } = self;
-        let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
-        keys.close_to_windows(registered, timeout)?;
-        let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
-            && [retiring, uncounted].into_iter().flatten().all(|retiring| retiring.wait(timeout));
-        if over { Ok(()) } else { Err(CloseError::Busy(())) }
+        self.keys.close_to_windows(&self.registered, timeout)?;
+        self.revoke();
+        if self.rest.settle(timeout) { Ok(()) } else { Err(CloseError::Busy(())) }
+    }
+
+    /// Removes the region from the table and revokes its grants, unless this was done before.
+    fn revoke(&mut self) {
+        if !std::mem::replace(&mut self.rest.closing, true) {
+            self.rest.begin(self.keys.revoke(&self.registered));
+        }
     }
 
     /// Revokes the region without waiting. The memory is kept until no peer can access it any more.
@@ -208,14 +215,110 @@ impl Handle {
         if !self.keys.is_here() {
             return drop(memory); // This is the child's copy of the memory. Peers access the parent's memory.
         }
-        let Self { registered, keys, rest } = self;
-        let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
-        registered.windows.abandon();
-        let mut revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
-        if let Some(uncounted) = uncounted.take() {
-            revocation.join(uncounted);
+        self.registered.windows.abandon();
+        self.revoke();
+        match self.rest.ending.take() {
+            Some(ending) => self.keys.park(ending, memory),
+            None => drop(memory), // No peer accesses it.
         }
-        // A disabled region can be accessed only by peers that were admitted before it was disabled.
-        keys.park(retiring.take().unwrap_or(revocation), memory);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::Via;
+    use crate::local_memory::buffer::BufferExt as _;
+    use crate::stuck::Stuck;
+    use crate::system::forked::Process;
+
+    #[derive(Debug)]
+    struct Unused;
+
+    impl AccessCounter for Unused {
+        fn add(&self, _: u64) {}
+
+        fn identity(&self) -> usize {
+            std::ptr::from_ref(self).addr()
+        }
+    }
+
+    /// What happens to a region.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// Another peer gets a grant, and does not finish its access.
+        Grant,
+        Count,
+        Disable,
+        Enable,
+        Close,
+        /// The peer that has been accessing the memory for the longest time finishes.
+        Finish,
+    }
+
+    const STEPS: [Step; 6] = [Step::Grant, Step::Count, Step::Disable, Step::Enable, Step::Close, Step::Finish];
+
+    /// Runs some steps, and then drops the region.
+    fn run(steps: &[Step]) {
+        const NO_TIME: Option<Duration> = Some(Duration::ZERO);
+        let keys = Arc::new(Keys::new(Duration::ZERO, Process::current().unwrap()));
+        let memory = Arc::<[u8]>::from([7; 16]);
+        let alive = Arc::downgrade(&memory);
+        let buffer = Buffer::from(memory);
+        let (segments, kept) = (Segments::one(buffer.segment_for_send()), Kept { backed: true, writable: false });
+        let secret = Secret::new().unwrap();
+        let mut handle = Handle::register(&keys, &secret, Terms::new(Access::REMOTE_READ), segments, kept).unwrap();
+        let mut peers = Vec::<Arc<Stuck>>::new();
+        let is_used = |peers: &[Arc<Stuck>]| peers.iter().any(|peer| !peer.retired.load(Ordering::Acquire));
+        for step in steps {
+            let ended = match step {
+                Step::Grant => {
+                    let peer = Arc::<Stuck>::default();
+                    let admitted = handle.registered().admits(Via::default());
+                    if admitted && handle.registered().grants().add(Arc::clone(&peer) as _, 0) {
+                        peers.push(peer);
+                    }
+                    false
+                }
+                Step::Count => {
+                    _ = handle.count(&Arc::new(Unused), NO_TIME);
+                    false // Peers that have not finished are waited for later.
+                }
+                Step::Disable => handle.disable(NO_TIME).is_ok(),
+                Step::Enable => {
+                    let was_enabled = handle.is_enabled();
+                    handle.enable(NO_TIME).is_ok() && !was_enabled
+                }
+                Step::Close => handle.close(NO_TIME).is_ok(),
+                Step::Finish => {
+                    let first = peers.iter().find(|peer| !peer.retired.load(Ordering::Acquire));
+                    if let Some(first) = first {
+                        first.retired.store(true, Ordering::Release);
+                    }
+                    false
+                }
+            };
+            assert!(!(ended && is_used(&peers)), "{step:?} of {steps:?} returned while a peer accessed the memory");
+        }
+        handle.park(Some(buffer));
+        assert_eq!(alive.upgrade().is_some(), is_used(&peers), "after the end of {steps:?}");
+        for peer in &peers {
+            keys.free_parked();
+            assert_eq!(alive.upgrade().is_some(), is_used(&peers), "later, after {steps:?}");
+            peer.retired.store(true, Ordering::Release);
+        }
+        keys.free_parked();
+        assert!(alive.upgrade().is_none(), "memory of no peer is kept after {steps:?}");
+    }
+
+    /// Requirements: REV-002.
+    #[test]
+    fn memory_is_kept_until_every_peer_has_finished_in_any_order_of_calls() {
+        for number in 0..STEPS.len().pow(6) {
+            let steps = [1, 6, 36, 216, 1296, 7776].map(|place| STEPS[number / place % STEPS.len()]);
+            run(&steps);
+        }
     }
 }

@@ -21,10 +21,10 @@ pub enum MapError {
     #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
     Length(usize),
     /// The domain has the maximum number of mapped keys.
-    #[error("2^32 keys are mapped; unmap some")]
+    #[error("too many mapped keys (2^32); unmap some")]
     Full,
     /// The process is a forked child of the process that opened the domain.
-    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
     Forked,
 }
 

@@ -31,7 +31,7 @@ struct One {
 impl One {
     /// Returns whether no peer and no window uses this entry any more.
     fn is_over(&mut self) -> bool {
-        self.revocation.is_over() && self.revocation.region().windows().are_gone()
+        self.revocation.is_over() && self.revocation.windows_are_gone()
     }
 }
 
@@ -80,11 +80,11 @@ impl Parked {
 }
 
 impl Drop for Parked {
-    /// Leaks memory to which peers may still write.
+    /// Leaks memory that peers may still access.
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {
-                crate::later::later!(warn: "a peer has not retired from a region's memory, which is therefore never freed");
+                crate::later::later!(warn: "a peer still has access to the memory of a region; the memory is leaked");
                 std::mem::forget(one.memory.take());
                 // The reference of a window is leaked too, so that the memory of its region, which is parked
                 // separately, is not freed either.

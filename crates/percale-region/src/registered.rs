@@ -71,7 +71,8 @@ impl Grants {
         !self.closed
     }
 
-    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound. It ends with the region.
+    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound. This grant ends with the
+    /// region.
     #[must_use]
     #[inline]
     pub fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {

@@ -93,10 +93,10 @@ impl RemoteMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteMemoryError {
     /// The number of bytes is wrong.
-    #[error("{0} bytes are not the name of a peer's memory, which has {expected}", expected = RemoteMemory::BYTES)]
+    #[error("not a description of remote memory: {0} bytes instead of {expected}", expected = RemoteMemory::BYTES)]
     Length(usize),
     /// The end is beyond the last address.
-    #[error("{len} bytes at address {address:#x} of a peer end beyond the last address")]
+    #[error("{len} bytes at remote address {address:#x} exceed the address space")]
     Wraps {
         /// The address of the first byte.
         address: u64,

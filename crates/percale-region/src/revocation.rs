@@ -1,7 +1,7 @@
 //! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress, and
 //! none begins.
 //!
-//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) proves it:
+//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) checks it:
 //!
 //! 1. The region is closed to threads of this process: from this point on, none enters it.
 //! 2. Each grant is made void.
@@ -22,6 +22,8 @@ pub struct Revocation {
     waits: Vec<Wait>,
     /// Whether only some grants are revoked, and the region itself continues to exist.
     goes_on: bool,
+    /// Earlier revocations of the same memory that have not completed. This one completes after them.
+    earlier: Vec<Self>,
 }
 
 /// A grant to a peer that may be in the middle of an access.
@@ -37,17 +39,22 @@ impl Revocation {
     pub fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
         let waits = void(&region);
-        Self { region, waits, goes_on: false }
+        Self { region, waits, goes_on: false, earlier: Vec::new() }
     }
 
     /// Starts the revocation of some grants of a region. The region itself continues to exist.
     pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
-        Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
+        Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true, earlier: Vec::new() }
     }
 
-    /// Adds the waits of another revocation of the same region to this one.
-    pub(super) fn join(&mut self, other: Self) {
-        self.waits.extend(other.waits);
+    /// Makes this revocation complete only after an earlier one of the same memory.
+    pub(super) fn follow(&mut self, earlier: Self) {
+        self.earlier.push(earlier);
+    }
+
+    /// Returns whether no window of the regions exists any more.
+    pub(super) fn windows_are_gone(&self) -> bool {
+        self.region.windows().are_gone() && self.earlier.iter().all(Self::windows_are_gone)
     }
 
     /// Returns the region.
@@ -61,7 +68,8 @@ impl Revocation {
             return true; // In a forked child, peers and threads that were inside access the parent's memory.
         }
         retire(&mut self.waits);
-        self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
+        self.earlier.retain_mut(|earlier| !earlier.is_over());
+        self.waits.is_empty() && self.earlier.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
     /// Waits until the revocation has completed. Returns false if it has not completed after `timeout`. If `timeout` is

@@ -28,7 +28,7 @@ pub struct Terms {
     pub disabled: bool,
     /// Whether windows may be bound to the region.
     pub windows: bool,
-    /// Whether the owner may write the memory. If `None`, this depends on the memory.
+    /// Whether the owner may write to the memory. If `None`, this depends on the memory.
     pub local_write: Option<bool>,
     /// The device to which the memory belongs, if it is not host memory.
     pub device: Option<Device>,

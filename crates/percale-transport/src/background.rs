@@ -88,7 +88,7 @@ impl<J: Job> Crew<J> {
             crew.work();
         };
         if let Err(error) = start_thread(self.name, work) {
-            later!(warn: %error, name = self.name, "no thread: its work is done by whoever wants it");
+            later!(warn: %error, name = self.name, "cannot start a background thread; its work is done by the caller");
             self.work();
         }
     }
@@ -136,7 +136,7 @@ pub fn step_back() {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
     if let Err(error) = rustix::thread::sched_setaffinity(None, &all) {
-        later!(warn: %error, "a thread of the library stays on the processors of whoever started it");
+        later!(warn: %error, "cannot reset the CPU affinity of a library thread");
     }
     // SAFETY: takes an integer; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -145,7 +145,7 @@ pub fn step_back() {
         // SAFETY: the pointer refers to a valid structure, which is only read; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } != 0 {
             let error = io::Error::last_os_error();
-            later!(warn: %error, "a thread of the library keeps its starter's priority");
+            later!(warn: %error, "cannot reset the priority of a library thread");
         }
     }
 }

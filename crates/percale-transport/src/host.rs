@@ -182,9 +182,9 @@ impl Suitability {
             Self::TunnelWithDefaultRoute => "a tunnel with the default route; no other link has a carrier",
             Self::Tunnel => "only tunnels have a carrier",
             Self::Internal => "only bridges and links of containers have a carrier",
-            Self::LinkLocal => "there is no address but a link-local one",
+            Self::LinkLocal => "only link-local addresses",
             Self::NoCarrier => "no interface has a carrier",
-            Self::Loopback => "there is nothing but loopback: reachable from this host only",
+            Self::Loopback => "only the loopback interface: reachable from this host only",
         }
     }
 }

@@ -41,7 +41,7 @@ impl fmt::Display for TransportKind {
 
 /// The error for an unknown transport name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no transport named {0:?}; there are loopback, shm, verbs and tcp")]
+#[error("unknown transport {0:?}; valid names are loopback, shm, verbs and tcp")]
 #[non_exhaustive]
 pub struct UnknownTransport(pub String);
 

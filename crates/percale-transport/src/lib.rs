@@ -77,16 +77,16 @@ pub enum Broken {
     #[error("the peer closed the connection")]
     Closed,
     /// The peer's process ended, or its socket was reset.
-    #[error("the peer died: {0}")]
+    #[error("the peer process exited or its connection was lost: {0}")]
     Died(String),
     /// Nothing arrived for longer than the timeout.
     #[error("the peer did not answer in time: {0}")]
     Timeout(String),
     /// The peer sent something that violates the protocol.
-    #[error("the peer broke the protocol: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     Protocol(String),
     /// This process cannot allocate memory that the connection needs.
-    #[error("there is no memory {0}")]
+    #[error("out of memory {0}")]
     NoMemory(String),
     /// A system call that the connection needs failed with this error number.
     #[error("the connection failed in this process: {0}")]
@@ -194,8 +194,9 @@ pub trait Link {
     /// If the link is broken. In this case all later calls fail as well.
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
-    /// Starts fetching the payload of an offer (a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
-    /// into `into`, which may be shorter than the payload. If that memory is revocable, its address is not sent to the
+    /// Starts fetching the payload of an offer into `into`, which may be shorter than the payload. `id` is the peer's
+    /// operation, from the frame of the offer. If that memory is revocable, its address is not sent to the peer. Ends
+    /// with [`Sink::pulled`].
     /// peer. Ends with [`Sink::pulled`].
     ///
     /// # Errors

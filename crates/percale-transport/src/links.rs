@@ -56,7 +56,7 @@ impl Kinds {
     pub(super) fn read() -> Self {
         Self(
             read_links()
-                .inspect_err(|error| crate::later::later!(debug: %error, "the kinds of links are not known"))
+                .inspect_err(|error| crate::later::later!(debug: %error, "cannot read the kinds of the network links"))
                 .ok(),
         )
     }

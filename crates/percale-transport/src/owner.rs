@@ -85,7 +85,7 @@ impl Registration<'_> {
         // SAFETY: the caller guarantees that all memory may be accessed; every copy is made by the kernel, which checks
         // each address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.base(1).raw(&[all], false) }
     }
 

@@ -8,10 +8,10 @@
 //!   reads and writes through the descriptor transfer nothing. They never reach another process, even if the process id
 //!   is reused.
 //!
-//! This module checks whether a process has exited before each kernel copy that writes. A check of its pidfd takes 0.3
-//! µs (poll) to 0.5 µs (pidfd_send_signal), compared with 2.5 µs for a copy of 4 KiB. So the pidfds of all peers are in
-//! one epoll set, which reports within 0.15 µs that none of the processes has exited. The kernel marks the set before
-//! it can reuse the process id.
+//! Before each kernel copy that writes by process id, `shm::transfer` checks that the process was not reaped
+//! (`is_reaped`). A check of its pidfd takes 0.3 µs (poll) to 0.5 µs (pidfd_send_signal), compared with 2.5 µs for a
+//! copy of 4 KiB. So the pidfds of all peers are in one epoll set, which reports within 0.15 µs that none of the
+//! processes has exited. The kernel marks the set before it can reuse the process id.
 //!
 //! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Only this module
 //! creates it, so the end of a connection cannot be mistaken for the end of the process.
@@ -153,7 +153,7 @@ impl PeerProcess {
     }
 
     /// Returns how the process has ended, or `None` if it has not. Without an address space only an exit is detected.
-    /// Makes one or two system calls.
+    /// Makes one or two system calls, and one more if the address space no longer exists.
     pub fn ended(&self) -> Option<ProcessEnded> {
         if self.has_exited() {
             return Some(ProcessEnded::Exited);

@@ -78,14 +78,14 @@ impl Pulls {
     /// Checks the head of a `Data` frame and returns where its payload goes.
     pub(super) fn data(&mut self, head: &Head) -> Result<Data, Broken> {
         let Some(pull) = self.table.get(&head.id) else {
-            return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
+            return Err(Broken::Protocol(format!("data for unknown pull {}", head.id)));
         };
         if head.tag == GONE && head.len == 0 {
             let error = match (head.data, Refusal::from_number(head.data)) {
                 _ if pull.revoked => PullError::Revoked,
                 (0, _) => PullError::Gone,
                 (_, Some(refusal)) => PullError::Refused(refusal),
-                (_, None) => return Err(Broken::Protocol("a refusal that does not exist".into())),
+                (_, None) => return Err(Broken::Protocol("unknown error code in a reply".into())),
             };
             self.remove(head.id);
             return Ok(Data::Ended((head.id, Err(error))));
@@ -93,7 +93,7 @@ impl Pulls {
         let rest = pull.wanted.saturating_sub(pull.received);
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
             return Err(Broken::Protocol(format!(
-                "{} bytes of data at offset {} of a pull that wants {rest} at {}",
+                "{} bytes of data at offset {} of a pull that expects {rest} at {}",
                 head.len, head.tag, pull.received
             )));
         }
@@ -205,7 +205,7 @@ impl Pushes {
         };
         let gone = source.is_empty() && wanted > 0;
         if !gone && wanted > source.len() as u64 {
-            return Err(Broken::Protocol(format!("a pull of {wanted} bytes of operation {id}, which has fewer")));
+            return Err(Broken::Protocol(format!("pull of {wanted} bytes of operation {id}, which is shorter")));
         }
         // `wanted` is at most the length of `source`, unless the offer is void.
         let source = source.slice(0, usize::try_from(wanted).unwrap_or(0));

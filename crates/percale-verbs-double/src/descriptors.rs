@@ -1,19 +1,46 @@
 //! Descriptors that a forked child closes, and counters that have a descriptor.
 
 use std::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+/// A part of the list of descriptors. It has no lock, because a forked child walks it.
+struct Part {
+    /// The descriptors, and -1 in free places.
+    descriptors: [AtomicI32; 512],
+    next: OnceLock<Box<Part>>,
+}
+
+impl Part {
+    const fn new() -> Self {
+        Self { descriptors: [const { AtomicI32::new(-1) }; 512], next: OnceLock::new() }
+    }
+
+    /// Records a descriptor in a free place. Returns whether there was one.
+    fn records(&self, fd: c_int) -> bool {
+        self.descriptors.iter().any(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+    }
+}
+
 /// Descriptors that a forked child closes.
-static INHERITED: [AtomicI32; 512] = [const { AtomicI32::new(-1) }; 512];
+static INHERITED: Part = Part::new();
+
+/// Returns all places of the list.
+fn inherited() -> impl Iterator<Item = &'static AtomicI32> {
+    std::iter::successors(Some(&INHERITED), |part| part.next.get().map(Box::as_ref)).flat_map(|part| &part.descriptors)
+}
 
 /// Records a descriptor that children must not keep.
 pub(crate) fn private(fd: c_int) {
-    _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+    let mut part = &INHERITED;
+    while !part.records(fd) {
+        part = part.next.get_or_init(|| Box::new(Part::new()));
+    }
 }
 
 /// Removes a descriptor from the list. Its owner closes it.
 pub(crate) fn unlist(fd: c_int) {
-    for one in &INHERITED {
+    for one in inherited() {
         _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -27,7 +54,7 @@ pub(crate) fn close(fd: c_int) {
 
 /// Closes all descriptors of the list, in a forked child.
 pub(crate) extern "C" fn in_child() {
-    for one in &INHERITED {
+    for one in inherited() {
         let fd = one.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             // SAFETY: the descriptor belongs to the parent, and nothing in the child uses it.
@@ -61,4 +88,20 @@ pub(crate) fn take(fd: c_int) -> Result<(), c_int> {
 /// Returns the last errno.
 pub(crate) fn last() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_closes_any_number_of_descriptors() {
+        // Numbers that no descriptor has.
+        let numbers = 1_000_000..1_001_200;
+        let listed = || inherited().filter(|one| numbers.contains(&one.load(Ordering::Relaxed))).count();
+        numbers.clone().for_each(private);
+        assert_eq!(listed(), numbers.len());
+        numbers.clone().for_each(unlist);
+        assert_eq!(listed(), 0);
+    }
 }

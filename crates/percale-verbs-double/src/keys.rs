@@ -173,7 +173,7 @@ impl Keys {
         allowed && address >= start && len <= all && address - start <= all - len
     }
 
-    /// Returns the number of windows that are bound over a queue pair.
+    /// Returns the number of windows of type 2 that are bound over a queue pair.
     pub(crate) fn bound_over(&self, pair: u32) -> usize {
         let is = |named: &&Named| matches!(&named.what, What::Window { two: true, bound: Some(bound) } if bound.pair == pair);
         self.named.values().filter(is).count()

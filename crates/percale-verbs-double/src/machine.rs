@@ -59,7 +59,7 @@ pub(crate) struct Queue {
     pub(crate) capacity: usize,
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) armed: bool,
-    /// Whether the queue has overflowed, after which it does not accept further completions.
+    /// Whether the queue has failed, after which it does not accept further completions.
     pub(crate) dead: bool,
     /// The number of events that were read and not acknowledged.
     pub(crate) unacknowledged: u32,

@@ -222,8 +222,8 @@ impl Machine {
         }
     }
 
-    /// Completes requests with an error if they were sent to a process that has exited, because they will not be
-    /// answered.
+    /// Handles requests that were sent to a process that has exited as if the queue pair did not exist: they are sent
+    /// again, and fail after the timeout.
     pub(crate) fn lost(&mut self, is_of: impl Fn(u32) -> bool) {
         let to = |pair: &Pair| pair.peer.is_some_and(|peer| is_of(peer.number));
         let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == State::Sent);

@@ -147,7 +147,7 @@ impl CompletionQueue {
     pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
         let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
         if self.has_failed() {
-            return Err(VerbsError { call: "a completion queue that the device has given up", errno: libc::EIO });
+            return Err(VerbsError { call: "the completion queue failed", errno: libc::EIO });
         }
         let mut taken = [abi::Wc::default(); POLLED];
         // SAFETY: the queue is alive, and the call writes at most as many entries as there are.

@@ -95,7 +95,7 @@ impl Context {
             libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
             _ => error.to_string(),
         })?;
-        let (mut opened, mut why) = (Vec::new(), "there is no RDMA device here".to_owned());
+        let (mut opened, mut why) = (Vec::new(), "no RDMA device found".to_owned());
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has `count` entries.
             let device = unsafe { list.as_ptr().wrapping_add(at).read() };
@@ -261,7 +261,7 @@ impl Context {
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 // The counter cannot overflow: a device is lost a few times at most.
                 if let Err(error) = rustix::io::write(&self.gone, &1u64.to_ne_bytes()) {
-                    crate::later::later!(error: %error, "not all links were told of their device's end");
+                    crate::later::later!(error: %error, "some links were not notified of the device failure");
                 }
             }
             // SAFETY: the event was just read. The object to which it refers is destroyed only after the event is
@@ -337,7 +337,7 @@ fn is_v2(device: &str, port: u8, index: u8) -> bool {
 /// Logs that an object could not be destroyed and is leaked.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
-        crate::later::later!(error: %error, "a verbs object cannot be ended");
+        crate::later::later!(error: %error, "cannot destroy a verbs object");
     }
 }
 

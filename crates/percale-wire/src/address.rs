@@ -36,12 +36,12 @@ impl AddressBytes {
     pub fn parse(&self) -> Result<SocketAddr, Malformed> {
         let wide = Ipv6Addr::from(self.ip);
         let ip = match self.family.get() {
-            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is no IPv4 address"))?),
+            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is not an IPv4 address"))?),
             6 => IpAddr::V6(wide),
             _ => return Err(Malformed::Field("the address is neither IPv4 nor IPv6")),
         };
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) || self.port.get() == 0 {
-            return Err(Malformed::Field("the advertised address cannot be connected to"));
+            return Err(Malformed::Field("no connection is possible to the advertised address"));
         }
         Ok(SocketAddr::new(ip, self.port.get()))
     }

@@ -39,7 +39,7 @@ impl Rejection {
         match self {
             Self::Owner => "the listener's owner rejected the request",
             Self::Backlog => "too many requests wait at the listener; try again later",
-            Self::Unanswered => "the listener's owner threw the request away unanswered",
+            Self::Unanswered => "the listener's owner dropped the request without a reply",
         }
     }
 }
@@ -124,9 +124,9 @@ impl Control {
     /// A description of the defect.
     pub fn parse(head: &Head, payload: View<'_>) -> Result<Self, &'static str> {
         let data = |from: usize| {
-            let len = payload.len().checked_sub(from).ok_or("a control frame that is too short")?;
+            let len = payload.len().checked_sub(from).ok_or("control frame too short")?;
             if len > DATA_LIMIT {
-                return Err("more data than a request or its answer carries");
+                return Err("too much data in a connection request or reply");
             }
             Ok(payload.to_vec().split_off(from))
         };
@@ -137,11 +137,11 @@ impl Control {
             REQUEST => Ok(Self::Request { data: data(0)? }),
             GRANTED => {
                 let data = data(size_of::<GrantedBytes>())?;
-                let granted = payload.read::<GrantedBytes>(0).ok_or("a control frame that is too short")?;
+                let granted = payload.read::<GrantedBytes>(0).ok_or("control frame too short")?;
                 if granted.anywhere > 1 || granted.reserved != [0; 3] {
                     return Err("a malformed grant of a connection");
                 }
-                let address = granted.address.parse().map_err(|_| "a connection to nobody's address")?;
+                let address = granted.address.parse().map_err(|_| "a connection to an invalid address")?;
                 let (anywhere, incarnation) = (granted.anywhere == 1, u128::from_be_bytes(granted.incarnation));
                 Ok(Self::Granted { address, anywhere, incarnation, data })
             }
@@ -150,7 +150,7 @@ impl Control {
                     1 => Rejection::Owner,
                     2 => Rejection::Backlog,
                     3 => Rejection::Unanswered,
-                    _ => return Err("a request that was rejected for no known reason"),
+                    _ => return Err("a request that was rejected with an unknown reason"),
                 };
                 Ok(Self::Rejected { why, data: data(0)? })
             }

@@ -152,7 +152,7 @@ bitflags! {
     /// Flags of a frame. They describe its contents and requests.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// `data` contains 8 bytes of remote completion data.
+        /// `data` has a value: 8 bytes of remote completion data, or as defined by [`Kind`].
         const DATA = 1;
         /// `id` has a value.
         const ID = 2;
@@ -214,7 +214,8 @@ pub struct Head {
     pub len: u32,
     /// The tag of a tagged message, otherwise as defined by [`Kind`].
     pub tag: u64,
-    /// Remote completion data, or 0 without [`Flags::DATA`].
+    /// Remote completion data with [`Flags::DATA`], otherwise as defined by [`Kind`]. Over shared memory it is 0
+    /// without [`Flags::DATA`].
     pub data: u64,
     /// An operation or token, as defined by [`Kind`], or 0 without [`Flags::ID`].
     pub id: u32,
@@ -275,9 +276,9 @@ impl Head {
     }
 }
 
-/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]. It contains the length
-/// of the waiting data, and its location for a local peer. The receiver may read a source directly only if it is
-/// one piece (`pieces`). A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
+/// The payload of the frames that offer data, such as [`Kind::MessageOffer`]. It contains the length of the waiting
+/// data, and its location for a local peer. The receiver may read a source directly only if it is one piece (`pieces`).
+/// A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
 /// arena are 0. In both cases the sender pushes or sends the data.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! The messages that two endpoints exchange before a connection is established.
 //!
-//! TCP determines the result. The messages are `Hello` →, ← `Hello`, then with an authorization key `Proof` →, then ←
+//! They are sent over TCP. The messages are `Hello` →, ← `Hello`, then with an authorization key `Proof` →, then ←
 //! `Verdict`, then `Commit` → unless the two endpoints met over shared memory (see [`meeting`](super::meeting)). For
 //! verbs both sides send the identities of their queue pairs before the `Commit` ([`queue_pair`](super::queue_pair)).
 //!
@@ -388,11 +388,11 @@ impl Verdict {
             5 => Ruling::Refuse,
             6 => Ruling::Verbs,
             7 => Ruling::Known,
-            _ => return Err(Malformed::Field("the verdict is unknown")),
+            _ => return Err(Malformed::Field("unknown verdict")),
         };
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the verdict's reason is unknown"))?;
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the verdict"))?;
         if bytes.reserved != [0; 6] {
-            return Err(Malformed::Field("the verdict has bytes where none belong"));
+            return Err(Malformed::Field("reserved bytes of the verdict are not zero"));
         }
         Ok(Self { ruling, why, token: bytes.token })
     }
@@ -448,15 +448,15 @@ impl Commit {
     /// # Errors
     /// If a field has an invalid value.
     pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the commit's reason is unknown"))?;
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the commit"))?;
         let choice = match bytes.choice {
             0 => Choice::Nothing,
             1 => Choice::Tcp,
             2 => Choice::Verbs,
-            _ => return Err(Malformed::Field("the commit's choice is unknown")),
+            _ => return Err(Malformed::Field("unknown transport in the commit")),
         };
         if bytes.reserved != [0; 2] {
-            return Err(Malformed::Field("the commit has bytes where none belong"));
+            return Err(Malformed::Field("reserved bytes of the commit are not zero"));
         }
         Ok(Self { choice, why, errno: bytes.errno.get() })
     }

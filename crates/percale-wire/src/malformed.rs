@@ -8,10 +8,10 @@ pub const VERSION: u16 = 11;
 #[non_exhaustive]
 pub enum Malformed {
     /// The bytes do not belong to this protocol.
-    #[error("it does not speak percale's protocol")]
+    #[error("not a percale endpoint")]
     Magic,
     /// The bytes belong to another version of this protocol.
-    #[error("it speaks version {0} of the protocol, this is version {VERSION}")]
+    #[error("protocol version {0} is not supported (this is version {VERSION})")]
     Version(u16),
     /// A field has an invalid value.
     #[error("{0}")]

@@ -1,5 +1,6 @@
 //! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket. Each message is
-//! one packet with descriptors: `Offer` →, ← `Answer`, `Confirm` →. The last packet commits the connection.
+//! one packet: `Offer` →, ← `Answer`, `Confirm` →. The first two carry descriptors. The last one commits the
+//! connection.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -72,7 +72,7 @@ impl OfferedBytes {
             return if same {
                 Ok(Err(errno))
             } else {
-                Err(Malformed::Field("a queue pair that was not made has a name"))
+                Err(Malformed::Field("a queue pair that was not created has a number"))
             };
         }
         let end = End {
@@ -83,7 +83,7 @@ impl OfferedBytes {
             mtu: self.mtu,
         };
         if end.pair >> 24 != 0 || end.sequence >> 24 != 0 || !(1..=5).contains(&end.mtu) || self.reserved != 0 {
-            return Err(Malformed::Field("no queue pair is like this"));
+            return Err(Malformed::Field("invalid description of a queue pair"));
         }
         Ok(Ok(end))
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run -p percale --example hello_client
 //! ```
-//! The server (`hello_server`) runs before it.
+//! Start the server (`hello_server`) first.
 
 use percale::{Info, RemoteMemory};
 

@@ -5,7 +5,7 @@
 //! window's description with a fenced message. The client writes, and returns the lease with a message that invalidates
 //! the window. If it does not, the server invalidates the window after 5 milliseconds. A slice is lent again only after
 //! its invalidation has completed. Then no peer is accessing the slice, and later accesses are rejected. The example
-//! runs over every available transport.
+//! runs over shared memory and over TCP, if they are available.
 //!
 //! `cargo run -p percale --example leases`
 

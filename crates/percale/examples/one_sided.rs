@@ -1,5 +1,5 @@
-//! One endpoint only registers memory. Another one reads it, writes it and increments a counter in it, over every
-//! available transport. Then the owner closes the region, and later accesses are rejected.
+//! One endpoint only registers memory. Another one reads it, writes it and increments a counter in it, over shared
+//! memory and over TCP, if they are available. Then the owner closes the region, and later accesses are rejected.
 //!
 //! `cargo run -p percale --example one_sided`
 

@@ -1,4 +1,5 @@
-//! Two endpoints in two threads exchange messages over every available transport, and verify the contents.
+//! Two endpoints in two threads exchange messages over shared memory and over TCP, if they are available, and verify
+//! the contents.
 //!
 //! `cargo run -p percale --example ping_pong`
 

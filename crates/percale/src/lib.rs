@@ -12,7 +12,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let domain = Info::discover()?.best()?.open()?; // all transports of this machine
-//! let vector = domain.address_vector().build()?; // the peers that the program knows
+//! let vector = domain.address_vector().build()?; // the peers of this program
 //! let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //!
 //! let peer = vector.insert(endpoint.address())?; // here the endpoint itself; usually "node7:7471"
@@ -40,10 +40,9 @@
 //! * [`completion`]: how the outcome of operations is reported
 //! * [`memory`]: the memory that operations read and write
 //! * [`device`]: devices that access memory: kinds of memory, CUDA, fixed buffers of io_uring
-//! * [`transport`]: how two endpoints communicate
+//! * [`transport`]: the transports that connect two endpoints, and a simulated network for tests
 //! * [`trigger`]: operations that start when a counter or a variable reaches a value
 //! * [`collective`]: operations of groups of endpoints
-//! * [`wire`]: the protocol between peers
 //!
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them.
@@ -54,11 +53,11 @@
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
-//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
-//! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
-//! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
+//! | `verbs` | yes | RDMA over libibverbs, which is loaded when transports are discovered | about 6,500 lines; percale-verbs and libloading, 2 crates |
+//! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | about 900 lines; libloading, 1 crate |
+//! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | about 700 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
-//! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | 900 lines |
+//! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | about 900 lines |
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
 
@@ -88,11 +87,11 @@ pub mod manual;
 pub mod memory;
 pub mod transport;
 pub mod trigger;
-pub mod wire;
 
 // Modules of lower-level crates, which the code of this crate uses under `crate::`.
 pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
 pub(crate) use percale_region as region;
+pub(crate) use percale_wire as wire;
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use percale::memory::mapping::sealed_memfd;
-use percale::transport::connect::{EndpointOptions, LocalBell, Made, Mailbox, Notice, Registration, Service};
-use percale::wire::hello::Incarnation;
+use percale_transport::connect::{EndpointOptions, LocalBell, Made, Mailbox, Notice, Registration, Service};
+use percale_wire::hello::Incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 struct Bell {

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale::transport::connect::{
+use percale_transport::connect::{
     ConnectError, ConnectTimeouts, EndpointOptions, Mailbox, Notice, Registration, Service, Transports,
 };
-use percale::wire::hello::Incarnation;
+use percale_wire::hello::Incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 

@@ -1,6 +1,8 @@
 //! `Debug` of public types is short and contains no secrets. Each public type is checked in the sources, and the
 //! objects of a domain with a thousand regions and an authorization key are printed.
 
+mod public;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
@@ -10,6 +12,8 @@ use percale::{
     Access, CompletionQueue, Counter, Domain, Endpoint, EventQueue, Info, LocalPiece, PeerAddress, PollSet, PostError,
     Region, RemoteMemory, WaitSet, WindowAccess, WindowType,
 };
+
+use self::public::{NOT_EXPORTED, sources};
 
 /// The maximum number of characters of a value.
 const LIMIT: usize = 200;
@@ -27,35 +31,6 @@ const INTERNAL: &[&str] = &[
     "local_memory/kernel.rs",
     "local_memory/rundown.rs",
     "local_memory/words.rs",
-];
-
-/// Files of internal crates from which percale exports nothing.
-const NOT_EXPORTED: &[&str] = &[
-    "percale-device/src/arriving.rs",
-    "percale-device/src/copied.rs",
-    "percale-device/src/mapped.rs",
-    "percale-device/src/pinned.rs",
-    "percale-region/src/counters.rs",
-    "percale-region/src/handle.rs",
-    "percale-region/src/keys/hashed.rs",
-    "percale-region/src/hold.rs",
-    "percale-region/src/keys/mod.rs",
-    "percale-region/src/keys/line.rs",
-    "percale-region/src/keys/lines.rs",
-    "percale-region/src/local.rs",
-    "percale-region/src/mapped.rs",
-    "percale-region/src/on_device.rs",
-    "percale-region/src/parked.rs",
-    "percale-region/src/registered.rs",
-    "percale-region/src/revocation.rs",
-    "percale-region/src/keys/rows.rs",
-    "percale-region/src/slice.rs",
-    "percale-region/src/stuck.rs",
-    "percale-region/src/terms.rs",
-    "percale-region/src/via.rs",
-    "percale-region/src/windows.rs",
-    "percale-region/src/keys/window/cell.rs",
-    "percale-region/src/keys/window/table.rs",
 ];
 
 /// Words in a field's type for which a derived `Debug` has unbounded output, or prints the object to which the field
@@ -90,18 +65,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("CloseError", "writes its variant"),
 ];
 
-fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("the sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-/// A crate from which percale exports an enum and its errors, which hold plain values.
+/// The crate of the transports, whose types are not checked here.
 const TRANSPORT: &str = "../percale-transport";
 
 /// Returns the source folders of percale and of the workspace crates with types that it can make public, which its

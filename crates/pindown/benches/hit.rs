@@ -1,8 +1,7 @@
 //! Measures the cost of a hit: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
 //!
 //! `cargo bench -p pindown --bench hit`. Prints medians of rounds in ns for each look-up (including its end), with the
-//! share that the table of hits did not serve; and the cost of a look-up by a page that is not the registration's
-//! first.
+//! share of look-ups that were not hits, and the cost of a look-up by a page that is not the registration's first.
 
 use std::hint::black_box;
 use std::io;
@@ -25,8 +24,8 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// The number of look-ups of a round. This is too many for the branch predictor. The list has 2 MiB, so that reading it
-/// does not dominate the result (reading 16 MiB takes a third of a nanosecond for each look-up).
+/// The number of look-ups of a round. They are too many for the branch predictor to learn. The list has 2 MiB, so that
+/// reading it does not dominate the result (reading 16 MiB takes a third of a nanosecond for each look-up).
 const LOOK_UPS: usize = 1 << 17;
 
 /// The number of passes over the list in a round, so that two threads run at the same time.

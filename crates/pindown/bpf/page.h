@@ -13,7 +13,7 @@
 #define BUSY_FOREVER (1ull << 63)
 #define BUSY_ENDED (1ull << 62)
 
-/* src/monitor/bpf/page.rs has the same layout. */
+/* src/journal/page.rs has the same layout. */
 struct record {
 	u64 seq, start, end, check;
 };
@@ -51,7 +51,7 @@ struct {
 /*
  * The number of address spaces with a page in each bucket. The programs read this first, because most of the machine's
  * processes have no page, and reading it takes a fraction of the time of a look-up in `pages`. `control` increments the
- * count before a page is inserted there, and decrements it after the page was removed.
+ * count before a page is inserted there, and decrements it after the page has ended.
  */
 #define BUCKETS_SHIFT 12
 struct {

@@ -4,7 +4,7 @@
  *
  * There is one page (struct page, shared with the process, which can only read it) for each address space that
  * requested it. A change is reported by a record in its ring. Each record advances `head`, so an unchanged head means
- * that nothing has changed.
+ * that nothing has changed. (Pages that are removed from watched files are counted in `ino` instead.)
  *
  * Every report obeys one rule: it is made after the old pages can no longer be pinned through the address, and before
  * any thread can access new ones there. This holds directly before the lock of an address space is released, and

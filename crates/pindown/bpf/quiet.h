@@ -4,8 +4,8 @@
  *
  * A call that has no row here, and no separate case in calls.h or pindown.bpf.c, counts as a change of everything as
  * soon as it changes a count of pages or releases the lock of the address space. This is correct for every unknown
- * call, and cheap for calls that are rarely made (mount, swapoff, init_module, ...). The calls with separate cases are
- * open, openat, open_by_handle_at, process_madvise and ioctl.
+ * call, and cheap for calls that are rarely made (mount, swapoff, init_module, ...). The calls without a row that have
+ * separate cases are open, openat, open_by_handle_at, process_madvise and ioctl.
  */
 #ifndef PINDOWN_QUIET_H
 #define PINDOWN_QUIET_H
@@ -95,7 +95,7 @@
 	ROW(256, migrate_pages) ROW(279, move_pages) \
 	/* makes mappings harder to change, or allocates protection keys */ \
 	ROW(462, mseal) ROW(330, pkey_alloc) ROW(331, pkey_free) \
-	/* takes pages only for certain advice, and the page tables count them */ \
+	/* removes pages only with certain advice, which is reported when they are counted (pages_counted) */ \
 	ROW(28, madvise) \
 	/* changes mappings under the lock of the address space; the release of the lock is reported (lock_released) */ \
 	ROW(11, munmap) ROW(9, mmap) ROW(25, mremap) ROW(12, brk) ROW(30, shmat) ROW(67, shmdt) \

@@ -16,7 +16,8 @@
  * - Any number of threads may use a cache at once. Only one thread at a time may use a lane. Do not call any function
  *   in a signal handler.
  * - In a child made by fork(2), the parent's caches cannot be used: their functions return -ECHILD and do not access
- *   the parent's registrations. The child can open its own caches.
+ *   the parent's registrations. The child can only end uses and close lanes and caches, which has no effect on the
+ *   parent, and can open its own caches.
  * - Passing a pointer that is neither null nor valid, or that was closed before, is undefined behaviour, as with
  *   free(3).
  * - Structures with a first field `size` may grow in later versions: set it to the sizeof of the structure.
@@ -127,10 +128,10 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
 #define PINDOWN_REFUSE_GUARDS 4u
 
 /*
- * pindown_attr.flags: a miss merges its pages with kept registrations that have the same rights and overlap or adjoin
- * them, as long as each page is registered again only in a registration of at least twice the size (at most 1 GiB and a
- * quarter of max_bytes). The registrations that the larger one contains are dropped, and unpinned when their uses have
- * ended. After merging, a change drops more memory from the cache.
+ * pindown_attr.flags: a miss merges its pages with kept registrations of private memory that have the same rights and
+ * overlap or adjoin them, as long as each page is registered again only in a registration of at least twice the size
+ * (at most 1 GiB and a quarter of max_bytes). The registrations that the larger one contains are dropped, and unpinned
+ * when their uses have ended. After merging, a change drops more memory from the cache.
  */
 #define PINDOWN_MERGE 8u
 
@@ -242,7 +243,7 @@ struct pindown_use {
  * Returns a registration of the cache if one covers the memory that is mapped there now. Otherwise makes a new one,
  * which is kept if its memory can be watched and the limits allow it. Fills in `use`. The pages stay pinned until
  * pindown_end, even if the process changes its address space meanwhile. Until then no registration that is removed from
- * the cache is unpinned, unless the use is held (pindown_hold).
+ * the cache after this call is unpinned, unless the use is held (pindown_hold).
  *
  * Only one thread at a time may call this for a lane. Any number of uses may be under way.
  *
@@ -296,7 +297,7 @@ struct pindown_stats {
 	uint64_t failures;
 	/* Registrations dropped to make room. */
 	uint64_t evictions;
-	/* Registrations dropped because their memory changed, or because all were dropped. */
+	/* Registrations dropped because their memory changed, the process lost a right, or all were dropped. */
 	uint64_t invalidations;
 	/* The number of times that all registrations were dropped because the changed addresses were unknown. */
 	uint64_t flushes;
@@ -338,11 +339,11 @@ enum pindown_reason {
 	 * membarrier(2) since the cache was opened, and an unused lane prevents removed registrations from being unpinned.
 	 */
 	PINDOWN_NOT_CACHING = 1,
-	/* The range alone is larger than the limit of bytes. */
+	/* The range alone is larger than the limit of bytes, or is at the end of the address space. */
 	PINDOWN_TOO_LARGE = 2,
 	/* The monitor cannot report all changes of this kind of memory. */
 	PINDOWN_NOT_WATCHABLE = 3,
-	/* All registrations that may be kept are in use. */
+	/* The registrations in use leave no room within the cache's limits. */
 	PINDOWN_IN_USE = 4,
 	/* The memory changed, or may have changed, while it was being registered. */
 	PINDOWN_CHANGED = 5,
@@ -356,8 +357,8 @@ const char *pindown_reason_text(uint32_t reason);
 /* The result of pindown_register. */
 struct pindown_registration {
 	/*
-	 * The handle that pindown_deregister takes and pindown_check returns. Any value is possible. A handle is never reused
-	 * for another registration.
+	 * The handle that pindown_deregister takes and pindown_check returns. Any value is possible. A handle is not
+	 * reused before 2^32 further registrations were made.
 	 */
 	uint64_t handle;
 	uint64_t local_key;
@@ -427,12 +428,12 @@ int pindown_changed_everything(struct pindown_cache *cache);
 
 /*
  * Allocates memory that cannot change: at least `length` bytes, zeroed, at the start of a page, and writes its address
- * to `*memory`. No code in the process can unmap, move, replace or protect it, so registrations of it need not be
- * watched: the monitors "sealed" and "userfaultfd" keep them permanently. The memory is shared with children made by
- * fork(2), and is never returned to the kernel. Any thread.
+ * to `*memory`. No code in the process can unmap, move, replace or protect it, so the monitors "sealed" and
+ * "userfaultfd" need not watch it, and the cache can keep registrations of it. The memory is shared with children made
+ * by fork(2), and is never returned to the kernel. Any thread.
  *
  * -ENOMEM      no memory
- * -EOPNOTSUPP  the kernel cannot seal mappings: mseal(2) came with Linux 6.10
+ * -EOPNOTSUPP  the kernel cannot seal mappings: mseal(2) requires Linux 6.10
  * -ECHILD      the process is a forked child of a process that has allocated sealed memory, and shares that memory
  */
 int pindown_alloc(size_t length, void **memory);

@@ -62,7 +62,7 @@ impl Mappings {
     /// Opens /proc/self/maps.
     ///
     /// # Errors
-    /// /proc is not mounted.
+    /// Errors of openat(2), for example if /proc is not mounted.
     pub fn open() -> io::Result<Self> {
         let file = File::open("/proc/self/maps").map_err(|why| {
             let errno = rustix::io::Errno::from_io_error(&why).unwrap_or(rustix::io::Errno::IO);
@@ -74,7 +74,7 @@ impl Mappings {
     /// Like [`Self::open`], but without the ioctl, as before Linux 6.11.
     ///
     /// # Errors
-    /// /proc is not mounted.
+    /// As for [`Self::open`].
     pub(crate) fn open_to_read() -> io::Result<Self> {
         let mappings = Self::open()?;
         mappings.query.store(false, Ordering::Relaxed);
@@ -267,7 +267,7 @@ fn query_fields(maps: &File, mut query: Query) -> rustix::io::Result<Query> {
     Ok(query)
 }
 
-/// Returns the mapping at `address`. Queries its name only if it has one.
+/// Returns the mapping at `address`. Queries its name only if it maps a file.
 fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
     let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
     let mut query = query_fields(maps, Query { fields: asked, name: Vec::new() })?;

@@ -14,10 +14,10 @@ pub struct Range {
 #[non_exhaustive]
 pub enum RangeError {
     /// The range contains no byte.
-    #[error("a range of 0 bytes at {0:#x} cannot be registered: give at least one byte")]
+    #[error("cannot register a range of 0 bytes at {0:#x}; pass at least one byte")]
     Empty(u64),
-    /// The range extends past the last address.
-    #[error("{length} bytes from {address:#x} go past the end of the address space")]
+    /// The end of the range, which is the address after the last, exceeds `u64::MAX`.
+    #[error("{length} bytes at {address:#x} exceed the address space")]
     Wraps {
         /// The start address.
         address: u64,
@@ -35,13 +35,13 @@ impl RangeError {
 }
 
 impl Range {
-    /// All addresses.
+    /// All addresses except `u64::MAX`, which no range can contain.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };
 
     /// Creates a range of `length` bytes from `address`.
     ///
     /// # Errors
-    /// [`RangeError::Empty`] if `length` is 0, [`RangeError::Wraps`] if the range extends past the last address.
+    /// [`RangeError::Empty`] if `length` is 0, [`RangeError::Wraps`] if the end of the range exceeds `u64::MAX`.
     #[inline]
     pub const fn new(address: u64, length: u64) -> Result<Self, RangeError> {
         if length == 0 {
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(Range::new(5, 0), Err(RangeError::Empty(5)));
         assert_eq!(Range::new(u64::MAX, 2), Err(RangeError::Wraps { address: u64::MAX, length: 2 }));
         assert_eq!(Range::new(4, 6).map(|range| (range.start(), range.end(), range.len())), Ok((4, 10, 6)));
-        assert_eq!(Range::of::<u64>(&[]).map(Range::len).unwrap_err().to_string().split(' ').nth(3), Some("0"));
+        assert_eq!(Range::of::<u64>(&[]).map(Range::len).unwrap_err().to_string().split(' ').nth(5), Some("0"));
         assert_eq!(Range::of(&[1_u32, 2]).map(Range::len), Ok(8));
     }
 

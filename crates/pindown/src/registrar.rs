@@ -24,7 +24,7 @@ pub trait Registrar: Send + Sync + 'static {
     /// A panic is propagated to the caller of the cache. No registration is kept then.
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Self::Pin>>;
 
-    /// Unpins the pages. Never called twice for one pin, even if the first call fails. A panic is logged and not
+    /// Unpins the pages. Never called twice for one pin, even if the first call panics. A panic is logged and not
     /// propagated, because the calling thread may be looking up other memory.
     fn unpin(&self, pin: Self::Pin);
 }

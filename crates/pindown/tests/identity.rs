@@ -151,7 +151,7 @@ fn closing_process() {
     }
     // A forked child that has copies of the descriptors does not change this.
     fork(|| assert!(lanes.iter().all(Lane::forked)));
-    // The look-ups are so many that the monitor checks itself.
+    // There are enough look-ups for the monitor's periodic check.
     let many = Memory::new(600);
     for page in 0..600 {
         key(&lanes[0], many.page(page));

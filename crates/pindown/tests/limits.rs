@@ -162,7 +162,8 @@ fn keep_all() -> String {
     "done".into()
 }
 
-/// Maps, sends, receives and unmaps new memory, like the application that failed in the paper.
+/// Maps, sends, receives and unmaps new memory, like the application that failed in the paper 002 of
+/// docs/requirements.md.
 fn fresh() -> String {
     let oracle = Oracle::new();
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));

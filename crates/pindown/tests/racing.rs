@@ -18,7 +18,7 @@ use pindown::{Access, Cache, Pinned, Range, Registrar, Use, page_size};
 
 const READ: Access = Access::empty();
 
-/// Pages from `start`, counted in pages.
+/// Returns `count` pages from page number `start`.
 fn pages(start: u64, count: u64) -> Range {
     Range::new(start * page_size(), count * page_size()).expect("a range")
 }

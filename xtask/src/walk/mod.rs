@@ -1,7 +1,7 @@
 //! `cargo xtask walk`: a C program (crates/percale-ofi/tests/walk) calls every entry of every table of the provider
 //! with unusual but legal arguments. It closes objects in every order, at every threading level and API version. It
-//! runs under AddressSanitizer, UndefinedBehaviorSanitizer and LeakSanitizer, with the system's libfabric and with a
-//! newer one.
+//! runs with the system's libfabric and with a newer one, under AddressSanitizer, UndefinedBehaviorSanitizer and
+//! LeakSanitizer if they are installed.
 //!
 //! * [`build`]: the program and the instrumented provider
 //! * [`found`]: the counts that the program prints

@@ -134,7 +134,7 @@ impl Control {
                 return Err(Failure::PeerEnded);
             }
             if self.received.len() >= LINE {
-                return Err(Failure::Protocol("a line without end".into()));
+                return Err(Failure::Protocol("line too long".into()));
             }
             if patience.is_some_and(|patience| start.elapsed() > patience) {
                 return Err(Failure::Stalled(start.elapsed().as_secs()));
@@ -163,7 +163,7 @@ impl Control {
         let open = self.fill()?;
         if self.received.len() >= LINE {
             // No more input would be read, so the end of the other process would not be detected.
-            return Err(Failure::Protocol("requests while one is answered".into()));
+            return Err(Failure::Protocol("request received before the previous one was answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {
             if let Ok(Reply::Failed { why }) = serde_json::from_slice(line) {

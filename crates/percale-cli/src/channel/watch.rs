@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// accesses.
 const ROUND: Duration = Duration::from_secs(3600);
 
-/// What ends every wait: the control channel shows whether the other process is alive.
+/// Detects through the control channel that the other process has ended, and then ends the wait.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The channel to the other process.

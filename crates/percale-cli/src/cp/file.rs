@@ -13,7 +13,7 @@ use crate::transfer::pool::Pool;
 /// The maximum number of blocks in memory.
 pub(super) const BUFFERS: usize = 8;
 
-/// The maximum number of threads. More threads would be faster than any single connection.
+/// The maximum number of threads. A single connection is slower than this many threads.
 const THREADS: usize = 8;
 
 /// What to do with a block.
@@ -133,7 +133,7 @@ impl LocalFile {
             .map_err(|have| Failure::Protocol(format!("only {have} of {all} blocks were copied")))
     }
 
-    /// Reads all blocks again and compares them with the blocks of the copy.
+    /// Reads all blocks again and compares their checksums with those of the copy.
     pub(super) fn look_again(&mut self, what: &str) -> Result<()> {
         let all = blocks::count(self.size);
         let (mut next, mut left) = (0, all);
@@ -162,7 +162,7 @@ impl Job {
             Work::Save(buffer, expected) => {
                 let digest = blocks::store_from(file, place, &buffer)?;
                 if digest != expected {
-                    let why = format!("block {block} arrived with another checksum than it was sent with");
+                    let why = format!("checksum mismatch in block {block}");
                     return Err(io::Error::other(why));
                 }
                 (digest, buffer)

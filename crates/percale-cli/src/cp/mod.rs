@@ -71,7 +71,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
             upload(&connect(&address)?, &source, args.source.display().to_string(), path)?
         }
         (Place::Here(_), Place::Here(_)) => {
-            return Err(Failure::Usage("neither SRC nor DST is at a server (HOST:PORT/PATH)".into()));
+            return Err(Failure::Usage("neither SRC nor DST names a server (HOST:PORT/PATH)".into()));
         }
         (Place::There(..), Place::There(..)) => {
             return Err(Failure::Usage("one of SRC and DST must be a local file".into()));

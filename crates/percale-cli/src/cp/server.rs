@@ -1,5 +1,5 @@
-//! The connection to a server. A message of the server is accepted only once, and only as the answer to a request of
-//! this client.
+//! The connection to a server. The client accepts one reply to each of its requests, and a failure that answers no
+//! particular request. It ignores replies to requests of earlier clients.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Requests {
             Some(request) if reply.answers(&request) => Ok(Some(reply)),
             Some(request) => Err(Failure::Protocol(format!("{reply}, in answer to {request}"))),
             None if (self.first..self.next).contains(&number) => {
-                Err(Failure::Protocol(format!("a second answer to one request: {reply}")))
+                Err(Failure::Protocol(format!("second reply to one request: {reply}")))
             }
             // A failure that answers no particular request.
             None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
@@ -93,7 +93,7 @@ impl Server {
         let target = address.to_socket_addrs().map_err(Failure::system(connecting()))?.next();
         let target = target.ok_or_else(|| Failure::Usage(format!("{address} has no address")))?;
         let here = local(target).map_err(Failure::system(connecting()))?;
-        let mut domain = Info::discover().map_err(percale("looking what is here"))?.domain();
+        let mut domain = Info::discover().map_err(percale("discovering transports"))?.domain();
         if let Some(key) = key {
             domain = domain.authorization_key(key);
         }
@@ -101,14 +101,14 @@ impl Server {
             domain = domain.transport(transport.kind());
         }
         let domain = domain.open().map_err(percale("opening a domain"))?;
-        let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+        let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
         let peer = vector.insert(target).map_err(percale("using the server's address"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.to_string());
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
         let server = Self { endpoint, peer, asked: RefCell::new(Requests::new()?) };
         match server.greet() {
             Ok(PROTOCOL) => Ok(server),
-            Ok(version) => Err(Failure::Protocol(format!("it speaks version {version}"))),
+            Ok(version) => Err(Failure::Protocol(format!("its protocol version is {version}"))),
             Err(Failure::Percale { why, .. }) => {
                 Err(Failure::System { what: connecting(), source: std::io::Error::other(why) })
             }
@@ -134,7 +134,7 @@ impl Server {
     fn send(&self, number: u64, request: Request) -> Result<()> {
         let bytes = serde_json::to_vec(&Asked { number, request }).map_err(Failure::system("writing JSON"))?;
         let sent = self.endpoint.tagged_send(self.peer, TAG, bytes).start();
-        sent.and_then(|mut sending| sending.wait_for(PATIENCE)).map_err(percale("asking the server"))?;
+        sent.and_then(|mut sending| sending.wait_for(PATIENCE)).map_err(percale("sending a request to the server"))?;
         Ok(())
     }
 
@@ -255,7 +255,7 @@ pub(super) struct Moving<'a>(Operation<&'a Owned, Buffer>);
 impl Moving<'_> {
     /// Waits until the transfer has completed. Returns the buffer.
     pub(super) fn wait(mut self) -> Result<Vec<u8>> {
-        Ok(self.0.wait_for(PATIENCE).map_err(percale("moving a block"))?.into_vec())
+        Ok(self.0.wait_for(PATIENCE).map_err(percale("transferring a block"))?.into_vec())
     }
 }
 
@@ -267,10 +267,11 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     }
 }
 
-/// Returns the error for a message that is not a reply. It may quote the message unchanged.
+/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so it is escaped and
+/// truncated.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
-    Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))
+    Failure::Protocol(format!("unknown reply: {}", visible::line(&text)))
 }
 
 /// Returns the error for a request that the server has rejected.
@@ -330,7 +331,7 @@ mod tests {
         let again = || Answered { number, reply: Reply::Filled { block: 3, slot: 1, digest } };
         assert!(requests.take(again()).unwrap().is_some());
         let said = requests.take(again()).unwrap_err().to_string();
-        assert!(said.contains("a second answer to one request: block 3 in slot 1"), "{said}");
+        assert!(said.contains("second reply to one request: block 3 in slot 1"), "{said}");
     }
 
     #[test]
@@ -343,6 +344,6 @@ mod tests {
             assert!(!said.chars().any(|character| character.is_control() || character == '\u{202e}'), "{said:?}");
             assert!(said.contains("\\u{1b}") && said.len() < 3000, "{said}");
         }
-        assert!(unexpected(&failed).to_string().starts_with("the server says: no"), "what it says is passed on");
+        assert!(unexpected(&failed).to_string().starts_with("the server returned: no"), "what it says is passed on");
     }
 }

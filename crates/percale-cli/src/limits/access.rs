@@ -132,7 +132,7 @@ impl Subject for Access {
         match self.shape.op {
             Operation::Get => content.check(&self.private),
             _ if self.in_order => Ok(()),
-            op => Err(Failure::Data(format!("{} found another value than there was", op.name()))),
+            op => Err(Failure::Data(format!("{} returned a wrong value", op.name()))),
         }
     }
 
@@ -148,7 +148,7 @@ impl Subject for Access {
     #[inline]
     fn access(&mut self, slot: usize, _watch: &mut Watch) -> Result<()> {
         let at = self.at(slot);
-        let refused = || Failure::system("copying another process' memory");
+        let refused = || Failure::system("copying the memory of another process");
         match (self.means, self.shape.op) {
             (Means::Word, _) => self.change(),
             (Means::Copy, Operation::Get) => self.shared.get(Side::Far, at, black_box(&mut self.private)),

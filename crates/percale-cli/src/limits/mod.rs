@@ -1,5 +1,5 @@
 //! The machine's limits: short plain programs that transfer the same messages as percale, without any other work. They
-//! run in the same two processes, at the same time as the measurements that are compared with them.
+//! run in the same two processes, in turns with the measurements that are compared with them.
 //!
 //! * [`ring`]: small messages through shared memory. There is one ring of 64 cache lines in each direction, with 8
 //!   bytes and a mark in each line.

@@ -32,7 +32,7 @@ pub(crate) const LINES: u64 = 64;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line {
-    /// The payload.
+    /// Returns the payload.
     pub(crate) value: AtomicU64,
     /// The mark, which is written last: the number of lines that the ring has transferred, including this one.
     pub(crate) mark: AtomicU64,

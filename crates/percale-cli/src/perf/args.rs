@@ -25,22 +25,23 @@ pub(crate) enum MemoryChoice {
 /// Arguments of `percale perf`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Without HOST:PORT, a second process is started here, and both stay on one processor each. Every byte of some messages \
-and the ends of all are checked. Latencies are half a round trip; put, get, fetch-add and compare-swap are one operation \
-on the other side's memory until it has completed (below 4 KiB timed 32 at a time). The limit is a program of a few plain \
-lines that moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+Without HOST:PORT, a second process is started on this machine, and each process is bound to one processor. Every byte of \
+some messages, and the first and last bytes of all messages, are checked. Latencies are half a round trip. For put, get, \
+fetch-add and compare-swap they are the time until one operation on the other side's memory has completed (below 4 KiB, 32 \
+operations are timed together). The limit is a minimal program that moves the same bytes, run alternately with percale in \
+the same two processes.
 
-With --registration it is not messages that are measured, but what it costs to have memory registered with a device \
-(pinned), and what a registration cache saves: transfers into memory that was registered in advance, that is registered \
-and deregistered for each, and that is looked up in the cache, in turn; what misses, hits and changes cost; and what each \
-of the cache's monitors costs programs that map and unmap memory. The device is io_uring's fixed buffers, into which it \
-reads zeroes: the shortest transfer that there is. SIZES are those \
-of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds is for each comparison [default: 0.4].
+--registration measures the cost of memory registration with a device (pinning), and the savings of a registration cache: \
+transfers with memory that was registered in advance, that is registered and deregistered for each transfer, and that is \
+looked up in the cache, in turn; the cost of misses, hits and changes; and the cost of each monitor for programs that map \
+and unmap memory. The device is io_uring's fixed buffers, into which it reads zeroes: the shortest transfer that there is. \
+SIZES are those of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds applies to each comparison [default: 0.4].
 
-With --triggers it is operations that begin by themselves: counter operations that are queued and fired, a send that a \
-counter sets off, a token that processes pass on by deferred work, and sends that a store sets off, of a thread or of a \
-CUDA device if there is one. With --collectives it is what processes do together. Both show each figure beside a plain \
-program's: a call, a cache line's way between two processors, a copy; --seconds is for each comparison [default: 0.5].
+--triggers measures operations that start without a call: counter operations that are queued and started, a send that a \
+counter starts, a token that processes pass on by deferred work, and sends that start when a thread, or a CUDA device if \
+there is one, writes a variable. --collectives measures collective operations. Both print each result next to that of a \
+plain program: a function call, a cache line's transfer between two processors, a copy. --seconds applies to each \
+comparison [default: 0.5].
 
 Examples:
   percale perf --op tagged-latency --svg latency.svg

@@ -76,7 +76,7 @@ fn greet_and_serve(
                 bench.far(&round, watch)?;
                 watch.control.send(&Reply::Done { verified: round.verified() })?;
             }
-            Request::Prove { .. } => return Err(Failure::Protocol("a proof that nobody wants".into())),
+            Request::Prove { .. } => return Err(Failure::Protocol("unexpected proof of the authorization key".into())),
         }
     }
 }
@@ -94,7 +94,7 @@ fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
             let proof = Proof::new(key, Role::Far, &nonce, &ours);
             watch.control.send(&Reply::Proved { proof })
         }
-        Request::Prove { .. } => Err(Failure::Data("the authorization key is another one".into())),
+        Request::Prove { .. } => Err(Failure::Data("the authorization keys differ".into())),
         _ => Err(Failure::Protocol("a request without the authorization key".into())),
     }
 }
@@ -108,7 +108,7 @@ fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()>
     }
     match address.map(str::parse::<SocketAddr>) {
         Some(Ok(address)) if address.ip() == from => Ok(()),
-        _ => refused("an address of another host than the one that asks"),
+        _ => refused("the address does not belong to the requesting host"),
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
 /// Serves measurements of other machines at `address`, one after another. Returns only on error.
 pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
-    let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
+    let here = listener.local_addr().map_err(Failure::system("reading the address"))?;
     let processors = processors::allowed()?;
     // The last processor is used, because a measuring process on this machine uses the first.
     if let Some(&last) = processors.last() {
@@ -160,8 +160,7 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
         say(&format!("Measuring with {peer}"));
         // Use a separate thread, so that a panic caused by a client ends only that thread.
         let measured = std::thread::scope(|scope| scope.spawn(|| measure_with(stream, peer, key)).join());
-        match measured.unwrap_or_else(|_| Err(Failure::Data("a fault in this program, which is reported above".into())))
-        {
+        match measured.unwrap_or_else(|_| Err(Failure::Data("internal error, reported above".into()))) {
             Ok(()) => say(&format!("Done with {peer}")),
             Err(error) => say(&format!("Failed with {peer}: {}", visible::line(&error.to_string()))),
         }
@@ -169,7 +168,7 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
 }
 
 fn measure_with(stream: TcpStream, peer: SocketAddr, key: Option<&[u8]>) -> Result<()> {
-    let local = stream.local_addr().map_err(Failure::system("asking for the address"))?;
+    let local = stream.local_addr().map_err(Failure::system("reading the address"))?;
     let place = Place::Remote(SocketAddr::new(local.ip(), 0), key.map(<[u8]>::to_vec));
     let mut watch = Watch::new(Control::remote(stream)?, false);
     serve(&mut watch, &place, Some(peer.ip()))

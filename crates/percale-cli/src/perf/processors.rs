@@ -6,14 +6,14 @@ use crate::failure::{Failure, Result};
 
 /// Returns the processors that this thread may use.
 pub(crate) fn allowed() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).map_err(Failure::system("asking for the allowed processors"))?;
+    let set = sched_getaffinity(None).map_err(Failure::system("reading the allowed processors"))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
 /// Pins this thread, and the threads that it starts later, to `processor`.
 pub(crate) fn pin(processor: usize) -> Result<()> {
     if processor >= CpuSet::MAX_CPU {
-        return Err(Failure::Usage(format!("there is no processor {processor}")));
+        return Err(Failure::Usage(format!("processor {processor} does not exist")));
     }
     allow(&[processor])
 }
@@ -22,5 +22,5 @@ pub(crate) fn pin(processor: usize) -> Result<()> {
 pub(crate) fn allow(processors: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));
-    sched_setaffinity(None, &set).map_err(Failure::system(format!("staying on processors {processors:?}")))
+    sched_setaffinity(None, &set).map_err(Failure::system(format!("setting the CPU affinity to {processors:?}")))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment, Table};
-use percale::transport::verbs::{
+use percale_transport::verbs::{
     Adapter, Backing, Binding, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, QueuePair, Reach, Rights,
     VerbsRegistrar, Window, WindowKind,
 };

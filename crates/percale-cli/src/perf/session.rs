@@ -65,7 +65,7 @@ impl Session {
         let processors = processors::allowed()?;
         let pair = processors.first().copied().zip(processors.get(1).copied());
         if pair.is_none() {
-            eprintln!("There is only one processor: both processes share it, and all times are those of switching.");
+            eprintln!("There is only one processor: both processes share it, so all times include context switches.");
         }
         let what = "starting the second process";
         let memory = Shared::create(longest.max(ring::BUFFER))?;
@@ -89,7 +89,7 @@ impl Session {
     /// Connects to a process that waits on another machine.
     pub(crate) fn remote(address: &str, key: Option<Vec<u8>>) -> Result<Self> {
         let stream = TcpStream::connect(address).map_err(Failure::system(format!("connecting to {address}")))?;
-        let here = stream.local_addr().map_err(Failure::system("asking for the address"))?;
+        let here = stream.local_addr().map_err(Failure::system("reading the address"))?;
         if let Some(&first) = processors::allowed()?.first() {
             processors::pin(first)?;
         }
@@ -112,7 +112,7 @@ impl Session {
                 Ok(session)
             }
             Reply::Hello { version, .. } => Err(Failure::Protocol(format!("its version is {version}"))),
-            other => Err(Failure::Protocol(format!("{other} instead of a greeting"))),
+            other => Err(Failure::Protocol(format!("unexpected {other} instead of a greeting"))),
         }
     }
 
@@ -124,7 +124,7 @@ impl Session {
             (Some(key), Some(theirs)) => (key, theirs),
             (None, Some(_)) => {
                 return Err(Failure::Usage(
-                    "the other side wants an authorization key: give it with --authorization-key".into(),
+                    "the other side requires an authorization key: pass it with --authorization-key".into(),
                 ));
             }
             (Some(_), None) => {
@@ -138,7 +138,7 @@ impl Session {
         self.watch.control.send(&Request::Prove { nonce, proof })?;
         match self.watch.control.reply(|| Ok(()))? {
             Reply::Proved { proof } if proof.holds(key, Role::Far, &nonce, &theirs) => Ok(()),
-            _ => Err(Failure::Peer("it has another authorization key".into())),
+            _ => Err(Failure::Peer("the authorization keys differ".into())),
         }
     }
 

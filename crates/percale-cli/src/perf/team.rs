@@ -87,8 +87,8 @@ impl Team {
         Ok(())
     }
 
-    /// Returns the answers of all members. Polls all of them, because a member may be unable to answer because another
-    /// has ended.
+    /// Returns the answers of all members. Polls all of them, because the end of one member may prevent the others from
+    /// answering.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
         let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();
@@ -156,6 +156,6 @@ impl Desk {
 
 /// Opens a domain that uses only shared memory.
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
-    let info = Info::discover().map_err(percale("looking what is here"))?;
+    let info = Info::discover().map_err(percale("discovering transports"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))
 }

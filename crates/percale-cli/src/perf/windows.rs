@@ -99,7 +99,8 @@ impl Bench {
         let mut reads = 0;
         while reads < 2 {
             self.owner.progress();
-            let mut read = self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
+            let mut read =
+                self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
             match read.wait_for(Duration::from_millis(1)) {
                 Ok(_) => reads += 1,
                 Err(error) if Instant::now() > deadline => return Err(failed("a read")(error)),
@@ -175,9 +176,9 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let mut report = Report { args, bar, lines: Vec::new() };
     let two = bench.domain.window(WindowType::from(bench.domain.type_two())).map_err(failed("a window"))?;
     report.add("bind and invalidate a window of type 2", 1, time_type_two(&timer, &bench, &two, &region)?)?;
-    report.add("bind a window of type 1 anew", 1, time_type_one(&timer, &bench, &region)?)?;
+    report.add("rebind a window of type 1", 1, time_type_one(&timer, &bench, &region)?)?;
     let direct = time_invalidation(&timer, &bench, &two, &region)?;
-    report.add("invalidate, after one peer reached it by itself", 1, direct)?;
+    report.add("invalidate, after a peer accessed it directly", 1, direct)?;
     report.add("register and close a region, nothing pinned", 1, time_registration(&timer, &bench))?;
     match BufferTable::new(16) {
         Ok(table) => {
@@ -189,7 +190,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         let Checks { checked, independent, dependent } = check(&timer, &bench.domain, keys)?;
         report.add("check a right", keys, checked)?;
         report.add("limit: read a line of as much memory, random", keys, independent)?;
-        report.add("limit: the same, each when the last is there", keys, dependent)?;
+        report.add("limit: the same, each load after the previous one", keys, dependent)?;
     }
     report.finish()
 }

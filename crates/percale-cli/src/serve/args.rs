@@ -9,12 +9,12 @@ use crate::host::host_and_port;
 /// Arguments of `percale serve`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Clients copy files with `percale cp`: they read the memory of this process, or write to it. Only regular files below DIR are \
-opened; symbolic links that lead out of it are refused. A file that a client writes is kept in the directory .percale-parts \
-beside its final place until it is complete; clients cannot reach it there. When the client is told that the copy is complete, \
-the file is on disk under its name. Nothing is encrypted. Without a key, every process that can reach the port can copy files.
+Clients copy files with `percale cp`: they read or write the memory of this process. Only regular files below DIR are opened; \
+symbolic links that lead outside are rejected. A file that a client writes is kept in the directory .percale-parts beside its \
+final place until it is complete; clients cannot access it there. When the client receives the confirmation of the copy, the \
+file is on disk under its name. Nothing is encrypted. Without a key, every process that can connect to the port can copy files.
 
-At most 64 clients are served at a time. If all places are taken, a new client takes the place of one that is idle.
+At most 64 clients are served at a time. If the limit is reached, a new client replaces an idle one.
 
 Exit codes: 1 failed, 2 bad usage; otherwise it serves until it is interrupted.")]
 pub(crate) struct ServeArgs {

@@ -1,9 +1,9 @@
 //! A client of the server: its requests and the answers.
 //!
-//! Each client has a thread that receives its requests. When the client opens a file, two to four more threads work for
-//! it. These threads wait only for this client and its files, and no other client waits for them. The requests of a
-//! client share one buffer, which has the length of the longest request. Answers are sent only over the connection that
-//! the client has established.
+//! Each client has a thread that receives its requests. With its first request, two to four more threads start to work
+//! for it. These threads wait only for this client and its files, and no other client waits for them. One receive is
+//! posted at a time for each client, with a buffer of the maximum length of a request. Answers are sent only over the
+//! connection that the client has established.
 
 use std::io;
 use std::net::SocketAddr;
@@ -153,7 +153,7 @@ impl Client {
                     // which is not reported.
                     if matches!(error.cause(), Cause::Completion(error) if error.error == percale::ErrorCode::Truncated)
                     {
-                        self.cut_off("it sent a message that is longer than any request");
+                        self.cut_off("the request is too long");
                     }
                     break;
                 }
@@ -180,10 +180,8 @@ impl Client {
             return;
         }
         let Ok(asked) = asked else {
-            return self.fail(
-                GREETING,
-                &io::Error::other("this is no request that this version knows; are both of the same version?"),
-            );
+            return self
+                .fail(GREETING, &io::Error::other("unknown request; check that both sides have the same version"));
         };
         let number = asked.number;
         let mut work = self.work();
@@ -292,7 +290,9 @@ impl Client {
         self.touch();
         match sent {
             Ok(_) => {}
-            Err(error) if matches!(error.cause(), Cause::TimedOut) => self.cut_off("it does not take its answers"),
+            Err(error) if matches!(error.cause(), Cause::TimedOut) => {
+                self.cut_off("the client does not receive its replies")
+            }
             // The client has disconnected. Its thread also detects this, and no state is kept for the client.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);

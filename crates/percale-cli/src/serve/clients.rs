@@ -4,10 +4,11 @@
 //! number only after the last answer to the former client has been sent. Otherwise the number might be assigned to
 //! another client, which would then receive the answer.
 //!
-//! The number of clients is bounded. If all places are occupied, a new client displaces another one. The displaced
-//! client belongs to the host with the most clients. Among these it is a client without an open file, or else the
-//! client that has been idle longest. Therefore idle clients cannot block new ones, and the clients of one host cannot
-//! displace those of others.
+//! The number of clients is bounded. If all places are occupied, a new client displaces a client of the host that has
+//! the most clients, or is rejected if none of these can be displaced (see [`GRACE`]). The displaced client is the one
+//! without an open file that has been idle longest or, if all have open files, the one that has been idle longest.
+//! Therefore idle clients cannot block new ones, and a new client never displaces a client of a host that has fewer
+//! clients than its own host.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +22,8 @@ use super::client::{Client, Service};
 /// The maximum number of clients at a time. Each may use four slots of one block.
 pub(super) const CLIENTS: usize = 64;
 
-/// How long a new client cannot be displaced.
+/// How long a client must have been idle before it can be displaced, unless its host has at least two clients more than
+/// the host of the new client.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -72,7 +74,7 @@ impl Clients {
                 true
             }
             None => {
-                self.service.report.failed(address, &format!("there are {CLIENTS} clients already"));
+                self.service.report.failed(address, &format!("the limit of {CLIENTS} clients is reached"));
                 self.service.endpoint.disconnect(peer);
                 false
             }
@@ -94,7 +96,7 @@ impl Clients {
         let candidates = self.present.values().filter(|client| client.address().ip() == host && client.idle() >= grace);
         let victim = candidates.max_by_key(|client| (!client.has_transfer(), client.idle())).cloned();
         let Some(victim) = victim else { return false };
-        victim.cut_off("it was idle, and its place was needed for another client");
+        victim.cut_off("closed because it was idle and another client needed the connection");
         self.leave(victim.address());
         true
     }

@@ -42,14 +42,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let root = Root::open(&args.directory).map_err(Failure::system(format!("serving {directory}")))?;
     let key = args.authorization_key.as_deref().map(key::read).transpose()?;
     let has_key = key.is_some();
-    let mut domain = Info::discover().map_err(percale("looking what is here"))?.domain().progress(Progress::Manual);
+    let mut domain = Info::discover().map_err(percale("discovering transports"))?.domain().progress(Progress::Manual);
     // The cap covers a client's messages that are not received yet: its requests, up to the limit of unanswered ones.
     domain = domain.unexpected_cap(16 * LINE);
     if let Some(key) = key {
         domain = domain.authorization_key(key);
     }
     let domain = domain.open().map_err(percale("opening a domain"))?;
-    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     // Room for 16 events per client. `recount` finds the clients for which events were lost.
     let events = EventQueue::new(16 * CLIENTS);
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).answer_only();

@@ -83,7 +83,7 @@ impl Report {
 
     pub(super) fn left(&self, client: SocketAddr, transfer: &Transfer) {
         let (path, shown) = (transfer.text(), transfer.path.shown());
-        self.tell(&Line::Interrupted { client, path: &path }, format_args!("{client} left in the middle of {shown}"));
+        self.tell(&Line::Interrupted { client, path: &path }, format_args!("{client} disconnected during {shown}"));
     }
 
     pub(super) fn failed(&self, client: SocketAddr, error: &impl Display) {
@@ -109,7 +109,7 @@ impl Writer {
             self.write(&line);
             let lines = self.lost.swap(0, Ordering::Relaxed);
             if lines > 0 {
-                let text = format_args!("{lines} lines are missing here: they came faster than they were read");
+                let text = format_args!("{lines} log lines were dropped");
                 self.write(&spelled(self.json, &Line::Lost { lines }, text));
             }
         }

@@ -42,7 +42,7 @@ impl Root {
         check(path)?;
         let file = self.beneath(path.path(), OFlags::PATH | OFlags::CLOEXEC)?;
         if part::is(&file)? {
-            return Err(io::Error::other("it is incomplete: a copy to it is under way, or was interrupted"));
+            return Err(io::Error::other("the file is incomplete: a copy to it is in progress or was interrupted"));
         }
         Source::open(&file)
     }
@@ -68,15 +68,15 @@ impl Root {
                 Ok(file) => return Ok(file),
                 // A concurrent rename prevented the kernel from resolving the path.
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the served directory")),
+                Err(Errno::XDEV) => return Err(io::Error::other("the path leaves the served directory")),
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("its directories are being renamed all the time; try again"))
+        Err(io::Error::other("its directories are being renamed; try again"))
     }
 }
 
-/// Rejects paths that the kernel would reject with an error number, with an error message.
+/// Rejects, with a message, paths that the kernel would reject with an error number.
 fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
     if path.bytes().is_empty() {
@@ -94,7 +94,7 @@ fn check(path: &ServedPath) -> io::Result<()> {
                 return refuse("it is in a directory of incomplete copies");
             }
             Component::Normal(_) | Component::CurDir => {}
-            Component::ParentDir => return refuse("'..' is not allowed: only what is below the served directory"),
+            Component::ParentDir => return refuse("'..' is not allowed: only files below the served directory"),
             Component::RootDir | Component::Prefix(_) => {
                 return refuse("absolute paths are not allowed: paths begin at the served directory");
             }
@@ -143,8 +143,8 @@ mod tests {
         assert!(place("status/").is_err() && place(".").is_err() && place("fd/.").is_err());
         assert_eq!(place("status").unwrap().1, "status");
         // A file of size 0 with content.
-        assert!(root.read(&path("status")).unwrap_err().to_string().contains("more content"));
+        assert!(root.read(&path("status")).unwrap_err().to_string().contains("longer than its size"));
         let dev = Root::open(Path::new("/dev")).unwrap();
-        assert!(dev.read(&path("null")).unwrap_err().to_string().contains("no regular file"));
+        assert!(dev.read(&path("null")).unwrap_err().to_string().contains("not a regular file"));
     }
 }

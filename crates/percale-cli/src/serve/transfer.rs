@@ -136,7 +136,7 @@ impl Transfer {
         let region = self.slot(slot)?;
         let digest = blocks::store(part.file(), place, scratch, |at, piece| region.read(at, piece))?;
         if digest != expected {
-            return Err(io::Error::other(format!("block {block} arrived with another checksum than it was sent with")));
+            return Err(io::Error::other(format!("checksum mismatch in block {block}")));
         }
         lock(&self.digests).insert(block, digest);
         Ok(Reply::Stored { block, slot })

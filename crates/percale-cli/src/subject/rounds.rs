@@ -1,5 +1,6 @@
-//! The two sides of a round with any subject. Only the time between posting a message and receiving the answer is
-//! measured. Writing and checking the contents is not part of it.
+//! The two sides of a round with any subject. For ping-pongs and accesses, only the time between posting a message and
+//! receiving the answer is measured. Writing and checking the contents is not part of it. For a stream, the time of the
+//! whole round is measured.
 
 use super::Subject;
 use crate::channel::watch::Watch;

@@ -8,19 +8,20 @@ use super::monitors;
 /// Arguments of `percale torture`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-A registration cache keeps memory pinned for a device between transfers. This registers memory of every kind through the \
-cache, does to it whatever a program may do (unmaps, moves, truncates, forks, ...), maps it again where it has gone, and \
-looks it up again: the cache must not give a registration whose pages are no longer those that the processor sees. \
-io_uring's fixed buffers are the device, which need no hardware, or an RDMA device is. Each monitor, which tells a cache what changed, is tried \
-with every pair of memory and operation, in processes of its own, then by threads that change, look up and check at once.
+A registration cache keeps memory pinned for a device between transfers. This command registers memory of every kind through \
+the cache, changes the memory in every way that a program can (unmaps, moves, truncates, forks, ...), maps it again if it was \
+unmapped, and looks it up again. The cache must not return a registration of pages that are no longer mapped at the address. \
+The device is io_uring's fixed buffers, which need no hardware, or an RDMA device. Each monitor, which reports changes of \
+memory to the cache, is tested with every pair of memory and operation, in separate processes, and then by threads that \
+change, look up and check memory concurrently.
 
-  stale      a registration of other pages was given: the cache is wrong
-  rights     one was given for rights that the process has lost: the cache is wrong
-  caught     the pages changed, and a new registration was made
-  kept       the pages stayed, and so did the registration
-  needless   the pages stayed, and a new registration was made all the same
-  refused    the cache never keeps a registration of such memory
-  n/a        there is no such memory here, or it cannot be pinned or changed so
+  stale      a registration of old pages was returned: the cache is wrong
+  rights     a registration was returned for rights that the process no longer has: the cache is wrong
+  caught     the pages changed, and the memory was registered again
+  kept       the pages did not change, and the registration was kept
+  needless   the pages did not change, but the memory was registered again
+  refused    the cache never keeps registrations of such memory
+  n/a        the memory does not exist on this machine, or cannot be pinned or changed in this way
 
 Examples:
   percale torture
@@ -29,7 +30,7 @@ Examples:
   percale torture --json --seconds 0 > rows.json
   percale torture --search 60 --monitor bpf
 
-Exit codes: 0 nothing wrong but what a monitor documents, 1 stale registrations or failures, 2 bad usage.")]
+Exit codes: 0 no errors except documented limits of a monitor, 1 stale registrations or failures, 2 bad usage.")]
 pub(crate) struct TortureArgs {
     /// Monitors [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = monitors::names())]

@@ -92,7 +92,7 @@ impl Case<'_> {
             Err(error) => return Ok(Verdict::because(Outcome::Failed, error)),
         };
         if !first.current? {
-            return Ok(Verdict::because(Outcome::Stale, "already the first registration was of other pages"));
+            return Ok(Verdict::because(Outcome::Stale, "the first registration already had different pages"));
         }
         let refusal = refusal(&before, &self.subject.cache);
         // The witness shows the effect of the operation on a registration that is never invalidated.
@@ -116,8 +116,7 @@ impl Case<'_> {
         };
         let hit = again.number == first.number;
         if !again.current? {
-            let what =
-                if hit { "the registration of before was given" } else { "a new registration was of other pages" };
+            let what = if hit { "the old registration was returned" } else { "a new registration has different pages" };
             return Ok(verdict(Outcome::Stale, Some(what.into())));
         }
         Ok(match (failed, refusal) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use percale::device::Slot;
-use percale::transport::verbs::{Adapter, Reach, Registration, Rights, VerbsRegistrar};
+use percale_transport::verbs::{Adapter, Reach, Registration, Rights, VerbsRegistrar};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};

@@ -41,7 +41,7 @@ impl Ledger {
             None => Some(format!("{asked}: that registration has ended")),
             Some(entry) if entry.number != number => Some(format!("{asked}: keys of two registrations ({entry:?})")),
             Some(entry) if !entry.range.contains(range) || !entry.access.contains(access) => {
-                Some(format!("{asked}: they are of another registration ({entry:?})"))
+                Some(format!("{asked}: the keys belong to another registration ({entry:?})"))
             }
             Some(_) => None,
         }

@@ -189,7 +189,7 @@ impl Memory {
 
     /// Returns the mapped file.
     pub(super) fn file(&self) -> io::Result<&OwnedFd> {
-        self.file.as_ref().ok_or_else(|| io::Error::other("its file cannot be opened here"))
+        self.file.as_ref().ok_or_else(|| io::Error::other("its file cannot be opened"))
     }
 
     /// Returns a path at which every process of this user can open the mapped file.

@@ -14,7 +14,7 @@ pub(super) struct Monitor {
     /// Returns the choice of monitor for the cache.
     choice: fn() -> std::io::Result<Watching>,
     /// Whether each pair of memory and operation needs a separate process. This is the case if the monitor may
-    /// permanently distrust an address after one change of its memory.
+    /// permanently stop keeping registrations of an address after one change of its memory.
     pub(super) alone: bool,
     /// The documented limits of the monitor, by names of operations.
     exceptions: &'static [(&'static str, &'static str)],
@@ -35,8 +35,7 @@ impl From<Choice> for Watching {
     }
 }
 
-const RIGHTS: (&str, &str) =
-    ("mprotect", "rights that the process lost stay with a registration, unless hits check them");
+const RIGHTS: (&str, &str) = ("mprotect", "registrations keep rights that the process lost, unless hits check them");
 const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
 const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
 const UNLOCKED: (&str, &str) = ("munlock", "the program has promised to unlock nothing, which lets guard pages in");

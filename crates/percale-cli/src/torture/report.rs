@@ -202,8 +202,8 @@ impl Report {
                 _ => {}
             }
         }
-        let stale = (stale > 0).then(|| format!("{} stale registrations were given", units::count(stale)));
-        let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were given", units::count(wrong_keys)));
+        let stale = (stale > 0).then(|| format!("{} stale registrations were returned", units::count(stale)));
+        let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were returned", units::count(wrong_keys)));
         let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
         let parts: Vec<_> = stale.into_iter().chain(wrong_keys).chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
@@ -296,7 +296,7 @@ impl Report {
             let tried = of(&|result, _| applies(result));
             table.add_row(std::iter::once(left(monitor)).chain(counts).chain([changed, tried]));
         }
-        format!("{table}\nchanged: of those tried, the pages were others afterwards, whatever the cache did.")
+        format!("{table}\nchanged: trials after which the pages differed, whatever the cache did.")
     }
 
     fn searches(&self) -> String {
@@ -342,7 +342,7 @@ impl Report {
                 any = true;
             }
         }
-        let notes = "getppid by a process that has no cache, before the monitor is loaded and then.";
+        let notes = "getppid in a process without a cache, before and after the monitor is loaded.";
         if any { format!("{table}\n{notes}") } else { String::new() }
     }
 

@@ -134,7 +134,7 @@ pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result
 
 /// Returns the error for a file that changed.
 pub(crate) fn changed() -> io::Error {
-    io::Error::other("the file was changed while it was copied; copy it again")
+    io::Error::other("the file was changed during the copy; copy it again")
 }
 
 /// Returns the checksum of a file of `size` bytes, if `digests` has the checksums of all its blocks.

@@ -6,7 +6,7 @@
 //! 1. One copy at a time uses it. A lock on the file ensures this.
 //! 2. It is a file of this user, created here, with one name. Any other file of that name is removed and not written
 //!    to.
-//! 3. While it is a part, its mode has [`MARK`]. A server checks this bit on the descriptor of a requested file.
+//! 3. Until it is committed, its mode is [`MARK`]. A server checks this on the descriptor of a requested file.
 //! 4. A copy is resumed only with data that was read from the disk: when a part is opened, its pages are written and
 //!    dropped from the page cache. After a failed fsync, the kernel may consider pages clean that are not on the disk,
 //!    so such a part is removed. If the process was killed between the failure and the removal, the content of the part
@@ -76,7 +76,7 @@ impl Part {
             }
             return Ok(Self { directory, parts, name: name.to_owned(), file });
         }
-        Err(io::Error::other("its part was replaced again and again by something else"))
+        Err(io::Error::other("its partial file was replaced repeatedly"))
     }
 
     /// Returns the file.
@@ -93,27 +93,29 @@ impl Part {
     /// file of that name is replaced.
     ///
     /// # Errors
-    /// Fails if a system call fails. The part is kept, unless it could not be made durable. In that case its content is
-    /// unreliable, and it is removed.
+    /// Fails if a system call fails, or if the part was removed or replaced. If the content cannot be made durable, it
+    /// is unreliable, and the part is removed. If only the name cannot be made durable, the file already has its final
+    /// name. In all other cases the part is kept.
     pub(crate) fn commit(&self, size: u64, mode: u32) -> io::Result<()> {
         check_target(&self.directory, &self.name)?;
         self.file.set_len(size)?;
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))?;
         if let Err(error) = self.file.sync_all() {
             self.discard();
-            let why = format!("it could not be made permanent ({error}); what was copied is discarded: copy it again");
+            let why = format!("cannot sync the copy to disk ({error}); it is discarded: copy the file again");
             return Err(io::Error::new(error.kind(), why));
         }
         if !is_at(&self.parts, &self.name, &self.file)? {
-            return Err(io::Error::other("its part was removed or replaced while it was copied; copy it again"));
+            return Err(io::Error::other(
+                "its partial file was removed or replaced during the copy; copy the file again",
+            ));
         }
         self.give_name()?;
         if is_at(&self.parts, &self.name, &self.file)? {
             unlink(&self.parts, &self.name)?;
         }
         rustix::fs::fsync(&self.directory).map_err(|error| {
-            let why =
-                format!("the copy is whole and has its name, but that may not outlive a crash ({error}); run sync");
+            let why = format!("the copy is complete, but its name may be lost in a crash ({error}); run sync");
             io::Error::new(error.kind(), why)
         })?;
         private::tidy(&self.directory);
@@ -146,7 +148,7 @@ impl Part {
                 }
             }
         }
-        Err(io::Error::other("it could not be given its name"))
+        Err(io::Error::other("cannot rename the copy to its final name"))
     }
 
     /// Removes the part, because its content is unreliable.
@@ -243,7 +245,7 @@ fn check_target(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         Ok(stat) => match kind(stat.st_mode) {
             FileType::RegularFile | FileType::Symlink => Ok(()),
             FileType::Directory => Err(io::Error::other("it is a directory; name the file")),
-            _ => Err(io::Error::other("it is no regular file")),
+            _ => Err(io::Error::other("not a regular file")),
         },
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),

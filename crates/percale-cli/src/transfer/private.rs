@@ -29,7 +29,7 @@ pub(super) fn open(directory: impl AsFd) -> io::Result<OwnedFd> {
             Ok(parts) => parts,
             // Another copy has removed the directory in the meantime, because it was empty.
             Err(Errno::NOENT) => continue,
-            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is no directory")),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is not a directory")),
             Err(error) => return Err(error.into()),
         };
         let stat = rustix::fs::fstat(&parts)?;

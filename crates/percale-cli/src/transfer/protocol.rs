@@ -111,7 +111,7 @@ impl Reply {
     }
 }
 
-/// Formats the request for messages. The text contains only numbers of the other side's data.
+/// Formats the request for messages. Of the data that the other side sent, the text contains only numbers.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// Formats the reply for messages. The text contains only numbers of the other side's data.
+/// Formats the reply for messages. Of the data that the other side sent, the text contains only numbers.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -33,7 +33,7 @@ const STEP: Duration = Duration::from_millis(20);
 const SEES_STORES: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// The message for a file on which another program holds a lease.
-const LEASED: &str = "another program has a lease on it and keeps it: copy it when that program has closed it";
+const LEASED: &str = "another program holds a lease on the file: copy it after that program has closed it";
 
 /// A regular file that is open for reading.
 #[derive(Debug)]
@@ -56,13 +56,13 @@ impl Source {
         match private::kind(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return refuse("it is a directory; only files are copied"),
-            _ => return refuse("it is no regular file"),
+            _ => return refuse("not a regular file"),
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(CWD, format!("/proc/self/fd/{}", path.as_raw_fd()), flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::AGAIN) => return refuse(LEASED),
-            Err(Errno::NOENT) => return refuse("/proc is not mounted, without which files are not opened safely"),
+            Err(Errno::NOENT) => return refuse("/proc is not mounted; it is needed to open files safely"),
             Err(error) => return Err(error.into()),
         };
         let (before, twice) = settle(&file)?;
@@ -109,7 +109,7 @@ impl Source {
         match self.file.read_at(&mut [0], self.size())? {
             0 => Ok(()),
             _ => Err(io::Error::other(
-                "it has more content than its size says, as files of /proc do: copy its content to another file first",
+                "its content is longer than its size, as for files in /proc: copy the content to another file first",
             )),
         }
     }

@@ -101,7 +101,7 @@ fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
         output
     });
     let error = refused(&output);
-    assert!(error.contains("changed while it was copied") || error.contains("checksum"), "{error}");
+    assert!(error.contains("changed during the copy") || error.contains("checksum"), "{error}");
     assert!(!target.exists());
 }
 
@@ -119,7 +119,7 @@ fn reset_modification_time_does_not_hide_a_change() {
     file.set_modified(before).unwrap();
     let output = client.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("was changed while it was copied"), "{error}");
+    assert!(!output.status.success() && error.contains("was changed during the copy"), "{error}");
     assert!(!target.exists());
 }
 
@@ -149,7 +149,7 @@ fn pipes_and_files_of_proc_are_refused() {
     let fifo = place.path("local/pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     for (source, why) in
-        [(place.text("local/pipe"), "no regular file"), ("/proc/version".into(), "more content than its size")]
+        [(place.text("local/pipe"), "not a regular file"), ("/proc/version".into(), "longer than its size")]
     {
         let error = refused(&copy(&source, &serving.at("b"), &[]));
         assert!(error.contains(why), "{source}: {error}");
@@ -157,7 +157,7 @@ fn pipes_and_files_of_proc_are_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_percale"));
     let proc = Serving::of(command.args(["serve", "/proc", "--listen", "127.0.0.1:0", "--json"]));
     let error = refused(&copy(&proc.at("version"), &place.text("local/b"), &[]));
-    assert!(error.contains("more content than its size"), "{error}");
+    assert!(error.contains("longer than its size"), "{error}");
     assert!(place.names("served").is_empty() && !place.path("local/b").exists());
 }
 
@@ -192,7 +192,7 @@ fn parts_that_others_prepared_are_not_written_to() {
         prepare();
         rustix::fs::mkfifoat(rustix::fs::CWD, &part, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         copied_to("a pipe");
-        // A part that remains of a process that ended after setting the final permissions and giving it another name.
+        // A part left by a process that ended after it had set the final permissions and given the part another name.
         prepare();
         place.write("local/.percale-parts/b", &content(13, 5_000_000));
         place.mode("local/.percale-parts/b", 0o444);

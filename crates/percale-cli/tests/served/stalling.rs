@@ -203,8 +203,8 @@ fn pipes_are_not_opened() {
             opened
         });
         for _ in 0..repeats(200) {
-            assert!(client.refusal(&get("pipe")).unwrap().contains("no regular file"));
-            assert!(client.refusal(&put("pipe", 3)).unwrap().contains("no regular file"));
+            assert!(client.refusal(&get("pipe")).unwrap().contains("not a regular file"));
+            assert!(client.refusal(&put("pipe", 3)).unwrap().contains("not a regular file"));
         }
         stop.store(true, Ordering::Relaxed);
         watching.join().unwrap()

@@ -33,7 +33,7 @@ pub const HEAP: [(&str, &str); 4] = [
 /// The error of a process that cannot map more memory contains one of these words.
 pub const SAYS: [&str; 3] = ["memory", "thread", "ulimit -v"];
 
-/// Limits the memory of this process to `beyond` bytes more than it has mapped.
+/// Limits the address space of this process to `beyond` bytes more than it has mapped.
 ///
 /// # Errors
 /// Fails if `/proc` does not report the mapped size, or if the system rejects the limit.

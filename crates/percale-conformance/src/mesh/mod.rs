@@ -277,7 +277,8 @@ impl<F: Fabric> Mesh<F> {
         let context = self.context();
         let Send { segments, tag, data, flags } = send;
         let work = SendWork { peer, segments, tag, data, context, flags };
-        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not write it before the completion.
+        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not write it while an operation may
+        // read it.
         unsafe { self.endpoint(from).post_send(&work) }.map(|()| context)
     }
 
@@ -398,8 +399,8 @@ impl<F: Fabric> Mesh<F> {
         let context = receive.context.unwrap_or_else(|| self.context());
         let Receive { segments, tag, from, flags, .. } = receive;
         let work = ReceiveWork { from, segments, tag, context, flags };
-        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not access it before the
-        // completion.
+        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not access it while an operation
+        // may write it.
         unsafe { self.endpoint(at).post_recv(&work) }.map(|()| context)
     }
 

@@ -44,7 +44,7 @@ fn control() -> Control {
     })
 }
 
-/// Executes commands. Returns false if one fails, because an event may name an object that does not exist.
+/// Executes commands. Returns false if one fails, for example because it names an object that does not exist.
 pub(super) fn tell(commands: &str) -> bool {
     let text = CString::new(commands).expect("no zero");
     // SAFETY: the text ends with a zero byte.

@@ -1,6 +1,6 @@
 //! Generates a random run from a seed.
 //!
-//! Each run has its own random weights: most kinds of steps do not occur in most runs, and are frequent in others. This
+//! Each run has its own random weights: most kinds of steps do not occur in some runs, and are frequent in others. This
 //! produces combinations that uniform weights would not.
 
 use super::step::{

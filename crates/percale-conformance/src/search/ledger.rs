@@ -6,7 +6,7 @@
 //! 1. An operation ends exactly once, with an allowed result: [`Ledger::end`].
 //! 2. A message arrives exactly once, at its target endpoint, at a receive that matches it, with the length, the tag,
 //!    the data and the bytes of its send: [`Ledger::arrive`].
-//! 3. If two receives match the same messages, the receive that was posted first receives the message that was sent
+//! 3. If a receive matches all messages that a receive posted later matches, it receives the message that was sent
 //!    first. This holds for the messages of each sender.
 //!
 //! Operations are numbered. The number is the context of the operation and the data of its message (if it has data),
@@ -449,8 +449,8 @@ impl Ledger {
         Ok(number)
     }
 
-    /// Records the arrival of a message of `len` bytes. Too few of them were received to identify it. It can be any
-    /// message that matches.
+    /// Records the arrival of a message of `len` bytes that cannot be identified, because too few of its bytes were
+    /// received. It can be any message that matches.
     pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
         self.arrived += 1;
         for message in self.messages.values_mut().filter(|message| message.arrivals == 0 && message.len == len) {

@@ -4,7 +4,7 @@
 //! polls at random moments, over the simulated network (where a seed repeats a run exactly), loopback, shared memory,
 //! TCP and RDMA. It checks these guarantees of the library:
 //!
-//! 1. Each operation ends exactly once and in bounded progress.
+//! 1. Each operation ends exactly once, after a limited amount of progress.
 //! 2. A message has the contents that the buffer had when it was posted. It arrives at the right receive, from the
 //!    right peer, in order.
 //! 3. Memory is not accessed after it was returned.

@@ -231,7 +231,8 @@ impl Ledger {
         eprintln!("{:9.3} {name}", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Reports a message that only a stranger could have sent.
+    /// Handles a message that no worker can have sent. In a round with strangers it is only logged, otherwise it is a
+    /// fault.
     pub(super) fn stranger(&mut self, text: &str) {
         if ["stranger", "flood", "pose", "own-address"].iter().any(|kind| self.plan.has(kind)) {
             self.note(|| text.to_owned());
@@ -487,7 +488,7 @@ impl Ledger {
         self.over.contains(&context)
     }
 
-    /// Returns read-only memory of the maximum message size.
+    /// Returns memory of the maximum message size that can be neither read nor written.
     pub(super) fn unwritable(&mut self) -> *mut u8 {
         *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
             as *mut u8

@@ -10,7 +10,7 @@ use crate::random::Random;
 /// The environment variable that passes the parameters of a worker.
 pub const PART: &str = "PERCALE_SEARCH_PART";
 
-/// The transports that connect processes of one machine.
+/// The transports that a round can use.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
 /// The time limit of an operation after the last event that it needs. A peer may be stopped for 8 seconds of it.

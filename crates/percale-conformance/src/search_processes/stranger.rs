@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use percale::wire::head::{Flags, HEAD_BYTES, Head, Kind};
-use percale::wire::hello::{HELLO_BYTES, Hello, HelloBytes, HelloFlags, Incarnation, Place};
+use percale_wire::head::{Flags, HEAD_BYTES, Head, Kind};
+use percale_wire::hello::{HELLO_BYTES, Hello, HelloBytes, HelloFlags, Incarnation, Place};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::random::Random;
@@ -24,7 +24,7 @@ pub(super) enum Manner {
     Pose,
 }
 
-/// The sizes of a verdict and of a commit.
+/// The size of a verdict.
 const VERDICT: usize = 56;
 
 struct Visit {

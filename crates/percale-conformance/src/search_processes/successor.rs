@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use percale::wire::hello::{HELLO_BYTES, Hello, HelloBytes, Ruling, Verdict};
-use percale::wire::why::Why;
+use percale_wire::hello::{HELLO_BYTES, Hello, HelloBytes, Ruling, Verdict};
+use percale_wire::why::Why;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::stranger::{own, reset};

@@ -84,7 +84,7 @@ impl Poster<'_> {
     /// `variable` is written.
     fn post(&self, context: u64) -> Result<(), PostError> {
         let endpoint = self.endpoint;
-        // The suite's memory is never freed, and nothing is read from it here.
+        // The suite's memory is never freed, and this test does not access it.
         match (context % 10, &self.operation(context)) {
             // SAFETY: see above.
             (8, operation) => unsafe { endpoint.post_when(operation, self.trigger, 1) },

@@ -423,7 +423,7 @@ impl Alive {
     }
 }
 
-/// Counters start collectives as deferred work and count their ends, without further calls.
+/// Counters start collectives as deferred work and count their completions, without further calls.
 ///
 /// Requirements: DWQ-020.
 pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {

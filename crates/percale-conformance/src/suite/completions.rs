@@ -321,7 +321,8 @@ pub fn posting_fails_before_a_queue_overruns<F: Transport>() {
     receives.into_iter().for_each(|context| assert!(mesh.endpoint(1).cancel(context)));
 }
 
-/// An endpoint stops accepting messages that reserve no entry for their results, until the queue has room.
+/// The messages of a multi-receive reserve no entries in the queue. While the queue has no room, the endpoint accepts
+/// no such messages.
 ///
 /// Requirements: CMP-009.
 pub fn multi_receives_wait_for_room_in_the_queue<F: Transport>() {

@@ -113,7 +113,7 @@ fn refuses_sends(end: &End) {
 ///
 /// Requirements: CON-014.
 pub fn sends_require_a_connection<F: Peers>() {
-    let net = Net::<F>::new("sends wait for the connection");
+    let net = Net::<F>::new("sends require a connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let target = Memory::blank(100);
     assert_eq!(client.endpoint.connection_state(), Some(ConnectionState::Unconnected));
@@ -225,7 +225,7 @@ pub fn requests_are_rejected<F: Peers>() {
 ///
 /// Requirements: CON-015.
 pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
-    let mut net = Net::<F>::new("requests that nobody can read are rejected");
+    let mut net = Net::<F>::new("requests beyond event queue capacity are rejected");
     let events = EventQueue::new(1);
     net.listener = Some(net.domain.listener().events(&events).bind(net.fabric.address()).expect("a listener"));
     let first = net.call(b"first");
@@ -247,7 +247,7 @@ pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
 ///
 /// Requirements: CON-016.
 pub fn connection_request_without_listener_fails<F: Peers>() {
-    let mut net = Net::<F>::new("who gets no answer is told");
+    let mut net = Net::<F>::new("connection request without listener fails");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let address = nobody.endpoint.address().to_string();
     net.close(nobody);
@@ -312,7 +312,7 @@ pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
 ///
 /// Requirements: CON-018.
 pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
-    let net = Net::<F>::new("strangers are turned away");
+    let net = Net::<F>::new("messages of unconnected endpoints are rejected");
     let vector = net.domain.address_vector().build().expect("a vector");
     let stranger =
         net.end(|builder| Ok(builder.vector(&vector).bind(net.fabric.address())?)).expect("an endpoint").clone();
@@ -349,7 +349,7 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
 ///
 /// Requirements: CON-019.
 pub fn shutdown_event_follows_all_messages<F: Peers>() {
-    let net = Net::<F>::new("the end comes after all messages");
+    let net = Net::<F>::new("shutdown event follows all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
         let (client, server) = net.pair();
         let (from, to) = if count % 20 == 0 { (client, server) } else { (server, client) };
@@ -387,7 +387,7 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
 ///
 /// Requirements: CON-019.
 pub fn messages_can_be_received_after_shutdown<F: Peers>() {
-    let net = Net::<F>::new("messages are kept beyond the end");
+    let net = Net::<F>::new("messages can be received after shutdown");
     let (client, server) = net.pair();
     for number in 0..5 {
         client.endpoint.inject(client.endpoint.peer(), &content(number, 100)).expect("room");
@@ -406,7 +406,9 @@ pub fn messages_can_be_received_after_shutdown<F: Peers>() {
 /// Requirements: CON-020.
 pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
     const COUNT: usize = 100;
-    let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let net = Net::<F>::with("hundred endpoints connect concurrently", |domain| {
+        domain.connect_timeout(Duration::from_secs(60))
+    });
     let clients: Vec<_> = (0..COUNT).map(|number| net.call(&number.to_le_bytes())).collect();
     let servers: Vec<_> = (0..COUNT)
         .map(|_| {
@@ -446,7 +448,7 @@ pub fn connect_without_transport_fails<F: Alone>() {
 /// Requirements: MW-038, MW-040, MW-045.
 pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
     use percale::{Bind, WindowAccess, WindowType};
-    let net = Net::<F>::new("windows of connected endpoints");
+    let net = Net::<F>::new("windows of connected endpoints use their connection");
     let region = net.domain.register(content(1, 100), Access::empty()).expect("a region");
     let window = net.domain.window(WindowType::TwoB).expect("a window");
     let [(client, server), (other, _)] = [(); 2].map(|()| net.pair());

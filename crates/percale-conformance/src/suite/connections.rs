@@ -125,7 +125,7 @@ pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
     assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
 }
 
-/// Messages that were sent before an orderly close are not lost, regardless of their size and state.
+/// Injected messages are not lost if the sender then closes its endpoint in an orderly way.
 pub fn messages_sent_before_closing_arrive<F: Peers>() {
     for len in [8, 2048] {
         for count in [1, 40] {
@@ -195,7 +195,7 @@ pub fn events_report_connects_and_disconnects<F: Peers>() {
 ///
 /// Requirements: MSG-011.
 pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
-    let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
+    let _watchdog = crate::watchdog::Watchdog::new("endpoint reaches itself by any of its addresses");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
     let vector = domain.address_vector().build().expect("a vector");
@@ -217,7 +217,7 @@ pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
 ///
 /// Requirements: MSG-007.
 pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
-    let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
+    let _watchdog = crate::watchdog::Watchdog::new("directed receive matches messages of alias addresses");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
     for len in [8, 20_000] {
@@ -317,7 +317,8 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
         mesh.done(received);
         same(&target.read(), &content(round as u64, 100), "a message among strangers");
     }
-    // A connection is closed if it sent wrong bytes. If it sent too few bytes, it may be closed only after a timeout.
+    // The endpoint closes a connection on which wrong bytes arrived. It may close a connection with too few bytes only
+    // after a timeout.
     let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
         Ok(0) => true,
         Ok(_) => false,
@@ -343,7 +344,7 @@ pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     }
     let patience = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
     let mesh = Mesh::<F>::with(2, patience, |_, endpoint| endpoint);
-    let _watchdog = crate::watchdog::Watchdog::new("many connect to each other at once");
+    let _watchdog = crate::watchdog::Watchdog::new("many simultaneous mutual connects succeed");
     let sides = [0, 1].map(|side| {
         let domain = &mesh.station(side).domain;
         let open = |_| {
@@ -447,8 +448,8 @@ pub fn equal_authorization_keys_permit_connection<F: Peers + Real>() {
     }
 }
 
-/// The advertised address is a concrete address. Others reach the endpoint at it, and it identifies the endpoint as a
-/// source.
+/// An endpoint that is bound to a wildcard address advertises one concrete address. Peers connect to this address, and
+/// it is the source address of the endpoint's messages.
 ///
 /// Requirements: CON-010.
 pub fn a_wildcard_advertises_one_address<F: Peers + Real>() {

@@ -61,11 +61,12 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 ///
 /// Requirements: CON-021.
 pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("events are waited for by shared endpoints");
+    let _watchdog = Watchdog::new("shared endpoints wait for connection events");
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, so that no thread needs to wait.
+/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, which does not depend on waiting
+/// threads.
 ///
 /// Requirements: CON-021.
 pub fn automatic_progress_connects<F: Peers + Real>() {
@@ -120,11 +121,11 @@ fn both_sides<F: Fabric>(progress: Progress) {
     });
 }
 
-/// Endpoints with one owner, where each thread waits only for its own connection.
+/// Tests endpoints with one owner. Each thread waits only for its own connection.
 ///
 /// Requirements: CON-021.
 pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a thread sleeps until it is connected");
+    let _watchdog = Watchdog::new("wait connected sleeps until connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let address = listener.address().to_string();
@@ -156,7 +157,7 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
 ///
 /// Requirements: CON-021.
 pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("sleepers are told that no answer comes");
+    let _watchdog = Watchdog::new("answer timeout wakes sleeping threads");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let builder = || domain.endpoint().answer_timeout(Duration::from_millis(50));
@@ -252,12 +253,12 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 }
 
 /// Four connections report to one queue, and one of them ends. Messages that the other connections have received are
-/// read before the failures of its receives.
+/// read before the failures of the receives of the ended connection.
 ///
 /// Requirements: CON-019.
 pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers + Real>() {
     const SPARE: u64 = 9;
-    let _watchdog = Watchdog::new("what other connections brought is read before the end");
+    let _watchdog = Watchdog::new("received messages are read before failures of other connection");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     for round in 0..8 {

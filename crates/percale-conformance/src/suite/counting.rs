@@ -216,8 +216,8 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 assert!(told.flags.contains(CompletionFlags::REMOTE_WRITE) && told.data == data, "{told:?}");
                 mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
                 mesh.finish(a.fetch_add(peer, part.slice(0..8), 1_u64)).expect("an add");
-                // The write, the read, and the fetching operation. The latter is a read of the endpoint and a change of
-                // the region.
+                // The write, the read and the fetching operation count once each. The fetching operation is a read for
+                // the endpoint and a change for the region.
                 count += 3;
                 mesh.until(|| (one.value() >= count).then_some(()));
                 mesh.turns(20);

@@ -260,7 +260,8 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
         let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
         let work = RmaWork { peer, local, remote, data: None, context: round, flags };
         ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
-        ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None); // This makes the endpoint make progress, so that it rejects the operation.
+        // With this receive, the target makes progress and rejects the access.
+        ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None);
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
         trigger.set(round);
         ended.wait(round, LONG).expect("errors count as ends");
@@ -283,7 +284,8 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
     ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
-    ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None); // This makes the endpoint make progress, so that it rejects the operation.
+    // With this receive, the target makes progress and rejects the access.
+    ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None);
     let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
     trigger.add(1);
     other.wait(1, LONG).expect("errors count as ends");
@@ -301,7 +303,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
 /// Requirements: DWQ-020, DWQ-023.
 pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
-    let ring = Ring::new::<F>(4, "a token goes round by itself");
+    let ring = Ring::new::<F>(4, "deferred token ring runs without calls");
     let received: [Counter; 4] = Default::default();
     let (start, sent) = (Counter::new(), Counter::new());
     let token = Memory::content(1, 40);
@@ -326,8 +328,8 @@ pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     assert_eq!(places[0].read(), content(1, 40));
 }
 
-/// A post without a completion entry starts another operation. A thread that sleeps until the result of that operation
-/// is woken up.
+/// The completion of an injected message, which has no completion entry, starts another operation. A thread that sleeps
+/// until the result of that operation is woken up.
 ///
 /// Requirements: TRIG-007.
 pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
@@ -354,12 +356,12 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
     }
 }
 
-/// An endpoint can be dropped while the counting thread holds its last handle for a short time, with the counter's line
-/// locked.
+/// An endpoint can be dropped while the thread that increments the counter holds the endpoint's last handle for a short
+/// time, with the operations that wait for the counter locked.
 ///
 /// Requirements: TRIG-019.
 pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
-    let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
+    let ring = Ring::new::<F>(1, "endpoint can be dropped while its operations start");
     let counter = Counter::new();
     for round in 0..100 {
         let endpoint = ring.domain.endpoint().vector(&ring._vector).bind_shared("127.0.0.1:0").expect("an endpoint");

@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Receive, Send};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Returns lengths that use each path.
+/// Returns lengths that together use every path.
 fn lengths<F: Fabric>() -> impl Iterator<Item = usize> {
     [0, 1, 48, 104, 105, 2048, 2049, 9000, 100_000, F::BULK, 3 * F::BULK + 5].into_iter()
 }
@@ -269,8 +269,8 @@ pub fn atomic_operations_work_on_device_memory<F: Devices>() {
     assert_eq!(memory.read(), words(&[15, 7, 9, 100]));
 }
 
-/// Managed memory and pinned memory are sent, received and registered as device memory. They migrate at the same time,
-/// because the test accesses them.
+/// Managed memory and pinned memory are sent, received and registered as device memory. The test also accesses the
+/// memory from the CPU, which may migrate the pages of managed memory.
 ///
 /// Requirements: HMEM-004, HMEM-015, HMEM-018.
 pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
@@ -280,7 +280,7 @@ pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
             let (first, second) = (content(number, len), content(number + 50, len));
             let (source, target) = (DeviceMemory::of(kind, 0, &first), DeviceMemory::of(kind, 0, &vec![0xEE; len]));
             for bytes in [&first, &second] {
-                // The CPU writes it, which may migrate pages.
+                // The CPU writes the memory, which may migrate its pages.
                 source.store(bytes);
                 let received = mesh.receive(1, receiving(target));
                 let sent = mesh.send(0, 1, sending(source));

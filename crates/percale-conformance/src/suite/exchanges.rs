@@ -298,7 +298,7 @@ pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
     }
 }
 
-/// Counters start exchanges as deferred work and count their ends, without further calls.
+/// Counters start exchanges as deferred work and count their completions, without further calls.
 ///
 /// Requirements: DWQ-020.
 pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {

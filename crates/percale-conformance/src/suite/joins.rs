@@ -46,7 +46,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
     (groups.into_iter().flatten().collect(), tries.into_iter().max().unwrap_or(0))
 }
 
-/// Checks a sum over all members. Each contributes its power of 8 times a number.
+/// Checks a sum over all members. The member with rank `r` contributes `number` times 8 to the power of `r`.
 fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     let all = (0..groups.len()).map(|rank| number << (3 * rank)).sum::<u64>();
     let started = groups.iter().enumerate().map(|(rank, group)| {

@@ -151,7 +151,8 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(1, LEN)[..8], "the message");
 }
 
-/// The owner may write memory that peers may write. Windows are bound only to regions that permit this.
+/// Remote write access and remote atomic access require local write access. A window with write access requires a
+/// region with local write access.
 ///
 /// Requirements: MW-013.
 pub fn remote_write_access_requires_local_write_access<F: Fabric>() {

@@ -104,7 +104,7 @@ pub fn pieces_are_gathered_and_scattered<F: Transport>() {
     }
 }
 
-/// A test overwrites the buffer immediately after the call. No completion is reported.
+/// The test overwrites the buffer immediately after the call. No completion is reported.
 ///
 /// Requirements: MSG-003.
 pub fn an_injected_buffer_may_be_reused_at_once<F: Transport>() {

@@ -1,7 +1,7 @@
 //! Random sequences of operations, compared with a simple model: two lists that are searched from the front.
 //!
-//! After each step, all sent messages have arrived (see [`Mesh::settle_untagged`]). The model therefore knows which
-//! messages are available.
+//! After each step, all sent messages have arrived (see [`Mesh::settle_untagged`]). The messages that are available to
+//! the next step are therefore determined.
 
 use std::collections::HashMap;
 

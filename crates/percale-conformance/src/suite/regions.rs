@@ -378,8 +378,8 @@ pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
     }
 }
 
-/// A region is accessible only through endpoints with one authorization key, which is that of the domain or another
-/// one.
+/// A region is accessible only through endpoints that have its authorization key, which is that of the domain or
+/// another one.
 ///
 /// Requirements: MR-055, MR-056.
 pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {

@@ -200,10 +200,11 @@ pub fn a_receive_is_directed_at_a_context<F: Peers>() {
 ///
 /// Requirements: CTX-003.
 pub fn send_to_missing_context_fails<F: Peers>() {
-    let mut world = World::<F>::new("a context that there is not is refused");
+    let mut world = World::<F>::new("send to missing context fails");
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
-    assert!(error.to_string().contains("no receive context 3"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("receive context 3 of") && text.contains("does not exist"), "{text}");
     world.pass((0, 0), (1, 2), world.name(1, 2), 1, 8); // Other operations are not affected.
     let (domain, vector) = (world.domain.clone(), world.vector.clone());
     let builder = || domain.endpoint().vector(&vector);
@@ -258,7 +259,7 @@ pub fn memory_is_accessed_through_contexts<F: Peers>() {
 ///
 /// Requirements: CTX-004.
 pub fn send_waits_for_a_context_not_yet_open<F: Peers + Real>() {
-    let mut world = World::<F>::unopened("a context that is not open yet is waited for");
+    let mut world = World::<F>::unopened("send waits for a context not yet open");
     world.contexts[0][0] = Some(world.open(0, 0));
     world.contexts[1][0] = Some(world.open(1, 0));
     let late = {
@@ -281,7 +282,7 @@ pub fn send_waits_for_a_context_not_yet_open<F: Peers + Real>() {
 ///
 /// Requirements: CTX-005.
 pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
-    let mut world = World::<F>::new("a closed context ends what waits for it");
+    let mut world = World::<F>::new("closed context ends operations waiting for it");
     for to in 0..CONTEXTS {
         world.pass((0, 0), (1, to), world.name(1, to), to.into(), 100);
     }
@@ -306,7 +307,7 @@ pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
 ///
 /// Requirements: CTX-005.
 pub fn address_stays_in_use_while_a_context_is_open<F: Peers>() {
-    let mut world = World::<F>::new("the address lasts as long as a context");
+    let mut world = World::<F>::new("address stays in use while a context is open");
     let fabric = F::new(8);
     let domain = fabric.domain(|domain| domain);
     let scalable = domain.scalable_endpoint().contexts(2).bind(fabric.address()).expect("a scalable endpoint");
@@ -359,7 +360,7 @@ pub fn contexts_are_members_of_groups<F: Peers>() {
 /// Requirements: CTX-006.
 pub fn threads_drive_separate_contexts<F: Peers + Real>() {
     const ROUNDS: usize = 300;
-    let world = World::<F>::new("threads drive contexts of their own");
+    let world = World::<F>::new("threads drive separate contexts");
     let names = |side: usize| (0..2).map(|to| world.name(side, to)).collect::<Vec<_>>();
     let (names, peers) = ([names(0), names(1)], world.peers);
     let start = Barrier::new(4);

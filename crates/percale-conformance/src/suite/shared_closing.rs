@@ -123,7 +123,7 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
 ///
 /// Requirements: CTX-008.
 pub fn receives_end_once_when_a_member_closes<F: Peers>() {
-    let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
+    let _watchdog = Watchdog::new("receives end once when a member closes");
     let (mut cut_off, mut left) = (0, 0);
     for round in 0..30_u64 {
         let fabric = F::new(round);

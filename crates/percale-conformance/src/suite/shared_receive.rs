@@ -103,7 +103,7 @@ impl<F: Fabric> World<F> {
 ///
 /// Requirements: CTX-007.
 pub fn messages_to_any_endpoint_use_shared_receives<F: Transport>() {
-    let world = World::<F>::new("messages to any endpoint take shared receives");
+    let world = World::<F>::new("messages to any endpoint use shared receives");
     for tagged in [false, true] {
         for len in [0, 8, 100, 2000] {
             let post = |_| match tagged {
@@ -133,7 +133,7 @@ pub fn messages_to_any_endpoint_use_shared_receives<F: Transport>() {
 ///
 /// Requirements: CTX-007.
 pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
-    let world = World::<F>::new("messages that came before are taken in order");
+    let world = World::<F>::new("unexpected messages of all endpoints are taken in order");
     for round in 0..3 {
         for number in 0..12 {
             let to = (number * 7 + round) % SHARERS;
@@ -167,7 +167,7 @@ pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
 ///
 /// Requirements: CTX-007.
 pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
-    let world = World::<F>::new("receives of an endpoint take no message of a shared one");
+    let world = World::<F>::new("endpoint receive takes no message of a shared receive");
     for tag in [None, Some(5)] {
         let mut from = 0;
         for number in 0..3 {
@@ -202,7 +202,7 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
 ///
 /// Requirements: CTX-007.
 pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
-    let world = World::<F>::new("shared receives are given no message that an endpoint took");
+    let world = World::<F>::new("shared receive gets no message taken by an endpoint");
     let ways =
         [OpFlags::empty(), OpFlags::MULTI_RECEIVE, OpFlags::PEEK | OpFlags::DISCARD, OpFlags::PEEK | OpFlags::CLAIM];
     for (context, way) in (1..).zip(ways) {
@@ -253,7 +253,7 @@ pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
 ///
 /// Requirements: CTX-007.
 pub fn raw_shared_receive_reports_to_the_receiving_endpoint<F: Transport>() {
-    let world = World::<F>::new("raw receives report where they were received");
+    let world = World::<F>::new("raw shared receive reports to the receiving endpoint");
     for number in 0..30_usize {
         let to = (number * 5) % SHARERS;
         let target = Memory::blank(64);
@@ -284,7 +284,7 @@ pub fn raw_shared_receive_reports_to_the_receiving_endpoint<F: Transport>() {
 ///
 /// Requirements: CTX-008.
 pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
-    let world = World::<F>::new("what is cancelled takes no message");
+    let world = World::<F>::new("canceled shared receive takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
     assert!(first.cancel());
     assert!(!first.cancel(), "it is cancelled already");
@@ -362,7 +362,7 @@ pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
 ///
 /// Requirements: CTX-008.
 pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
-    let mut world = World::<F>::new("closed endpoints take nothing with them");
+    let mut world = World::<F>::new("closed endpoints leave shared receives to others");
     // One message waits in an endpoint that is closed before a receive is posted. The notification of another message
     // has not been read.
     world.send(0, 0, None, b"lost");
@@ -445,7 +445,7 @@ fn connected(
 ///
 /// Requirements: CTX-007, CTX-010.
 pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
+    let _watchdog = Watchdog::new("connection starts with an unexpected message");
     let fabric = F::new(4);
     let domain = fabric.domain(|domain| domain);
     let (shared, called) = (domain.shared_receive(), EventQueue::default());

@@ -99,7 +99,7 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
 ///
 /// Requirements: CMP-015.
 pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
+    let _watchdog = Watchdog::new("sleeper is woken after another waiter has stopped");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {
         scope.spawn(|| b.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message"));
@@ -125,13 +125,14 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     assert_eq!(block_on(receiving, &waker).expect("a message").to_vec(), b"third");
 }
 
-/// A task sleeps, and its endpoint gets work that is advanced only by periodic wake-ups. The task is woken up to do it.
+/// A task sleeps, and its endpoint then gets work that makes progress only while the endpoint is polled. The task is
+/// woken up to poll it.
 ///
 /// Requirements: CMP-016.
 pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
-    let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
+    let _watchdog = Watchdog::new("sleeping task progresses work posted later");
     // Disable the timer that checks for silent peers, which would also wake the task after some seconds.
     let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {

@@ -111,7 +111,8 @@ impl<F: Fabric> Run<F> {
                 self.queue(counter, near, false, What::Send(number));
             }
             14..20 => {
-                // Only from lower to higher counters, so that no two operations wait for each other forever.
+                // A counter changes only counters with higher numbers, so that no two operations wait for each other
+                // forever.
                 let (from, to) = (counter.min(other), counter.max(other));
                 if from != to {
                     let near = self.model.values[from] + self.random.below(8) as u64;

@@ -77,7 +77,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 ///
 /// Requirements: CMP-013, CMP-016.
 pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("counters and queues are waited for");
+    let _watchdog = Watchdog::new("waits on counters and queues make progress");
     let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
     let late = counter.wait(1, Some(Duration::from_millis(5))).expect_err("nothing was sent");
@@ -181,7 +181,7 @@ pub fn futures_work_with_tokio<F: Real>() {
 ///
 /// Requirements: CMP-016.
 pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
+    let _watchdog = Watchdog::new("endpoint can be shared with messages in transfer");
     let fabric = F::new(1);
     let counter = Arc::new(Counter::new());
     let open = |counter: Option<&Arc<Counter>>| {

@@ -86,7 +86,7 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
             let window = mesh.station(1).domain.window(two.into()).expect("a window");
             let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
             assert_eq!(user_reads(&mesh, name), bytes(0..8));
-            // Another endpoint of the domain has itself as the peer, so neither end is the right one.
+            // Another endpoint of the domain accesses itself, so neither the endpoint nor the peer is the right one.
             let other = second(&mesh, 1);
             let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
             assert_eq!(code(refused), ErrorCode::KeyRejected);
@@ -310,7 +310,7 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
         }
         if F::NAME == "verbs" {
             let owner = mesh.endpoint(1).describe_peers();
-            let by_device = |how: &str| how.contains("and 2 windows of ours");
+            let by_device = |how: &str| how.contains("and 2 windows (");
             assert!(owner.iter().any(|(_, how)| by_device(how)), "not by the device's windows: {owner:?}");
         }
     }
@@ -321,7 +321,10 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     mesh.until(|| {
         assert!(user_reads(mesh, name).is_ok());
         let owner = mesh.endpoint(1).describe_peers();
-        owner.iter().find(|(_, how)| how.contains("the peer reaches")).map(|(_, how)| how.contains("windows of ours"))
+        owner
+            .iter()
+            .find(|(_, how)| how.contains("the peer has direct access to"))
+            .map(|(_, how)| how.contains("windows ("))
     })
 }
 

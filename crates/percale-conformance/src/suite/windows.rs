@@ -334,7 +334,8 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
     }
 }
 
-/// Each type has separate bind operations. Type 1 is never invalidated.
+/// Each type has separate bind operations. A key of type 1 cannot be invalidated by an operation of the owner or of the
+/// user.
 ///
 /// Requirements: MW-024, MW-025, MW-031, MW-047.
 pub fn each_window_type_has_separate_operations<F: Fabric>() {
@@ -377,7 +378,7 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
         let entry = only_the_owner(context).expect("it is bound");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::BIND, name.key));
         assert_eq!(user_reads(&mesh, name), bytes(0..8));
-        // Errors are reported as completions, also for operations without a completion.
+        // An error is reported even if the operation requests no completion.
         let silent = mesh.context();
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
         assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);

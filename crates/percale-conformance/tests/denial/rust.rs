@@ -108,7 +108,8 @@ impl Side {
         for (number, len) in (100 + 10 * round..).zip(LENGTHS) {
             let (what, bytes) = (format!("an access of {len} bytes in round {round}"), content(number, len));
             let place = RemoteMemory { key: KEY, address: 8, len: len as u64 };
-            let mut write = self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
+            let mut write =
+                self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
             write.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
             let mut read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
             let got = read.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
@@ -120,7 +121,8 @@ impl Side {
         assert_eq!(before, round, "the word");
         // Waits until the peer has finished its round.
         let tag = 1000 + round;
-        let mut receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
+        let mut receive =
+            self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
         receive.wait_for(PATIENCE).map_err(|error| format!("the end of round {round}: {error}"))?;
         let mut own = [0; 8];

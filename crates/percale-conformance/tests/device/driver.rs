@@ -31,7 +31,7 @@ fn missing() -> String {
 /// Requirements: HMEM-006.
 fn missing_library_error_contains_its_name() {
     let said = missing();
-    assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
+    assert!(said.contains("CUDA is not available") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
 /// A library without the driver's functions is rejected with a different error.
@@ -119,8 +119,8 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     same(&to.read(), &content(seed, 65_536), "what was received");
 }
 
-/// An application may reset a device. Memory that was used for earlier transfers must not be freed as memory of the
-/// application, and vice versa.
+/// An application may reset a device, which frees the pinned memory of earlier transfers. The addresses may then belong
+/// to memory of the application, which percale must not free or change.
 ///
 /// Requirements: HMEM-003.
 fn device_reset_does_not_affect_host_memory() {
@@ -180,7 +180,7 @@ fn each_allocation_has_a_unique_id() {
     assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
 }
 
-/// If only a part of a mapping is pinned, the whole mapping is host memory, for any such part.
+/// If only a part of a range is pinned, the whole range is treated as host memory, regardless of which part is pinned.
 ///
 /// Requirements: HMEM-018.
 fn partly_pinned_memory_is_host_memory() {

@@ -236,7 +236,7 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
 ///
 /// Requirements: FLT-001, FLT-003.
 fn killed_member_can_join_again(transport: &str) {
-    let _watchdog = Watchdog::new("a member that was killed joins anew");
+    let _watchdog = Watchdog::new("killed member can join again");
     for members in [2, 3, 5] {
         let variables = [("PERCALE_FABRIC", transport)];
         let mut all: Vec<Helper> = (0..members).map(|_| Helper::start("rejoiner", &variables)).collect();

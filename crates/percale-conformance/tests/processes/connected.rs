@@ -197,7 +197,7 @@ fn a_killed_client_ends_its_connection(transport: &str) {
 
 /// Requirements: CON-016.
 fn request_of_killed_client_is_withdrawn(transport: &str) {
-    let _watchdog = Watchdog::new("the request of a killed client is gone");
+    let _watchdog = Watchdog::new("request of killed client is withdrawn");
     let mut party = Party::new(transport);
     let address = party.listener.address().to_string();
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", &address), ("PERCALE_STAGE", "waiting")];
@@ -219,7 +219,7 @@ fn request_of_killed_client_is_withdrawn(transport: &str) {
 
 /// Requirements: CON-016.
 fn killed_listener_fails_waiting_clients(transport: &str) {
-    let _watchdog = Watchdog::new("a killed listener leaves nobody waiting");
+    let _watchdog = Watchdog::new("killed listener fails waiting clients");
     let mut helper = Helper::start("silent-listener", &[("PERCALE_FABRIC", transport)]);
     let mut party = Party::new(transport);
     let address = helper.hear();

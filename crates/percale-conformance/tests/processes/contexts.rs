@@ -118,7 +118,7 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
 ///
 /// Requirements: FLT-001, CTX-005.
 fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
-    let _watchdog = Watchdog::new("a killed peer ends what two contexts wait for");
+    let _watchdog = Watchdog::new("killed peer ends operations of two contexts");
     let domain = domain(transport, |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
     let scalable = domain.scalable_endpoint().contexts(3).bind("127.0.0.1:0").expect("a scalable endpoint");

@@ -10,7 +10,7 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// Calls that allocate the memory of a pair of processes, and the errors that they return after a certain time. EINTR
+/// Calls that allocate the memory of a pair of processes, and the errors that they return from a certain time on. EINTR
 /// simulates a sandbox that always returns it.
 const FAILURES: [(&str, i64, i32); 8] = [
     ("memfd_create", libc::SYS_memfd_create, libc::EPERM),
@@ -117,7 +117,7 @@ fn found(when: &str, call: i64, error: i32) -> String {
 /// Requirements: CON-008.
 #[test]
 fn new_connections_use_tcp_without_shared_memory() {
-    let _watchdog = Watchdog::new("without memory to share new connections use tcp");
+    let _watchdog = Watchdog::new("new connections use tcp without shared memory");
     for (name, call, error) in FAILURES {
         let answer = found("before", call, error);
         println!("{name}, error {error}: {answer}");
@@ -131,7 +131,7 @@ fn new_connections_use_tcp_without_shared_memory() {
 /// Requirements: FLT-009.
 #[test]
 fn connections_survive_shared_memory_exhaustion() {
-    let _watchdog = Watchdog::new("connections stand when memory to share runs out");
+    let _watchdog = Watchdog::new("connections survive shared memory exhaustion");
     for (name, call, error) in FAILURES {
         let answer = found("connected", call, error);
         println!("{name}, error {error}: {answer}");
@@ -145,7 +145,7 @@ fn connections_survive_shared_memory_exhaustion() {
 /// Requirements: CON-008.
 #[test]
 fn interrupted_calls_are_retried() {
-    let _watchdog = Watchdog::new("calls that signals interrupt are made again");
+    let _watchdog = Watchdog::new("interrupted calls are retried");
     for when in ["before", "connected"] {
         let answer = found(when, -1, 0);
         println!("interrupted, {when}: {answer}");

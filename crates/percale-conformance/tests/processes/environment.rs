@@ -166,7 +166,7 @@ fn unusable_selected_transport_is_a_descriptive_error() {
         let mut helper = Helper::start("by-name-to", &told);
         let answer = helper.hear();
         println!("PERCALE_TRANSPORT={mine}, a peer over {theirs}: {answer}");
-        assert!(answer.contains("no transport leads to the peer"), "{answer}");
+        assert!(answer.contains("no common transport with the peer"), "{answer}");
         helper.end();
     }
 }

@@ -46,7 +46,7 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
 ///
 /// Requirements: FLT-001.
 fn operations_of_a_killed_peer_fail(transport: &str) {
-    let _watchdog = Watchdog::new("all that waits for a killed peer fails");
+    let _watchdog = Watchdog::new("operations of a killed peer fail");
     let seed = seed();
     let mut random = Random::new(seed);
     println!("PERCALE_SEED={seed}");
@@ -176,7 +176,7 @@ pub(crate) fn forker() {
 ///
 /// Requirements: FLT-003.
 fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
-    let _watchdog = Watchdog::new("what was sent before a farewell arrives");
+    let _watchdog = Watchdog::new("messages sent before an orderly close arrive");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("farewell", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
@@ -292,7 +292,7 @@ pub(crate) fn exhaust() {
 ///
 /// Requirements: FLT-009.
 fn stopped_peer_does_not_block_other_peers(transport: &str) {
-    let _watchdog = Watchdog::new("a stopped peer holds up nobody else");
+    let _watchdog = Watchdog::new("stopped peer does not block other peers");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
@@ -323,7 +323,7 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
 ///
 /// Requirements: CON-003.
 fn connect_waits_for_a_stopped_peer(transport: &str) {
-    let _watchdog = Watchdog::new("a peer that is stopped when it is called is waited for");
+    let _watchdog = Watchdog::new("connect waits for a stopped peer");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())]);

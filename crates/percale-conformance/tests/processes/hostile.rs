@@ -19,7 +19,7 @@ crate::on!(shm, tcp: { peer_corrupting_shared_memory_breaks_only_its_connection 
 ///
 /// Requirements: FLT-007, FLT-008.
 fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
-    let _watchdog = Watchdog::new("a scribbling peer harms only its own connection");
+    let _watchdog = Watchdog::new("peer corrupting shared memory breaks only its connection");
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();

@@ -70,12 +70,14 @@ pub(crate) fn parent() {
         match &*line {
             "end" => return,
             "send" => {
-                let mut sending = open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
+                let mut sending =
+                    open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
                 sending.wait_for(PATIENCE).expect("the send");
                 say("sent");
             }
             "receive" => {
-                let mut receiving = open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
+                let mut receiving =
+                    open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
                 same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(1, LEN), "a message");
                 say("received");
             }

@@ -27,7 +27,7 @@ crate::on!(shm, tcp: {
 
 /// Requirements: FLT-010.
 fn calls_on_inherited_objects_are_rejected(kind: &str) {
-    let _watchdog = Watchdog::new("each call on what a child inherited is refused");
+    let _watchdog = Watchdog::new("calls on inherited objects are rejected");
     Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
 }
 

@@ -2,8 +2,13 @@
 //! `percale` must have a case, or an entry here with the reason why it needs none. A new public function with neither
 //! fails this test.
 
+#[path = "../../../percale/tests/public/mod.rs"]
+mod public;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use self::public::{NOT_EXPORTED, sources};
 
 /// The types that the first word of a case names: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
@@ -160,48 +165,8 @@ const INTERNAL: &[&str] = &[
     "local_memory/atomic/word.rs",
 ];
 
-/// Files of internal crates from which percale exports nothing.
-const NOT_EXPORTED: &[&str] = &[
-    "percale-device/src/arriving.rs",
-    "percale-device/src/copied.rs",
-    "percale-device/src/mapped.rs",
-    "percale-device/src/pinned.rs",
-    "percale-region/src/counters.rs",
-    "percale-region/src/handle.rs",
-    "percale-region/src/keys/hashed.rs",
-    "percale-region/src/hold.rs",
-    "percale-region/src/keys/mod.rs",
-    "percale-region/src/keys/line.rs",
-    "percale-region/src/keys/lines.rs",
-    "percale-region/src/local.rs",
-    "percale-region/src/mapped.rs",
-    "percale-region/src/on_device.rs",
-    "percale-region/src/parked.rs",
-    "percale-region/src/registered.rs",
-    "percale-region/src/revocation.rs",
-    "percale-region/src/keys/rows.rs",
-    "percale-region/src/slice.rs",
-    "percale-region/src/stuck.rs",
-    "percale-region/src/terms.rs",
-    "percale-region/src/via.rs",
-    "percale-region/src/windows.rs",
-    "percale-region/src/keys/window/cell.rs",
-    "percale-region/src/keys/window/table.rs",
-];
-
 /// The file of percale-transport that contains a type of the public API.
 const PUBLIC: &str = "percale-transport/src/kind.rs";
-
-fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("the sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// Returns the type of the inherent `impl` block that begins at this line.
 fn implements(line: &str) -> Option<&str> {

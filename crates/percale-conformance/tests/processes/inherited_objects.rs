@@ -28,7 +28,7 @@ crate::on!(shm, tcp: {
 
 /// Requirements: FLT-010.
 fn calls_on_inherited_domain_objects_are_rejected(kind: &str) {
-    let _watchdog = Watchdog::new("each call on what a child inherited of a domain is refused");
+    let _watchdog = Watchdog::new("calls on inherited domain objects are rejected");
     Helper::start("inherited-objects", &[("PERCALE_FABRIC", kind)]).end();
 }
 

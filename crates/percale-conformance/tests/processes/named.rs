@@ -216,7 +216,7 @@ mod shm {
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));
             assert_eq!(asked(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
-            // With another base the numbers are different, but only in this process.
+            // Through a handle with another base, the numbers are different. Other handles are not affected.
             let elsewhere = builder(&name).base(1 << 20).build().unwrap();
             assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
             assert_eq!(elsewhere.find("10.1.1.1:5".parse().unwrap()), Some(PeerAddress(1 << 20)));

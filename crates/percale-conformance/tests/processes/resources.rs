@@ -43,7 +43,7 @@ mod scale {
 ///
 /// Requirements: RES-001, CON-012.
 fn killed_peers_leak_nothing(transport: &str) {
-    let _watchdog = Watchdog::within("killed peers leave nothing", Duration::from_secs(if long() { 900 } else { 120 }));
+    let _watchdog = Watchdog::within("killed peers leak nothing", Duration::from_secs(if long() { 900 } else { 120 }));
     let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
     let cycles = if long() { 10 } else { 1 };
     for _ in 0..cycles {

@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use percale::PeerAddress;
-use percale::wire::head::{Head, Kind};
-use percale::wire::hello::{HELLO_BYTES, Hello, HelloFlags, Incarnation, Place};
 use percale_conformance::peers::{Open, open};
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
+use percale_wire::head::{Head, Kind};
+use percale_wire::hello::{HELLO_BYTES, Hello, HelloFlags, Incarnation, Place};
 use rustix::process::{Resource, Rlimit};
 use zerocopy::IntoBytes;
 

@@ -52,7 +52,7 @@ impl Cuda {
         let library = unsafe { Library::new(&name) };
         let library = library.map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            missing(format!("the driver's library {} cannot be loaded: {why}", name.to_string_lossy()))
+            missing(format!("cannot load the driver library {}: {why}", name.to_string_lossy()))
         })?;
         // The library is never unloaded, so its threads and the functions below stay valid.
         let library: &'static Library = Box::leak(Box::new(library));
@@ -62,7 +62,7 @@ impl Cuda {
         // SAFETY: 0 is the only valid flag.
         let code = unsafe { (cuda.functions.init)(0) };
         if code == code::NO_DEVICE {
-            return Err(missing("the driver finds no device"));
+            return Err(missing("the driver found no device"));
         }
         cuda.functions.check("cuInit", code).map_err(|error| missing(error.to_string()))?;
         let mut count = 0;
@@ -85,7 +85,7 @@ impl Cuda {
             cuda.devices.push(Device { handle, context: OnceLock::new() });
         }
         if cuda.devices.is_empty() {
-            return Err(missing("the driver finds no device"));
+            return Err(missing("the driver found no device"));
         }
         Ok(cuda)
     }

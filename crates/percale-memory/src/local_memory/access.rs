@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::types::ErrorCode;
 
 bitflags! {
-    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access by a peer, on every
+    /// Rights to a region (fi_mr(3), "access"). Remote rights are checked for every access by a peer, on every
     /// transport. Local rights state the purpose of a region. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {
@@ -77,10 +77,10 @@ pub enum Refusal {
     #[error("no region of the peer's domain has this key")]
     Key,
     /// The region does not grant peers this right.
-    #[error("the region does not give peers this right")]
+    #[error("the region does not grant this right to peers")]
     Right,
     /// A part of the access is outside the region.
-    #[error("the access leaves the region")]
+    #[error("the access is outside the region")]
     Range,
     /// The memory of the region is not accessible at the target.
     #[error("the region's memory cannot be read or written there")]

@@ -32,7 +32,7 @@ static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 pub fn register() {
     match REGISTERED.get_or_make() {
         Ok(registered) => _ = registered.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED)),
-        Err(error) => crate::later::later!(warn: %error, "this process is not registered for fences of others"),
+        Err(error) => crate::later::later!(warn: %error, "this process is not registered for membarrier"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Loom models of the doorbell (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). They fail if any
-//! of the fences (in `publish_fenced`, `arm`, `going_cold` of this module, `ring`) is removed.
+//! Loom models of the doorbell (`RUSTFLAGS="--cfg loom" cargo test --release -p percale-memory --lib loom_`). They fail
+//! if any of the fences (in `publish_fenced`, `arm`, `going_cold` of this module, `ring`) is removed.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,9 +1,10 @@
 //! The only module that maps and unmaps pages shared with other processes.
 //!
-//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (the process that creates
-//! it sets F_SEAL_SHRINK and F_SEAL_GROW, and each process that receives it checks them), so no access within it can
-//! raise SIGBUS because of a truncation. A process can still punch holes in it. They read as zero, as long as the
-//! system has memory for another page. Because there may be no huge page left, memory of huge pages is not mapped.
+//! A [`Mapping`] is a shared mapping of a sealed memfd (or, on systems that cannot share memory, private memory). The
+//! size of a sealed memfd can never change (the process that creates it sets F_SEAL_SHRINK and F_SEAL_GROW, and each
+//! process that receives it checks them), so no access within the mapping can raise SIGBUS because of a truncation. A
+//! process can still punch holes in it. They read as zero, as long as the system has memory for another page. Because
+//! there may be no huge page left, memory of huge pages is not mapped.
 //!
 //! A mapping is MADV_DONTFORK, because a forked child must not use its parent's rings. In the child the mapping is only
 //! an address, at which the child may have mapped other memory in the meantime.
@@ -27,7 +28,7 @@ use crate::system::interrupted::uninterrupted;
 /// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
 const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
 
-/// A shared mapping of a whole sealed memfd.
+/// A mapping of a whole sealed memfd, or of private memory.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: NonNull<u8>,
@@ -65,13 +66,10 @@ impl Mapping {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
         }
         if call("fstatfs", || rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the memory is of huge pages, of which there may be none left",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "memory of huge pages is not accepted"));
         }
         if usize::try_from(call("fstat", || rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory does not have the announced size"));
         }
         let process = Process::current()?;
         let ptr = call("mmap", || {

@@ -1,6 +1,6 @@
-//! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
-//! is a loom cell, which makes a model fail if two accesses to it are not ordered. This is the case if an initiator's
-//! access comes after the revoker read its line as retired, or is still in progress at that time.
+//! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale-memory --lib loom_`). A region's
+//! memory is a loom cell, which makes a model fail if two accesses to it are not ordered. This is the case if an
+//! initiator's access comes after the revoker read its line as retired, or is still in progress at that time.
 //!
 //! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence at an arbitrary point, and
 //! returns after that fence.
@@ -47,6 +47,19 @@ impl<const LINES: usize> Target<LINES> {
         if self.entry.holds(OLD) {
             self.write();
         }
+    }
+
+    /// Makes one access.
+    fn access(&self, announcer: &mut Announcer, line: &Line) {
+        announcer.enter(line);
+        self.write_if_allowed();
+        announcer.leave(line);
+    }
+
+    /// Makes two accesses.
+    fn access_twice(&self, announcer: &mut Announcer, line: &Line) {
+        self.access(announcer, line);
+        self.access(announcer, line);
     }
 
     /// Acts as a region's owner: revokes the right, waits, and uses the memory for another purpose.
@@ -99,19 +112,20 @@ impl Interrupt {
     }
 }
 
-/// Requirements: REV-007.
-#[test]
-fn loom_no_write_lands_after_its_line_retired() {
-    loom::model(|| {
+/// Checks the model of an initiator that makes accesses while its right is revoked.
+fn revoked_during(accesses: impl Fn(&Target<1>, &mut Announcer, &Line) + Copy + Send + Sync + 'static) {
+    loom::model(move || {
         let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            announcer.enter(line);
-            target.write_if_allowed();
-            announcer.leave(line);
-        });
+        let initiator = Target::start(&target, 0, accesses);
         target.revoke();
         initiator.join().unwrap();
     });
+}
+
+/// Requirements: REV-007.
+#[test]
+fn loom_no_write_lands_after_its_line_retired() {
+    revoked_during(Target::access);
 }
 
 /// The revoker may find that the line has changed and is odd. It then need not wait for the second access.
@@ -119,34 +133,18 @@ fn loom_no_write_lands_after_its_line_retired() {
 /// Requirements: REV-007.
 #[test]
 fn loom_a_changed_line_has_retired_though_it_is_odd() {
-    loom::model(|| {
-        let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            for _ in 0..2 {
-                announcer.enter(line);
-                target.write_if_allowed();
-                announcer.leave(line);
-            }
-        });
-        target.revoke();
-        initiator.join().unwrap();
-    });
+    revoked_during(Target::access_twice);
 }
 
 /// Requirements: REV-007.
 #[test]
 fn loom_renewed_access_checks_the_entry_again() {
-    loom::model(|| {
-        let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            announcer.enter(line);
-            target.write_if_allowed();
-            announcer.renew(line);
-            target.write_if_allowed();
-            announcer.leave(line);
-        });
-        target.revoke();
-        initiator.join().unwrap();
+    revoked_during(|target, announcer, line| {
+        announcer.enter(line);
+        target.write_if_allowed();
+        announcer.renew(line);
+        target.write_if_allowed();
+        announcer.leave(line);
     });
 }
 
@@ -158,13 +156,7 @@ fn loom_renewed_access_checks_the_entry_again() {
 fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            for _ in 0..2 {
-                announcer.enter(line);
-                target.write_if_allowed();
-                announcer.leave(line);
-            }
-        });
+        let initiator = Target::start(&target, 0, Target::access_twice);
         target.revoke();
         target.entry.grant(NEW);
         target.write();
@@ -178,16 +170,10 @@ fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
 /// Requirements: REV-007.
 #[test]
 fn loom_one_fence_serves_every_line() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    bounded(|| {
         let target = Target::<2>::new();
         let other = Arc::new(Shared::new(0));
-        let first = Target::start(&target, 0, |target, announcer, line| {
-            announcer.enter(line);
-            target.write_if_allowed();
-            announcer.leave(line);
-        });
+        let first = Target::start(&target, 0, Target::access);
         let second = {
             let other = Arc::clone(&other);
             Target::start(&target, 1, move |target, announcer, line| {
@@ -221,6 +207,16 @@ impl Twice {
         };
         twice.entries.iter().for_each(|entry| entry.grant(OLD));
         Arc::new(twice)
+    }
+
+    /// Starts an initiator.
+    fn start(
+        this: &Arc<Self>,
+        interrupt: &Arc<Interrupt>,
+        accesses: impl FnOnce(&Self, &Interrupt) + 'static,
+    ) -> thread::JoinHandle<()> {
+        let (twice, interrupt) = (Arc::clone(this), Arc::clone(interrupt));
+        thread::spawn(move || accesses(&twice, &interrupt))
     }
 
     /// Makes one access, which may be interrupted at any point.
@@ -264,17 +260,14 @@ fn bounded(model: impl Fn() + Sync + Send + 'static) {
 fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
-        let initiator = {
-            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
-            thread::spawn(move || {
-                let mut announcer = Announcer::default();
-                announcer.stop_fencing(&twice.line);
-                interrupt.may_come();
-                twice.access(&mut announcer, &interrupt, 0);
-                twice.access(&mut announcer, &interrupt, 0);
-                interrupt.ended();
-            })
-        };
+        let initiator = Twice::start(&twice, &interrupt, |twice, interrupt| {
+            let mut announcer = Announcer::default();
+            announcer.stop_fencing(&twice.line);
+            interrupt.may_come();
+            twice.access(&mut announcer, interrupt, 0);
+            twice.access(&mut announcer, interrupt, 0);
+            interrupt.ended();
+        });
         twice.revoke(0, || interrupt.everywhere(1));
         initiator.join().unwrap();
     });
@@ -290,14 +283,11 @@ fn loom_no_late_write_while_the_initiator_resumes_fencing() {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
         announcer.stop_fencing(&twice.line);
-        let initiator = {
-            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
-            thread::spawn(move || {
-                twice.access(&mut announcer, &interrupt, 0);
-                twice.access(&mut announcer, &interrupt, 1);
-                interrupt.ended();
-            })
-        };
+        let initiator = Twice::start(&twice, &interrupt, move |twice, interrupt| {
+            twice.access(&mut announcer, interrupt, 0);
+            twice.access(&mut announcer, interrupt, 1);
+            interrupt.ended();
+        });
         for which in 0..2 {
             twice.revoke(which, || interrupt.everywhere(which as u32 + 1));
         }
@@ -316,10 +306,8 @@ fn loom_model_detects_missing_fence_for_unfenced_initiator() {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
         announcer.stop_fencing(&twice.line);
-        let initiator = {
-            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
-            thread::spawn(move || twice.access(&mut announcer, &interrupt, 0))
-        };
+        let initiator =
+            Twice::start(&twice, &interrupt, move |twice, interrupt| twice.access(&mut announcer, interrupt, 0));
         twice.revoke(0, || ());
         initiator.join().unwrap();
     });
@@ -333,16 +321,13 @@ fn loom_model_detects_missing_fence_for_unfenced_initiator() {
 fn loom_model_detects_unfenced_stop_of_fencing() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
-        let initiator = {
-            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
-            thread::spawn(move || {
-                let mut announcer = Announcer { unfenced: true, ..Announcer::default() };
-                twice.line.manner.store(UNFENCED, Ordering::Relaxed);
-                interrupt.may_come();
-                twice.access(&mut announcer, &interrupt, 0);
-                interrupt.ended();
-            })
-        };
+        let initiator = Twice::start(&twice, &interrupt, |twice, interrupt| {
+            let mut announcer = Announcer { unfenced: true, ..Announcer::default() };
+            twice.line.manner.store(UNFENCED, Ordering::Relaxed);
+            interrupt.may_come();
+            twice.access(&mut announcer, interrupt, 0);
+            interrupt.ended();
+        });
         twice.revoke(0, || interrupt.everywhere(1));
         initiator.join().unwrap();
     });
@@ -354,15 +339,10 @@ fn loom_model_detects_unfenced_stop_of_fencing() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_unfenced_announcement() {
-    loom::model(|| {
-        let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, _, line| {
-            line.sequence.store(1, Ordering::Relaxed);
-            target.write_if_allowed();
-            line.sequence.store(2, Ordering::Release);
-        });
-        target.revoke();
-        initiator.join().unwrap();
+    revoked_during(|target, _, line| {
+        line.sequence.store(1, Ordering::Relaxed);
+        target.write_if_allowed();
+        line.sequence.store(2, Ordering::Release);
     });
 }
 
@@ -375,11 +355,7 @@ fn loom_model_detects_unfenced_announcement() {
 fn loom_model_detects_unfenced_revocation() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            announcer.enter(line);
-            target.write_if_allowed();
-            announcer.leave(line);
-        });
+        let initiator = Target::start(&target, 0, Target::access);
         target.entry.revoke();
         let then = target.lines[0].snapshot();
         while !target.lines[0].has_retired(then) {
@@ -396,18 +372,13 @@ fn loom_model_detects_unfenced_revocation() {
 #[test]
 #[should_panic(expected = "access")]
 fn loom_model_detects_renewal_without_check() {
-    loom::model(|| {
-        let target = Target::<1>::new();
-        let initiator = Target::start(&target, 0, |target, announcer, line| {
-            announcer.enter(line);
-            if target.entry.holds(OLD) {
-                announcer.renew(line);
-                target.write();
-            }
-            announcer.leave(line);
-        });
-        target.revoke();
-        initiator.join().unwrap();
+    revoked_during(|target, announcer, line| {
+        announcer.enter(line);
+        if target.entry.holds(OLD) {
+            announcer.renew(line);
+            target.write();
+        }
+        announcer.leave(line);
     });
 }
 

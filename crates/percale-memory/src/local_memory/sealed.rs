@@ -52,10 +52,10 @@ const LINE: usize = 64;
 #[non_exhaustive]
 pub enum AllocateError {
     /// The size exceeds the memory of this machine.
-    #[error("{0} bytes are more than this machine's memory")]
+    #[error("{0} bytes exceed the memory of this machine")]
     TooLarge(usize),
     /// The system did not provide memory or a descriptor.
-    #[error("the system gave no memory: {0}")]
+    #[error("cannot allocate memory: {0}")]
     System(io::Error),
     /// This process has used all of its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
@@ -91,13 +91,14 @@ struct Arena {
 }
 
 impl Arena {
-    /// Creates and maps an arena of `size` bytes, a multiple of the page size. All its pages are present.
+    /// Creates and maps an arena of `size` bytes, a multiple of the page size. If it can be shared, all its pages are
+    /// present.
     fn new(size: usize) -> Result<Self, AllocateError> {
         let shared = sealed_memfd("percale-arena", size, 0).and_then(|fd| Ok((Mapping::of(fd.as_fd(), size)?, fd)));
         let (mapping, fd) = match shared {
             Ok((mapping, fd)) => (mapping, Some(fd)),
             Err(error) => {
-                crate::later::later!(debug: %error, "memory of this process alone, which no peer can map");
+                crate::later::later!(debug: %error, "cannot allocate shared memory; using private memory, which peers cannot map");
                 (Mapping::private(size)?, None)
             }
         };
@@ -222,9 +223,8 @@ fn reserved(len: usize) -> usize {
 /// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line or, for 64 KiB and more, at a
 /// page.
 ///
-/// # Errors
-/// If the system does not provide memory or a descriptor. Accesses never fail later, because every page is present when
-/// this function returns.
+/// If the system does not provide memory or a descriptor. Accesses to memory that peers can map never fail later,
+/// because every page of it is present when this function returns.
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
         // This is a separate statement, so that the lock is released before an arena is created.
@@ -343,7 +343,7 @@ impl Allocation {
     pub(in crate::local_memory) fn check_here(&self) {
         assert!(
             self.block.arena.mapping.is_here(),
-            "this memory is of a process that this one is a fork of: allocate some in this one"
+            "the memory belongs to the parent process of this fork; allocate memory in this process"
         );
     }
 

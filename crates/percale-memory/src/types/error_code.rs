@@ -14,25 +14,25 @@ pub enum ErrorCode {
     #[error("no matching message has arrived")]
     NoMessage,
     /// The peer process exited, or closed its endpoint, while the operation was in progress.
-    #[error("the peer is gone: its process ended or it closed the connection")]
+    #[error("the peer process exited or its connection was lost")]
     PeerDied,
     /// The peer closed its endpoint normally.
-    #[error("the peer closed its endpoint")]
+    #[error("the peer closed the connection")]
     Closed,
     /// There is no connection to the peer.
     #[error("the peer is not connected")]
     NotConnected,
     /// The peer refused the connection: no endpoint listens at its address, or the endpoint does not accept this peer.
-    #[error("the peer refused the connection")]
+    #[error("the connection was refused")]
     Refused,
     /// The peer cannot be reached from here.
-    #[error("there is no route to the peer")]
+    #[error("no route to the peer")]
     Unreachable,
     /// The peer did not answer in time.
     #[error("the peer did not answer in time")]
     TimedOut,
     /// The peer violated the protocol of this version.
-    #[error("the peer broke the protocol")]
+    #[error("the peer violated the protocol")]
     Protocol,
     /// The operation's memory cannot be read or written.
     #[error("the operation's memory cannot be read or written")]
@@ -44,7 +44,7 @@ pub enum ErrorCode {
     #[error("the target of an atomic operation is not aligned to its size")]
     Misaligned,
     /// The peer did not accept the key.
-    #[error("the peer did not accept the key")]
+    #[error("the peer rejected the key")]
     KeyRejected,
     /// The address is not, or no longer, in the address vector.
     #[error("the address is not in the address vector")]
@@ -53,17 +53,17 @@ pub enum ErrorCode {
     #[error("out of memory")]
     NoMemory,
     /// The peer, or this process, has no descriptors left.
-    #[error("there are no descriptors left")]
+    #[error("no file descriptors left")]
     NoDescriptors,
     /// A resource of the operation is in use, such as a window that is still bound, or a window that a peer is
     /// accessing.
-    #[error("it is in use")]
+    #[error("the object is in use")]
     Busy,
     /// The operation's arguments are invalid, for example a range outside its region, or a window of the wrong type.
-    #[error("the operation's arguments make no sense")]
+    #[error("invalid arguments")]
     Invalid,
     /// The system refused the operation with an error for which there is no code here.
-    #[error("input or output failed")]
+    #[error("input/output error")]
     Io,
 }
 

@@ -50,7 +50,8 @@ macro_rules! structures {
 
             impl $name {
                 /// A structure with all fields null or 0.
-                // SAFETY: all zero is valid for integers, pointers, optional functions and arrays of them.
+                // SAFETY: all zero is valid for integers, pointers, optional functions, and arrays, structures and
+                // unions of them.
                 pub const ZERO: Self = unsafe { std::mem::zeroed() };
             }
         )*

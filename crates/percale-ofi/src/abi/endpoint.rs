@@ -66,7 +66,7 @@ structures! { STRUCTURES;
 tables! { TABLES;
     /// The options and contexts of an endpoint.
     fi_ops_ep {
-        /// Cancels the oldest operation with this context.
+        /// Cancels the first operation with this context that can still be canceled.
         cancel(fid: fid_t, context: *mut c_void) -> isize;
         /// Reads an option.
         getopt(fid: fid_t, level: c_int, optname: c_int, optval: *mut c_void, optlen: *mut usize) -> c_int;

@@ -159,7 +159,7 @@ structures! { STRUCTURES;
         tag: u64,
     }
 
-    /// A completion with an error. `err_data_size` exists since 1.5, and `src_addr` since 2.x.
+    /// A completion with an error. `err_data_size` exists since 1.5, and `src_addr` since API version 1.20.
     fi_cq_err_entry {
         /// The context of the operation.
         op_context: *mut c_void,
@@ -183,7 +183,7 @@ structures! { STRUCTURES;
         err_data: *mut c_void,
         /// The size of the buffer on input, and of the error data on output.
         err_data_size: usize,
-        /// The source (2.x). Not written for an older caller.
+        /// The source (in 2.x headers, since API version 1.20). Not written for an older caller.
         src_addr: fi_addr_t,
     }
 

@@ -80,7 +80,7 @@ struct Operands {
 }
 
 impl Endpoint {
-    /// All memory belongs to the client, which keeps it valid as fi_atomic(3) requires.
+    /// Posts an atomic operation. All memory belongs to the client, which keeps it valid as fi_atomic(3) requires.
     #[inline]
     fn atomic(&self, what: What, target: Target, operands: Operands, context: *mut c_void, flags: OpFlags) -> isize {
         let work = self.atomic_work(what, target, operands, None, context, flags);
@@ -119,6 +119,8 @@ impl Endpoint {
         }
     }
 
+    /// Posts an atomic operation from the client's structures.
+    ///
     /// # Safety
     /// The description meets the requirements of fi_atomic(3).
     unsafe fn atomic_as(&self, description: Description, flags: u64) -> Result<isize, isize> {
@@ -148,6 +150,8 @@ impl Endpoint {
         unsafe { self.described_atomic(description, begins, flags) }.map(Operation::Atomic)
     }
 
+    /// Builds an atomic operation from the client's structures.
+    ///
     /// # Safety
     /// The requirements of `atomic_as` apply.
     #[inline]
@@ -188,7 +192,11 @@ impl Endpoint {
         };
         if remote.count.checked_mul(what.datatype.size()) != Some(here) {
             let here = here / what.datatype.size();
-            log::warning!(FI_LOG_EP_CTRL, "fi_atomicmsg: {here} elements here and {} there (rma_iov)", remote.count);
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_atomicmsg: {here} local elements but {} remote elements (rma_iov)",
+                remote.count
+            );
             return Err(INVALID);
         }
         let target = Target { peer: msg.addr, address: remote.addr, key: remote.key };

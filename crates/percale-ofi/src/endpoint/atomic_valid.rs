@@ -37,6 +37,8 @@ fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
     Ok((ATOMIC_LIMIT / what.datatype.size(), what.datatype.size()))
 }
 
+/// Writes the maximum number of elements. Returns a negative error code if the operation is not supported.
+///
 /// # Safety
 /// `count` is null or writable.
 unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int {

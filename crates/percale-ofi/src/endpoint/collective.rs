@@ -76,6 +76,8 @@ impl Endpoint {
         self.groups
     }
 
+    /// Posts a collective.
+    ///
     /// # Safety
     /// The memory meets the requirements of fi_collective(3) until the collective has completed.
     unsafe fn collective(&self, call: Call) -> Result<isize, isize> {
@@ -107,7 +109,7 @@ impl Endpoint {
         {
             log::warning!(
                 FI_LOG_EP_DATA,
-                "a collective was not posted: its memory is described by its own region's fi_mr_desc, which has the rights for that"
+                "a collective was not posted: desc must be the fi_mr_desc of a region that contains the memory and has the rights"
             );
             return Err(INVALID);
         }

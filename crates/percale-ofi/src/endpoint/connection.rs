@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len
         let Some((handle, request)) = handle.and_then(|handle| Some((handle, requests::find(handle)?))) else {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_accept: the endpoint was not opened for a connection request, or that was answered"
+                "fi_accept: the endpoint was not opened for a connection request, or the request was already answered"
             );
             return Err(FI_EOPBADSTATE);
         };

@@ -108,6 +108,8 @@ impl Check<'_> {
     }
 }
 
+/// Returns an entry of a list, or null if the list is null.
+///
 /// # Safety
 /// `list` is null or has more than `at` entries.
 pub(super) unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
@@ -126,7 +128,7 @@ fn bytes(count: usize, datatype: u32) -> usize {
 fn refuse() -> isize {
     log::warning!(
         FI_LOG_EP_DATA,
-        "an operation was not posted: with FI_MR_LOCAL its memory is described by its own region's fi_mr_desc"
+        "an operation was not posted: with FI_MR_LOCAL, desc must be the fi_mr_desc of a region that contains the memory"
     );
     -(libc::EINVAL as isize)
 }

@@ -62,8 +62,8 @@ pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
     Ok(())
 }
 
-/// The mark of triggered operations: an operation with default flags begins when its context requires it (FI_TRIGGER in
-/// the flags of an endpoint or alias). percale itself does not use this bit.
+/// The mark of triggered operations: an operation with default flags begins when the condition in its context is met
+/// (FI_TRIGGER in the flags of an endpoint or alias). percale itself does not use this bit.
 pub(crate) const TRIGGERED: OpFlags = OpFlags::from_bits_retain(1 << 31);
 
 /// One direction of an endpoint, with the rules for reporting completions. It changes while the endpoint is set up,

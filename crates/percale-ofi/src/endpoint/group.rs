@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn join(
     context: *mut c_void,
 ) -> c_int {
     if flags & FI_COLLECTIVE == 0 {
-        log::warning!(FI_LOG_EP_CTRL, "fi_join: there is no multicast; groups are joined by fi_join_collective");
+        log::warning!(FI_LOG_EP_CTRL, "fi_join: multicast is not supported; use fi_join_collective for groups");
         return -libc::ENOSYS;
     }
     if flags != FI_COLLECTIVE {
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn join(
     // SAFETY: the client passed a valid address set.
     let set = address.and_then(|address| unsafe { Set::of_class(address.set.cast_mut().cast()) });
     let Some(set) = set.filter(|_| !mc.is_null()) else {
-        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the members are given as an address set (fi_av_set)");
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the members must be an address set (fi_av_set)");
         return -libc::EINVAL;
     };
     // SAFETY: the client passed a writable location for the group.
@@ -78,7 +78,7 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     };
     let Some(port) = endpoint.setup().port() else { return Err(FI_EOPBADSTATE) };
     if !endpoint.setup().uses(|vector| set.is_of(vector)) {
-        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the set is of another vector than the endpoint's");
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the set belongs to a different address vector");
         return Err(libc::EINVAL);
     }
     let members = set.members().clone();
@@ -100,7 +100,8 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
         Err(error) => {
             log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: {error}");
             events.forget_group(number);
-            // SAFETY: the object was created above, and the client did not receive it.
+            // SAFETY: the object was created above, and the call returns an error, so the client does not use its
+            // pointer.
             drop(unsafe { Box::from_raw(group) });
             Err(error.errno())
         }

@@ -13,7 +13,8 @@
 //!   [`described`]: posting calls that check descriptors first; [`trigger`]: operations that begin later;
 //!   [`collective`]: the operations of groups; [`group`]: joining groups
 //!
-//! A posting call takes one branch on whether the endpoint is enabled, one on whether it has a lock, and calls percale.
+//! A posting call tests whether the endpoint is enabled, whether the operation is triggered and whether the endpoint
+//! has a lock, and calls percale.
 
 pub(crate) mod atomic;
 mod atomic_valid;
@@ -175,7 +176,10 @@ pub(crate) unsafe extern "C" fn open(
     };
     let kind = wishes.kind;
     if kind != FI_EP_RDM && kind != FI_EP_MSG {
-        log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_endpoint: endpoint type {kind} is not supported (FI_EP_RDM and FI_EP_MSG are)"
+        );
         return -libc::EINVAL;
     }
     // SAFETY: the addresses of an info have the stated lengths.
@@ -209,7 +213,7 @@ unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     if let Err(code) = endpoint.setup.close_object(ep) {
         return -code;
     }
-    // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
+    // SAFETY: `hand_out` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(ep.cast::<Endpoint>()) });
     0
 }
@@ -233,7 +237,7 @@ fn refusal(error: &PostError) -> isize {
 
 #[cold]
 fn unsupported(flags: u64) -> isize {
-    log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: its flags {flags:#x} are not all supported");
+    log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: unsupported flags {flags:#x}");
     -(FI_EBADFLAGS as isize)
 }
 
@@ -270,7 +274,7 @@ impl Endpoint {
     fn enable(&self) -> Result<(), i32> {
         self.setup.enable()?;
         if let Err(refused) = self.port() {
-            log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
+            log::note!(FI_LOG_EP_CTRL, "an enabled endpoint has no port: {refused}");
         }
         Ok(())
     }

@@ -76,6 +76,8 @@ pub(super) unsafe fn authorization_of(call: &str, info: &fi_info) -> Result<Opti
     unsafe { authorization::read(call, attr.auth_key, attr.auth_key_size) }
 }
 
+/// Returns the object that a handle names.
+///
 /// # Safety
 /// The handle is null, the handle of a request, or an open object.
 unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
@@ -101,7 +103,7 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
         class => {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_endpoint: info->handle is of class {class}; connection requests and passive endpoints are taken"
+                "fi_endpoint: info->handle has class {class}; it must be a connection request or a passive endpoint"
             );
             Err(libc::EINVAL)
         }

@@ -83,6 +83,8 @@ impl Endpoint {
         answer(if writes { unsafe { port.write(&work) } } else { unsafe { port.read(&work) } })
     }
 
+    /// Builds a read or a write that begins later.
+    ///
     /// # Safety
     /// `msg` meets the requirements of fi_rma(3).
     pub(crate) unsafe fn rma_operation(
@@ -105,6 +107,8 @@ impl Endpoint {
         Ok(if writes { Operation::Write(work) } else { Operation::Read(work) })
     }
 
+    /// Posts a read or a write from the client's structure.
+    ///
     /// # Safety
     /// `msg` meets the requirements of fi_rma(3).
     unsafe fn access_as(&self, writes: bool, msg: *const fi_msg_rma, flags: u64) -> isize {

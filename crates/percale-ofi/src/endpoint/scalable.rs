@@ -2,8 +2,8 @@
 //!
 //! Receive context i is context i of percale's scalable endpoint, and transmit context i is its sender i. Each is a
 //! separate percale endpoint, which is opened when the context is enabled and closed with the context. The two share
-//! nothing: different threads may use them, each has its own completion queues and counters, and closing one does not
-//! affect the other.
+//! only the address and the address vector: different threads may use them, each has its own completion queues and
+//! counters, and closing one does not affect the other.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -82,12 +82,15 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: as above.
     let attr = unsafe { info.ep_attr.as_ref() };
     if attr.is_some_and(|attr| attr.r#type != FI_EP_RDM && attr.r#type != FI_EP_UNSPEC) {
-        log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: scalable endpoints are of type FI_EP_RDM");
+        log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: scalable endpoints must have type FI_EP_RDM");
         return -libc::EINVAL;
     }
     let asked = attr.map_or([1, 1], |attr| [attr.tx_ctx_cnt, attr.rx_ctx_cnt]);
     let [Some(transmit), Some(receive)] = asked.map(count) else {
-        log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: {asked:?} contexts; there may be 1 to {CONTEXT_LIMIT} of each");
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_scalable_ep: {asked:?} contexts requested; must be 1 to {CONTEXT_LIMIT} of each kind"
+        );
         return -libc::EINVAL;
     };
     // SAFETY: an info is readable with everything that it points to.
@@ -125,12 +128,12 @@ unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
     // SAFETY: the client passed an open object.
     if let Some(vector) = unsafe { Vector::of_class(other) } {
         if !Arc::ptr_eq(vector.shared().domain(), &whole.domain) {
-            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the address vector is another domain's");
+            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the address vector belongs to another domain");
             return -libc::EINVAL;
         }
         let mut state = whole.state();
         if state.vector.is_some() {
-            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the endpoint has an address vector");
+            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the endpoint already has an address vector");
             return -libc::EINVAL;
         }
         state.vector = Some(Arc::clone(vector.shared()));
@@ -140,7 +143,7 @@ unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
     if let Some(events) = unsafe { Events::of_class(other) } {
         return if events.shared().is_of(&whole.domain.fabric) { 0 } else { -libc::EINVAL };
     }
-    log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: address vectors are bound to scalable endpoints, nothing else");
+    log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: only address vectors can be bound to scalable endpoints");
     -libc::EINVAL
 }
 
@@ -198,6 +201,8 @@ unsafe extern "C" fn rx_context(
     unsafe { open_context(sep, index, (FI_CLASS_RX_CTX, flags), ep, context) }
 }
 
+/// Opens a context, or another object for an open one.
+///
 /// # Safety
 /// `sep` is an endpoint of this provider, and `ep` is writable.
 unsafe fn open_context(
@@ -213,7 +218,10 @@ unsafe fn open_context(
     let half = if class == FI_CLASS_RX_CTX { Half::Receive } else { Half::Transmit };
     let at = usize::from(half == Half::Receive);
     let Some(index) = u16::try_from(index).ok().filter(|index| *index < counts[at]) else {
-        log::warning!(FI_LOG_EP_CTRL, "there is no context {index}: the endpoint has {counts:?} of each kind");
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "context {index} does not exist: the endpoint has {counts:?} contexts of each kind"
+        );
         return -libc::EINVAL;
     };
     let mut wishes = scalable.wishes;

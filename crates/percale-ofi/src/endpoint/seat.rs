@@ -36,11 +36,7 @@ impl Half {
         if flags & others == 0 {
             return Ok(());
         }
-        log::warning!(
-            FI_LOG_EP_CTRL,
-            "fi_ep_bind: {self:?} context: nothing is bound to it with {:#x}",
-            flags & others
-        );
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: flags {:#x} are not valid for a {self:?} context", flags & others);
         Err(FI_EBADFLAGS)
     }
 

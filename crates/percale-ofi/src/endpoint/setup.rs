@@ -152,7 +152,7 @@ impl Setup {
         if objects.is_last(object) && self.port().is_some_and(|port| port.is_held_by_windows()) {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_close: windows of type 2A are bound through the endpoint; invalidate or close them first"
+                "fi_close: type 2A windows are bound through the endpoint; invalidate or close them first"
             );
             return Err(libc::EBUSY);
         }
@@ -275,6 +275,8 @@ impl Setup {
         }
     }
 
+    /// Binds an object of the client.
+    ///
     /// # Safety
     /// `other` is null or an open object of the client.
     unsafe fn bind(&self, other: *mut fid, flags: u64) -> Result<(), i32> {
@@ -282,10 +284,7 @@ impl Setup {
         // SAFETY: the caller guarantees this.
         let counts = unsafe { Count::of_class(other) }.is_some();
         if self.port().is_some() && !counts {
-            log::warning!(
-                FI_LOG_EP_CTRL,
-                "fi_ep_bind: the endpoint is enabled already: only counters are bound to it now"
-            );
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: only counters can be bound after fi_enable");
             return Err(FI_EOPBADSTATE);
         }
         // SAFETY: the caller guarantees this.
@@ -304,7 +303,7 @@ impl Setup {
         // SAFETY: the caller guarantees this.
         if let Some(events) = unsafe { Events::of_class(other) } {
             if !events.shared().is_of(&self.domain.fabric) {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the event queue is another fabric's");
+                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the event queue belongs to another fabric");
                 return Err(libc::EINVAL);
             }
             return once(&mut bound.events, events.shared(), "event queue");
@@ -321,7 +320,7 @@ impl Setup {
             self.is_here(context.shared().domain())?;
             return once(&mut bound.shared_transmit, context.shared(), "shared transmit context");
         }
-        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: objects of this class are not bound to endpoints");
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: objects of this class cannot be bound to endpoints");
         Err(libc::EINVAL)
     }
 
@@ -329,7 +328,7 @@ impl Setup {
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}"
+                "fi_ep_bind: invalid flags {flags:#x} for a completion queue (use FI_TRANSMIT, FI_RECV or both)"
             );
             return Err(FI_EBADFLAGS);
         }
@@ -337,7 +336,7 @@ impl Setup {
         self.is_here(queue.shared().domain())?;
         let (transmits, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
         if transmits && bound.transmit.is_some() || receives && bound.receive.is_some() {
-            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint already has a completion queue for this direction");
             return Err(libc::EINVAL);
         }
         let reports = Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
@@ -354,14 +353,14 @@ impl Setup {
         if flags & !COUNTED != 0 || flags == 0 {
             log::warning!(
                 FI_LOG_EP_CTRL,
-                "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
+                "fi_ep_bind: invalid flags {flags:#x} for a counter (it counts sends, receives, reads and writes)"
             );
             return Err(FI_EBADFLAGS);
         }
         self.half().allows(flags)?;
         self.is_here(counter.shared().domain())?;
         if bound.counters.iter().any(|(others, _)| others & flags != 0) {
-            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a counter for some of {flags:#x}");
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint already has a counter for some of {flags:#x}");
             return Err(libc::EINVAL);
         }
         if let Some(port) = self.port() {
@@ -376,7 +375,7 @@ impl Setup {
         if Arc::ptr_eq(domain, &self.domain) {
             return Ok(());
         }
-        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the object is another domain's");
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the object belongs to another domain");
         Err(libc::EINVAL)
     }
 
@@ -542,7 +541,7 @@ fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Arc<
 /// Binds an object of a kind that can be bound only once.
 fn once<T>(place: &mut Option<Arc<T>>, given: &Arc<T>, what: &str) -> Result<(), i32> {
     if place.is_some() {
-        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has one {what} already");
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint already has one {what}");
         return Err(libc::EINVAL);
     }
     *place = Some(Arc::clone(given));

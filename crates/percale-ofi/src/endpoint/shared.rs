@@ -154,6 +154,8 @@ struct What {
 }
 
 impl ReceiveContext {
+    /// Posts a receive into one piece of memory.
+    ///
     /// # Safety
     /// The buffer belongs to the client.
     unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &What) -> isize {
@@ -162,6 +164,8 @@ impl ReceiveContext {
         unsafe { self.post(&raw const iov, &raw mut desc, 1, what) }
     }
 
+    /// Posts a receive.
+    ///
     /// # Safety
     /// `iov` is readable for `count` pieces of the client's memory, and `descriptions` is null or readable for `count`
     /// descriptors.
@@ -180,7 +184,10 @@ impl ReceiveContext {
                 shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
             });
             if !described {
-                log::warning!(FI_LOG_EP_DATA, "a receive was not posted: with FI_MR_LOCAL its memory is described");
+                log::warning!(
+                    FI_LOG_EP_DATA,
+                    "a receive was not posted: with FI_MR_LOCAL, desc must be the fi_mr_desc of a region that contains the memory"
+                );
                 return -(libc::EINVAL as isize);
             }
         }
@@ -267,7 +274,7 @@ pub(crate) unsafe extern "C" fn open_transmit(
 ) -> c_int {
     let head = object::head(FI_CLASS_STX_CTX, context, &TRANSMIT_FI);
     let fid = fid_stx { fid: head, ops: std::ptr::from_ref(&TRANSMIT_OPS).cast_mut() };
-    log::note!(FI_LOG_EP_CTRL, "a shared transmit context: its endpoints send as others do");
+    log::note!(FI_LOG_EP_CTRL, "a shared transmit context has no effect on its endpoints");
     // SAFETY: the pointer is a domain of this provider.
     let domain = Arc::clone(unsafe { Domain::of(domain) }.shared());
     // SAFETY: the client passed a writable location.

@@ -23,7 +23,7 @@ use crate::port::Port;
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// How an operation begins.
+/// The moment at which an operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// At once.
@@ -164,7 +164,7 @@ impl Endpoint {
             // SAFETY: the caller upholds the same contract.
             FI_TRIGGER_XPU => unsafe { self.post_xpu(port, &operation, context) },
             other => {
-                log::warning!(FI_LOG_EP_DATA, "there is no trigger event of type {other}");
+                log::warning!(FI_LOG_EP_DATA, "unknown trigger event type {other}");
                 INVALID
             }
         }

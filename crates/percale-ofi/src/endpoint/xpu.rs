@@ -31,7 +31,7 @@ fn writer(wanted: &fi_trigger_xpu) -> Result<Option<Device>, i32> {
         return if wanted.device == 0 { Ok(None) } else { Err(FI_EOPNOTSUPP) };
     }
     devices::device(wanted.iface, wanted.device).map(Some).map_err(|error| {
-        log::note!(FI_LOG_EP_CTRL, "no triggers of such a device: {error}");
+        log::note!(FI_LOG_EP_CTRL, "triggers of this device are not available: {error}");
         FI_EOPNOTSUPP
     })
 }
@@ -50,10 +50,7 @@ impl Endpoint {
         // SAFETY: the check above identifies this structure.
         let asked = unsafe { &mut *value.cast::<fi_trigger_xpu>() };
         if !self.xpu || writer(asked).is_err() {
-            log::note!(
-                FI_LOG_EP_CTRL,
-                "FI_OPT_XPU_TRIGGER: only of devices that are here, and with the capability FI_XPU"
-            );
+            log::note!(FI_LOG_EP_CTRL, "FI_OPT_XPU_TRIGGER: needs an available device and the capability FI_XPU");
             return -FI_EOPNOTSUPP;
         }
         if asked.count > 0 && !asked.var.is_null() {
@@ -82,13 +79,13 @@ impl Endpoint {
         let writer = match writer(&wanted) {
             Ok(writer) => writer,
             Err(code) => {
-                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: there are no variables for interface {}", wanted.iface);
+                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: interface {} is not supported", wanted.iface);
                 return -(code as isize);
             }
         };
         // The memory of the operation must be on the device that begins it (XPU-004).
         if !operation.devices().is_ok_and(|devices| devices.iter().all(|device| Some(*device) == writer)) {
-            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the operation's memory is another device's");
+            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the memory of the operation belongs to another device");
             return -(libc::EINVAL as isize);
         }
         if wanted.count < NEEDED {
@@ -96,7 +93,7 @@ impl Endpoint {
             return -(FI_ETOOSMALL as isize);
         }
         if wanted.var.is_null() {
-            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU needs room for its variable");
+            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the array for the variable is missing or too short");
             return -(libc::EINVAL as isize);
         }
         let domain = &self.setup.domain().percale;

@@ -49,8 +49,8 @@ unsafe impl Send for Fid {}
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
-    /// Address vectors by the numbers of their inserters. Entries stay until unfinished insertions have ended, even if
-    /// the vector is closed before.
+    /// Address vectors by the numbers of their inserters. Entries stay until unfinished insertions have completed, even
+    /// if the vector is closed before.
     pub(super) vectors: HashMap<u64, Inserting>,
     /// Regions with an unfinished registration and their contexts, by registration number.
     pub(super) regions: HashMap<u64, (Fid, Context)>,
@@ -62,11 +62,11 @@ pub(super) struct Names {
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }
 
-/// An address vector that reports the ends of insertions as events.
+/// An address vector that reports completed insertions as events.
 #[derive(Debug)]
 pub(super) struct Inserting {
     pub(super) fid: Fid,
-    /// Insertions that have not ended.
+    /// Insertions that have not completed.
     under_way: u64,
     closed: bool,
 }
@@ -85,14 +85,14 @@ impl Names {
         self.vectors.insert(inserter, Inserting { fid, under_way: 0, closed: false });
     }
 
-    /// Counts the begin of an insertion.
+    /// Counts an insertion that begins.
     pub(super) fn begin_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way += 1;
         }
     }
 
-    /// Counts the end of an insertion.
+    /// Counts a completed insertion.
     pub(super) fn end_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way = vector.under_way.saturating_sub(1);
@@ -100,7 +100,7 @@ impl Names {
         self.forget_if_over(inserter);
     }
 
-    /// Removes a closed vector once its insertions have ended.
+    /// Removes a closed vector once its insertions have completed.
     pub(super) fn forget_vector(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.closed = true;
@@ -212,7 +212,7 @@ impl Drop for Asked {
     }
 }
 
-/// An event that was peeked at.
+/// An event in libfabric's form.
 #[derive(Debug)]
 pub(super) enum Record {
     /// An event that the client wrote.
@@ -229,7 +229,7 @@ pub(super) enum Record {
     Joined { fid: Fid, context: Context },
     /// An error: the group was not joined.
     NotJoined { fid: Fid, context: Context, error: ErrorCode },
-    /// The end of an asynchronous insertion.
+    /// A completed asynchronous insertion.
     Inserted { fid: Fid, context: u64, count: u64 },
     /// An error: one address was not inserted. `reason` is a text.
     NotInserted { fid: Fid, context: u64, index: u64, code: i32, reason: Vec<u8> },

@@ -173,6 +173,8 @@ const fn given(is_null: bool, address: Option<SocketAddr>) -> Given {
     }
 }
 
+/// Reads a text.
+///
 /// # Safety
 /// `from` is null or ends with a zero byte.
 pub(super) unsafe fn text(from: *const c_char) -> Option<String> {
@@ -183,6 +185,8 @@ pub(super) unsafe fn text(from: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
+/// Reads a key. Returns `None` if it is invalid.
+///
 /// # Safety
 /// `from` is null or readable for `size` bytes, unless `size` exceeds the maximum key length.
 unsafe fn key(from: *const u8, size: usize) -> Option<Vec<u8>> {

@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     info: *mut *mut fi_info,
 ) -> c_int {
     if flags & LAYERING != 0 {
-        log::note!(FI_LOG_FABRIC, "getinfo: percale is not layered upon");
+        log::note!(FI_LOG_FABRIC, "getinfo: layering over percale is not supported");
         return -FI_ENODATA;
     }
     // SAFETY: the caller guarantees this.
@@ -88,12 +88,14 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
         return Err(Refusal { code: FI_EINVAL, why: "FI_SOURCE needs a node or a service".into() });
     }
     if hints.provider_name.is_some() && !hints.names_percale() {
-        return Err(Why::from("hints ask for another provider").into());
+        return Err(Why::from("hints request another provider").into());
     }
     const FABRICS: [&str; 2] = [offer::FABRIC, offer::LOOPBACK_FABRIC];
     if let Some(name) = hints.fabric_name.as_deref().filter(|name| !FABRICS.contains(name)) {
         let [all, loopback] = FABRICS;
-        return Err(format!("hints ask for fabric_attr->name {name:?}; there are {all:?} and {loopback:?}").into());
+        return Err(
+            format!("hints request fabric_attr->name {name:?}; the fabrics are {all:?} and {loopback:?}").into()
+        );
     }
     let params = Params::read().map_err(|error| error.to_string())?;
     let required = params.mr_mode.unwrap_or(0);

@@ -22,8 +22,8 @@ pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64
         FI_MR_UNSPEC if before_bits && required & mode::BASIC == 0 => (local, FI_MR_SCALABLE),
         FI_MR_UNSPEC if before_bits => (mode::BASIC | local, FI_MR_BASIC),
         _ if asked & old != 0 || before_bits => {
-            let rule = "FI_MR_BASIC and FI_MR_SCALABLE stand alone, other bits came with API 1.5";
-            return Err(format!("hints ask for domain_attr->mr_mode {asked:#x}: {rule}"));
+            let rule = "FI_MR_BASIC and FI_MR_SCALABLE cannot be combined; other bits need API 1.5";
+            return Err(format!("hints request domain_attr->mr_mode {asked:#x}: {rule}"));
         }
         _ => (asked, required),
     };
@@ -40,7 +40,7 @@ pub(super) fn progress(hints: &Hints) -> Result<(u32, u32), Why> {
     let last = if hints.api < fi_version(2, 0) { FI_PROGRESS_MANUAL } else { FI_PROGRESS_CONTROL_UNIFIED };
     let asked = |field: &str, value: u32| {
         if value > last {
-            Err(format!("hints ask for domain_attr->{field} {value}; there are 1 to {last}"))
+            Err(format!("hints request domain_attr->{field} {value}; valid are 1 to {last}"))
         } else {
             Ok(value)
         }
@@ -58,7 +58,7 @@ pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_THREAD_UNSPEC => Ok(FI_THREAD_SAFE),
         FI_THREAD_SAFE..=FI_THREAD_ENDPOINT => Ok(asked),
-        other => Err(format!("hints ask for domain_attr->threading {other}; there are 1 to {FI_THREAD_ENDPOINT}")),
+        other => Err(format!("hints request domain_attr->threading {other}; valid are 1 to {FI_THREAD_ENDPOINT}")),
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) fn threading(asked: u32) -> Result<u32, Why> {
 pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_RM_UNSPEC..=FI_RM_ENABLED => Ok(FI_RM_ENABLED),
-        other => Err(format!("hints ask for domain_attr->resource_mgmt {other}; there is FI_RM_ENABLED")),
+        other => Err(format!("hints request domain_attr->resource_mgmt {other}; only FI_RM_ENABLED is supported")),
     }
 }
 
@@ -74,6 +74,6 @@ pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
 pub(super) fn vector_type(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_AV_UNSPEC..=FI_AV_TABLE => Ok(asked),
-        other => Err(format!("hints ask for domain_attr->av_type {other}; there are FI_AV_MAP and FI_AV_TABLE")),
+        other => Err(format!("hints request domain_attr->av_type {other}; supported are FI_AV_MAP and FI_AV_TABLE")),
     }
 }

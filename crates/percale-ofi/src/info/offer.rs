@@ -81,8 +81,8 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
         FI_EP_UNSPEC => Ok(&[FI_EP_RDM, FI_EP_MSG]),
         FI_EP_RDM => Ok(&[FI_EP_RDM]),
         FI_EP_MSG => Ok(&[FI_EP_MSG]),
-        FI_EP_DGRAM => Err("hints ask for ep_attr->type FI_EP_DGRAM; there are FI_EP_RDM and FI_EP_MSG".into()),
-        other => Err(format!("hints ask for ep_attr->type {other}; there are FI_EP_RDM and FI_EP_MSG")),
+        FI_EP_DGRAM => Err("hints request ep_attr->type FI_EP_DGRAM; supported are FI_EP_RDM and FI_EP_MSG".into()),
+        other => Err(format!("hints request ep_attr->type {other}; supported are FI_EP_RDM and FI_EP_MSG")),
     }
 }
 
@@ -92,13 +92,13 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
     let offered = caps::offered(kind, hints.api);
     if hints.caps & !offered != 0 {
         let lacking = caps::names(hints.caps & !offered);
-        return Err(format!("hints ask for caps {lacking}, which {} does not have", kind_name(kind)));
+        return Err(format!("hints request caps {lacking}, which {} does not have", kind_name(kind)));
     }
     if hints.provider_version > crate_version() {
         return Err(version("fabric_attr->prov_version", hints.provider_version, crate_version()));
     }
     if hints.caps & FI_XPU != 0 && hints.caps & FI_TRIGGER == 0 {
-        return Err("hints ask for caps FI_XPU_TRIGGER without FI_TRIGGER, which it needs".into());
+        return Err("hints request caps FI_XPU_TRIGGER without FI_TRIGGER, which it requires".into());
     }
     let caps = caps::granted(offered, hints.caps);
     let (domain_key, ep_key) = keys(hints, kind)?;
@@ -167,19 +167,19 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
     let asked = &hints.ep;
     if asked.protocol != FI_PROTO_UNSPEC && asked.protocol != PROTOCOL {
         return Err(format!(
-            "hints ask for ep_attr->protocol {}; there is {PROTOCOL:#x}, percale's own",
+            "hints request ep_attr->protocol {}; only percale's own is supported, {PROTOCOL:#x}",
             asked.protocol
         ));
     }
-    let spoken = u32::from(percale::wire::hello::VERSION);
+    let spoken = u32::from(percale_wire::hello::VERSION);
     if asked.protocol_version > spoken {
-        return Err(format!("hints ask for ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
+        return Err(format!("hints request ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
     }
     at_most("ep_attr->max_msg_size", asked.max_msg_size, MESSAGE_LIMIT)?;
     let tx_ctx_cnt = contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt, kind)?;
     let rx_ctx_cnt = contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt, kind)?;
     if !asked.xpu_ctx.is_null() {
-        return Err("hints give ep_attr->xpu_ctx; devices do not drive endpoints here".into());
+        return Err("hints set ep_attr->xpu_ctx, which is not supported".into());
     }
     let format = asked.mem_tag_format;
     let by_name = hints.api >= fi_version(2, 0) && format < FI_TAG_MAX_FORMAT.into();
@@ -222,7 +222,7 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
     traffic("domain_attr->tclass", asked.tclass)?;
     if asked.caps & !caps::DOMAIN != 0 {
         let lacking = caps::names(asked.caps & !caps::DOMAIN);
-        return Err(format!("hints ask for domain_attr->caps {lacking}; there are {}", caps::names(caps::DOMAIN)));
+        return Err(format!("hints request domain_attr->caps {lacking}; supported are {}", caps::names(caps::DOMAIN)));
     }
     let (control_progress, data_progress) = modes::progress(hints)?;
     Ok(fi_domain_attr {
@@ -258,14 +258,17 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
 /// listeners do.
 fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
-        return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; keys are not in address vectors".into());
+        return Err("hints request domain_attr->auth_key_size FI_AV_AUTH_KEY, which is not supported".into());
     }
     let limit = percale::domain::KEY_LIMIT;
-    let unusable = |which| format!("hints give {which}, but no key of 1 to {limit} bytes");
+    let unusable = |which| format!("hints set {which}, but not to a key of 1 to {limit} bytes");
     let domain = hints.domain_key.clone().ok_or_else(|| unusable("domain_attr->auth_key"))?;
     let endpoint = hints.ep_key.clone().ok_or_else(|| unusable("ep_attr->auth_key"))?;
     if kind == FI_EP_MSG && !endpoint.is_empty() && endpoint != domain {
-        return Err("hints give an ep_attr->auth_key that is not the domain's; FI_EP_MSG endpoints have that".into());
+        return Err(
+            "hints set an ep_attr->auth_key that differs from the domain's; FI_EP_MSG endpoints must use the domain's"
+                .into(),
+        );
     }
     Ok((domain, endpoint))
 }
@@ -277,16 +280,16 @@ const fn key_size(mr_mode: c_int) -> usize {
 
 fn side(field: &str, granted: Result<u64, u64>) -> Result<u64, Why> {
     granted
-        .map_err(|lacking| format!("hints ask for {field} {}, which the endpoint does not have", caps::names(lacking)))
+        .map_err(|lacking| format!("hints request {field} {}, which the endpoint does not have", caps::names(lacking)))
 }
 
 pub(super) fn at_most(field: &str, asked: usize, offered: usize) -> Result<(), Why> {
-    if asked > offered { Err(format!("hints ask for {field} {asked}; at most {offered} is there")) } else { Ok(()) }
+    if asked > offered { Err(format!("hints request {field} {asked}; at most {offered} is supported")) } else { Ok(()) }
 }
 
 fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
     let lacking = asked & !offered;
-    if lacking != 0 { Err(format!("hints ask for {field} {lacking:#x}; there is {offered:#x}")) } else { Ok(()) }
+    if lacking != 0 { Err(format!("hints request {field} {lacking:#x}; supported is {offered:#x}")) } else { Ok(()) }
 }
 
 /// Returns the maximum number of contexts of one endpoint. A connected endpoint has only one.
@@ -306,13 +309,13 @@ fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
 fn traffic(field: &str, asked: u32) -> Result<(), Why> {
     match asked {
         FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),
-        other => Err(format!("hints ask for {field} {other:#x}, which is no traffic class")),
+        other => Err(format!("hints request {field} {other:#x}, which is not a traffic class")),
     }
 }
 
 fn version(field: &str, asked: u32, offered: u32) -> Why {
     let shown = |version: u32| format!("{}.{}", version >> 16, version & 0xFFFF);
-    format!("hints ask for {field} {}; it is {}", shown(asked), shown(offered))
+    format!("hints request {field} {}; it is {}", shown(asked), shown(offered))
 }
 
 const fn or(asked: usize, default: usize) -> usize {

@@ -45,9 +45,7 @@ pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Re
     if let Some(name) = hints.fabric_name.as_deref() {
         places.retain(|place| place.fabric == name);
         if places.is_empty() {
-            return Err(format!(
-                "hints ask for fabric_attr->name {name:?}, to which no interface belongs that is up and wanted"
-            ));
+            return Err(format!("hints request fabric_attr->name {name:?}, which has no allowed interface that is up"));
         }
     }
     Ok(places)
@@ -62,8 +60,8 @@ fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result
         Given::Address(address) => family
             .takes(&address)
             .then_some(Some(address))
-            .ok_or_else(|| format!("hints give {which} {address}, which is not of addr_format {}", hints.addr_format)),
-        Given::Unusable => Err(format!("hints give {which} that is no IPv4 or IPv6 address with its length")),
+            .ok_or_else(|| format!("hints set {which} {address}, which is not of addr_format {}", hints.addr_format)),
+        Given::Unusable => Err(format!("hints set {which}, which is not an IPv4 or IPv6 address with its length")),
     };
     let query = Query {
         node: asked.node,
@@ -127,7 +125,7 @@ fn usable<'a>(
     let names = names.join(", ");
     let wanted = [
         ("FI_PERCALE_INTERFACE is", asked.interface),
-        ("hints ask for domain_attr->name", hints.domain_name.as_deref()),
+        ("hints request domain_attr->name", hints.domain_name.as_deref()),
     ];
     for (what, name) in wanted {
         if let Some(name) = name
@@ -140,7 +138,7 @@ fn usable<'a>(
     let found: Vec<&Interface> =
         all.into_iter().filter(named).filter(|one| family.takes(&SocketAddr::new(one.ip, 0))).collect();
     if found.is_empty() {
-        return Err(format!("no interface that is up and wanted has an address of addr_format {}", hints.addr_format));
+        return Err(format!("no allowed interface that is up has an address of addr_format {}", hints.addr_format));
     }
     Ok(found)
 }
@@ -170,7 +168,7 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
         Some(one) => Ok(vec![place(one, source, destination)]),
         None => {
             let all: Vec<String> = usable.iter().map(|one| one.ip.to_string()).collect();
-            Err(format!("{} is no address of an interface that is up and wanted: {}", source.ip(), all.join(", ")))
+            Err(format!("{} is not an address of an allowed interface that is up: {}", source.ip(), all.join(", ")))
         }
     }
 }
@@ -183,7 +181,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
         let by = match route(destination) {
             Ok(ip) => ip,
             Err(error) => {
-                why = format!("{destination} cannot be reached from here: {error}");
+                why = format!("{destination} is not reachable: {error}");
                 continue;
             }
         };
@@ -193,7 +191,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
         let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
         match best.or_else(|| usable.iter().filter(same).find(|_| named)) {
             Some(one) => return Ok(vec![place(one, SocketAddr::new(one.ip, 0), Some(destination))]),
-            None => why = format!("{destination} is reached from {by}, which is no interface that is up and wanted"),
+            None => why = format!("the route to {destination} uses {by}, which is not an allowed interface that is up"),
         }
     }
     Err(why)
@@ -225,7 +223,9 @@ impl Families {
             FI_FORMAT_UNSPEC | FI_SOCKADDR | FI_SOCKADDR_IP => Ok(Self { v4: true, v6: true }),
             FI_SOCKADDR_IN => Ok(Self { v4: true, v6: false }),
             FI_SOCKADDR_IN6 => Ok(Self { v4: false, v6: true }),
-            other => Err(format!("hints ask for addr_format {other}; there are FI_SOCKADDR_IN and FI_SOCKADDR_IN6")),
+            other => {
+                Err(format!("hints request addr_format {other}; supported are FI_SOCKADDR_IN and FI_SOCKADDR_IN6"))
+            }
         }
     }
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn interface(name: &str, ip: &str, running: bool) -> Interface {
-        let (kind, default_route) = (percale::fabric::host::LinkKind::Network, false);
+        let (kind, default_route) = (percale::fabric::LinkKind::Network, false);
         Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
     }
 
@@ -346,7 +346,7 @@ mod tests {
             (hints(|hints| hints.domain_name = Some("ib0".into())), ANYWHERE, "domain_attr->name \"ib0\""),
             (hints(|hints| hints.source = Given::Unusable), ANYWHERE, "src_addr"),
             (hints(|hints| hints.destination = Given::Unusable), ANYWHERE, "dest_addr"),
-            (hints(|hints| hints.source = at("10.9.0.1:1")), ANYWHERE, "10.9.0.1 is no address"),
+            (hints(|hints| hints.source = at("10.9.0.1:1")), ANYWHERE, "10.9.0.1 is not an address"),
             (
                 hints(|hints| (hints.addr_format, hints.source) = (FI_SOCKADDR_IN6, at("10.0.0.1:1"))),
                 ANYWHERE,
@@ -357,7 +357,7 @@ mod tests {
                 Asked { node: Some("10.0.0.2"), ..numeric },
                 "families",
             ),
-            (nothing, Asked { node: Some("10.0.0.2"), ..source }, "10.0.0.2 is no address"),
+            (nothing, Asked { node: Some("10.0.0.2"), ..source }, "10.0.0.2 is not an address"),
             (hints(|_| ()), Asked { interface: Some("eth7"), ..ANYWHERE }, "FI_PERCALE_INTERFACE is \"eth7\""),
         ];
         for (hints, asked, expected) in refused {

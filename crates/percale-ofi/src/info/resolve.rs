@@ -60,7 +60,7 @@ fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
     } else {
         found.is_ipv6() || !node.starts_with("fi_sockaddr_in6://")
     };
-    if wanted { Ok(vec![found]) } else { Err(format!("node {node:?} is of another family than it says")) }
+    if wanted { Ok(vec![found]) } else { Err(format!("node {node:?} has a different address family than specified")) }
 }
 
 fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
@@ -85,7 +85,7 @@ fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     let code = unsafe { libc::getaddrinfo(pointer(&node), pointer(&service), &raw const wanted, &raw mut first) };
     if code != 0 {
         let shown = [query.node, query.service].map(Option::unwrap_or_default).join(" ");
-        return Err(format!("{shown:?} means nothing here: {}", explain(code)));
+        return Err(format!("{shown:?} cannot be resolved: {}", explain(code)));
     }
     let (mut found, mut at) = (Vec::new(), first);
     while !at.is_null() {

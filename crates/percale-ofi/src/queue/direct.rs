@@ -64,6 +64,8 @@ impl Direct {
         read as isize
     }
 
+    /// Reads results from the next endpoint that has any.
+    ///
     /// # Safety
     /// The requirements of [`Shared::read`](super::Shared::read) apply.
     #[inline(never)]

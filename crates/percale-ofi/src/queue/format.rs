@@ -54,6 +54,8 @@ impl Format {
     }
 }
 
+/// Writes one value for each entry.
+///
 /// # Safety
 /// `to` is writable for that many `T`.
 #[inline]

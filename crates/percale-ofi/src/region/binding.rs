@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, flags: u64) 
     if let Some(endpoint) = unsafe { Endpoint::of_class(other) } {
         return code(region.restrict(endpoint.setup(), flags));
     }
-    log::warning!(FI_LOG_MR, "fi_mr_bind: counters and endpoints are bound to regions, nothing else");
+    log::warning!(FI_LOG_MR, "fi_mr_bind: only counters and endpoints can be bound to regions");
     -libc::EINVAL
 }
 
@@ -67,23 +67,26 @@ impl Region {
     fn count(&self, counter: &Arc<counter::Shared>, flags: u64) -> Result<(), i32> {
         let Self { domain, part, .. } = self;
         if flags & !(FI_REMOTE_WRITE | FI_WRITE) != 0 || flags & FI_REMOTE_WRITE == 0 {
-            return refused("a counter counts FI_REMOTE_WRITE", FI_EBADFLAGS);
+            return refused("a counter must be bound with FI_REMOTE_WRITE", FI_EBADFLAGS);
         }
         if !domain.rma_events.load(Ordering::Relaxed) {
-            return refused("counting what peers write needs the capability FI_RMA_EVENT", libc::ENOSYS);
+            return refused("counting writes of peers requires the capability FI_RMA_EVENT", libc::ENOSYS);
         }
         if domain.regions.events && !part.wanted.events {
-            return refused("a region that counts is registered with FI_RMA_EVENT (FI_MR_RMA_EVENT)", libc::EINVAL);
+            return refused(
+                "a region with a counter must be registered with FI_RMA_EVENT (FI_MR_RMA_EVENT)",
+                libc::EINVAL,
+            );
         }
         let mut state = part.lock();
         if state.bound.fixed {
-            return refused("the region is enabled", FI_EOPBADSTATE);
+            return refused("the region is already enabled", FI_EOPBADSTATE);
         }
         if !Arc::ptr_eq(counter.domain(), domain) {
-            return refused("the counter is another domain's", libc::EINVAL);
+            return refused("the counter belongs to another domain", libc::EINVAL);
         }
         let Some(region) = &mut state.region else {
-            return refused("the registration has not ended", FI_EOPBADSTATE);
+            return refused("the registration has not completed", FI_EOPBADSTATE);
         };
         counter.await_regions()?;
         region.count(&counter.percale).map_err(|error| {
@@ -97,21 +100,21 @@ impl Region {
 
     fn restrict(&self, endpoint: &Arc<Setup>, flags: u64) -> Result<(), i32> {
         if flags != 0 {
-            return refused("an endpoint is bound without flags", FI_EBADFLAGS);
+            return refused("flags must be 0 for an endpoint", FI_EBADFLAGS);
         }
         if !Arc::ptr_eq(endpoint.domain(), &self.domain) {
-            return refused("the endpoint is another domain's", libc::EINVAL);
+            return refused("the endpoint belongs to another domain", libc::EINVAL);
         }
         let mut state = self.part.lock();
         if state.bound.fixed {
-            return refused("the region is enabled", FI_EOPBADSTATE);
+            return refused("the region is already enabled", FI_EOPBADSTATE);
         }
         // Without FI_MR_ENDPOINT a region belongs to the domain, even if it is bound to an endpoint (BIND-012).
         if self.domain.regions.by_endpoint
             && let Some(bound) = &state.bound.endpoint
             && !std::ptr::eq(bound.as_ptr(), Arc::as_ptr(endpoint))
         {
-            return refused("a region is bound to one endpoint, and this one is to another", libc::EINVAL);
+            return refused("the region is already bound to another endpoint", libc::EINVAL);
         }
         state.bound.endpoint = Some(Arc::downgrade(endpoint));
         Ok(())
@@ -123,12 +126,15 @@ impl Region {
         let mut guard = part.lock();
         let state = &mut *guard;
         let Some(region) = &mut state.region else {
-            log::warning!(FI_LOG_MR, "fi_mr_enable: the registration has not ended; its event tells when it has");
+            log::warning!(FI_LOG_MR, "fi_mr_enable: the registration has not completed; wait for its event");
             return Err(FI_EOPBADSTATE);
         };
         if domain.regions.by_endpoint && !region.is_enabled() {
             let Some(endpoint) = state.bound.endpoint.as_ref().and_then(Weak::upgrade) else {
-                log::warning!(FI_LOG_MR, "fi_mr_enable: the region is first bound to an endpoint (FI_MR_ENDPOINT)");
+                log::warning!(
+                    FI_LOG_MR,
+                    "fi_mr_enable: the region must be bound to an endpoint first (FI_MR_ENDPOINT)"
+                );
                 return Err(FI_EOPBADSTATE);
             };
             let Some(id) = endpoint.id_or_later(|| {
@@ -166,7 +172,7 @@ impl Region {
         // SAFETY: the client passed `count` pieces.
         let pieces = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } };
         if !pieces.iter().all(|piece| part.wanted.pieces.hold(piece.iov_base.addr(), piece.iov_len)) {
-            log::warning!(FI_LOG_MR, "fi_mr_refresh: what is named is not all in the region");
+            log::warning!(FI_LOG_MR, "fi_mr_refresh: the range is outside the region");
             return Err(libc::EINVAL);
         }
         let mut guard = part.lock();
@@ -177,7 +183,10 @@ impl Region {
         }
         region.disable().map_err(busy)?;
         if !part.has(pieces) {
-            log::warning!(FI_LOG_MR, "fi_mr_refresh: not all of the memory is mapped; nobody reaches it before it is");
+            log::warning!(
+                FI_LOG_MR,
+                "fi_mr_refresh: some of the memory is not mapped; the region is not accessible until it is"
+            );
             return Err(libc::EFAULT);
         }
         region.enable().map_err(busy)
@@ -215,7 +224,7 @@ impl Part {
 }
 
 fn busy(error: CloseError<()>) -> i32 {
-    log::warning!(FI_LOG_MR, "a region stays disabled: {error}");
+    log::warning!(FI_LOG_MR, "a region remains disabled: {error}");
     error.errno()
 }
 

@@ -4,9 +4,9 @@
 //! * [`binding`]: counters and endpoints, enabling, refreshing
 //! * [`raw_key`]: raw keys
 //!
-//! A region is added to percale's domain when it is registered. If an event reports the end of the registration, the
-//! region is added when the event is created for its reader. Until the region is enabled it is in the disabled state:
-//! its key is in use, and no peer can access it.
+//! A region is added to percale's domain when it is registered. If an event reports the completion of the registration,
+//! the region is added when the event is created for its reader. Until the region is enabled it is in the disabled
+//! state: its key is in use, and no peer can access it.
 
 mod binding;
 pub(crate) mod raw_key;
@@ -45,9 +45,9 @@ struct Part {
 struct State {
     /// The client's structure, while it is open.
     fid: *mut fid_mr,
-    /// The event queue's number of the registration, if an event reports its end.
+    /// The event queue's number of the registration, if an event reports its completion.
     number: Option<u64>,
-    /// `None` before the registration has ended.
+    /// `None` before the registration has completed.
     region: Option<RawRegion>,
     bound: Bound,
 }
@@ -217,7 +217,7 @@ impl Part {
             registration = registration.authorization_key(key);
         }
         let region = match &wanted.pieces {
-            // SAFETY: the client guarantees the memory as fi_mr(3) requires. With FI_MR_ALLOCATED it is mapped;
+            // SAFETY: the client passes memory that is valid as fi_mr(3) requires. With FI_MR_ALLOCATED it is mapped;
             // otherwise only the kernel accesses it.
             Pieces::Some(pieces) => unsafe { registration.raw(pieces, domain.regions.allocated) },
             // SAFETY: as above, for all memory.
@@ -262,7 +262,7 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
     let region = unsafe { Region::of(mr) };
     let mut state = region.part.lock();
     if state.bound.is_in_use(&region.domain) {
-        log::warning!(FI_LOG_MR, "fi_close: what the region was bound to is open; close that first");
+        log::warning!(FI_LOG_MR, "fi_close: the counter or endpoint of the region is open; close it first");
         return -libc::EBUSY;
     }
     if let Some(raw) = state.region.take()

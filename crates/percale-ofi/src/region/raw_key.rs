@@ -54,6 +54,8 @@ pub(crate) unsafe extern "C" fn domain_control(domain: *mut fid, command: c_int,
     }
 }
 
+/// Maps a peer's raw key.
+///
 /// # Safety
 /// `map` meets the requirements of fi_mr_map_raw(3).
 unsafe fn map(domain: &domain::Shared, map: *mut fi_mr_map_raw) -> c_int {

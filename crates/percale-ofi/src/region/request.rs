@@ -69,7 +69,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     check_pieces(pieces)?;
     let access = field!(access);
     if access & !RIGHTS != 0 {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: access {:#x} is no right to a region", access & !RIGHTS);
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: invalid access {:#x}", access & !RIGHTS);
         return Err(FI_EBADFLAGS);
     }
     let memory = if is_everything(pieces) {
@@ -106,10 +106,7 @@ fn is_everything(pieces: &[libc::iovec]) -> bool {
 fn check_pieces(pieces: &[libc::iovec]) -> Result<(), i32> {
     let count = pieces.len();
     if count > IOV_LIMIT {
-        log::warning!(
-            FI_LOG_MR,
-            "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)"
-        );
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: too many pieces {count} (at most {IOV_LIMIT}, mr_iov_limit)");
         return Err(libc::EINVAL);
     }
     if count > 1
@@ -123,7 +120,7 @@ fn check_pieces(pieces: &[libc::iovec]) -> Result<(), i32> {
         && let Some(piece) = pieces.iter().find(wraps)
     {
         let (address, len) = (piece.iov_base.addr(), piece.iov_len);
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} end beyond the last address");
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} exceed the address space");
         return Err(libc::EINVAL);
     }
     Ok(())

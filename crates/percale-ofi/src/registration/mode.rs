@@ -40,7 +40,7 @@ pub(crate) fn parse(list: &str) -> Result<c_int, String> {
         let found = BITS.iter().find(|(name, ..)| *name == word).map(|(.., bit)| bits | bit);
         found.ok_or_else(|| {
             let known = BITS.map(|(name, ..)| name).join(", ");
-            format!("{word:?} is no registration mode; there are {known}")
+            format!("unknown registration mode {word:?}; valid modes are {known}")
         })
     })
 }
@@ -118,6 +118,6 @@ mod tests {
         assert_eq!(parse("virt_addr,allocated, prov_key"), Ok(BASIC));
         assert_eq!(parse(""), Ok(0));
         assert_eq!(names(BASIC), "FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY");
-        assert!(parse("basic").unwrap_err().contains("there are local, raw"));
+        assert!(parse("basic").unwrap_err().contains("valid modes are local, raw"));
     }
 }

@@ -28,6 +28,8 @@ struct Answers {
 unsafe impl Send for Answers {}
 
 impl Answers {
+    /// Writes the result of each address.
+    ///
     /// # Safety
     /// Each array is null or writable for each address of the insertion.
     unsafe fn write(self, inserted: &Inserted) {
@@ -63,6 +65,8 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// Stores the arguments of a call.
+    ///
     /// # Safety
     /// The vector belongs to this provider and is open as long as the call is used.
     unsafe fn new(
@@ -90,15 +94,12 @@ impl<'a> Call<'a> {
         let name = self.name;
         let known = if self.shared.asynchronous { FI_MORE } else { FI_MORE | FI_SYNC_ERR };
         if self.flags & !known != 0 {
-            log::warning!(FI_LOG_AV, "{name}: flags {:#x} are not supported here", self.flags);
+            log::warning!(FI_LOG_AV, "{name}: flags {:#x} are not supported", self.flags);
             return -libc::EINVAL;
         }
         let map = self.shared.percale.options().kind == VectorType::Map;
         if map && self.answers.addresses.is_null() && count != Some(0) {
-            log::warning!(
-                FI_LOG_AV,
-                "{name}: the addresses of a map are known by their numbers only; give room for them"
-            );
+            log::warning!(FI_LOG_AV, "{name}: fi_addr must not be NULL for FI_AV_MAP");
             return -libc::EINVAL;
         }
         if !self.shared.asynchronous {

@@ -97,17 +97,17 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
         Err(libc::EINVAL)
     };
     if attr.comm_key_size != 0 {
-        log::warning!(FI_LOG_AV, "fi_av_set: there are no communication keys");
+        log::warning!(FI_LOG_AV, "fi_av_set: communication keys are not supported");
         return Err(libc::ENOSYS);
     }
     if attr.flags & !(HERE | FI_UNIVERSE) != 0 {
-        return refuse("its flags are not all known");
+        return refuse("unknown flags");
     }
     let percale = &vector.percale;
     let ranged = (attr.start_addr, attr.end_addr) != (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
     if attr.flags & FI_UNIVERSE != 0 || ranged {
         if percale.options().kind != VectorType::Table {
-            return refuse("a range of addresses is one of an FI_AV_TABLE; insert those of an FI_AV_MAP");
+            return refuse("ranges need FI_AV_TABLE; insert the addresses of an FI_AV_MAP one by one");
         }
         let (start, end, stride) = match ranged {
             true => (attr.start_addr, attr.end_addr, attr.stride),
@@ -115,7 +115,7 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
             false => (0, u64::MAX, 1),
         };
         if stride == 0 || start > end {
-            return refuse("a range goes from start_addr to end_addr, in steps of stride");
+            return refuse("invalid range: start_addr, end_addr and stride do not match");
         }
         let (mut set, mut found, mut at) = (AddressSet::new(), 0, start);
         let all = percale.len();
@@ -128,7 +128,7 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
             at = next;
         }
         if attr.count != 0 && set.len() > attr.count {
-            return refuse("the range has more addresses than count says");
+            return refuse("the range has more addresses than count");
         }
         return Ok(set);
     }
@@ -151,7 +151,7 @@ unsafe fn by(dst: *mut fid_av_set, src: *const fid_av_set, change: impl FnOnce(&
     // SAFETY: the caller guarantees this.
     let (dst, src) = unsafe { (Set::of(dst), Set::of(src.cast_mut())) };
     if !src.is_of(&dst.part.vector) {
-        log::warning!(FI_LOG_AV, "fi_av_set: the sets are of different vectors");
+        log::warning!(FI_LOG_AV, "fi_av_set: the sets belong to different address vectors");
         return -libc::EINVAL;
     }
     // The two sets may be the same.

@@ -109,7 +109,7 @@ static bool says_when_done(const struct side *a, const struct operation *x)
 	return x->call != PLAIN_INJECT && reports(a, true, is_msg ? x->flags : OWN_FLAGS);
 }
 
-/* Small values, so that products of floats are exact, with an equal value and a zero. */
+/* Small values, so that products of floats are exact. They include a zero and two equal values. */
 static void operands(enum fi_datatype type, unsigned seed, char *to)
 {
 	static const int values[] = { 3, 0, 7, 2, 5, 7, 1 };
@@ -170,7 +170,7 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 	meet(p);
 }
 
-/* The maximum number of elements of a call with a type and an operation, or -FI_EOPNOTSUPP if there is no such operation. */
+/* Asks for the maximum number of elements of a call. Returns -FI_EOPNOTSUPP if there is no such operation. */
 static int ask(struct side *a, enum call call, enum fi_datatype type, enum fi_op op, size_t *count)
 {
 	if (compares(call))
@@ -218,7 +218,9 @@ static void validity(struct pair *p)
 	ANSWERS(-FI_EOPNOTSUPP, fi_atomicvalid(here->ep, (enum fi_datatype)200, FI_SUM, &(size_t){ 0 }));
 }
 
-/* All supported operations, with alternating calls. */
+/*
+ * A selection of the supported combinations of a call, a type and an operation: every third, or every eleventh with -s.
+ */
 static void against_model(struct pair *p, struct target *t)
 {
 	unsigned seed = 0;

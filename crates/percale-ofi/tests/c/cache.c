@@ -74,7 +74,7 @@ static void open_cache(struct world *w)
 	NEEDS(w->call->lane_open(w->cache, &w->lane));
 }
 
-/* Uses a monitor of the program, unless the environment sets another one. */
+/* Imports a monitor of the program. It is used unless FI_MR_CACHE_MONITOR is `disabled`. */
 static void open_world(struct world *w)
 {
 	open_domain(w);
@@ -118,7 +118,7 @@ static uint64_t registered(struct world *w)
 	return w->device.made - w->device.undone;
 }
 
-/* Addresses that an imported monitor does not check. */
+/* Addresses without memory: an imported monitor does not check them. */
 #define AT(n) ((char *)(uintptr_t)(0x7f0000000000 + (uintptr_t)(n) * 0x100000))
 
 enum { PAGE = 4096 };

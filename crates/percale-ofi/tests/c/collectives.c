@@ -161,7 +161,7 @@ static void operations(struct group *g)
 		done(g, first + 2);
 		for (size_t at = 0; at < count; at++)
 			MUST(out[0][at] == 4 * in[at] && out[1][at] == 4 * in[at], "element %zu of %zu", at, count);
-		/* The elements of b for both ends, then for a alone. */
+		/* b broadcasts its elements. Then a receives the maxima of the elements of both. */
 		memcpy(out[1], in, count * sizeof(*in));
 		for (int side = 0; side < 2; side++)
 			ANSWERS(0, fi_broadcast(g->sides[side]->ep, out[side], count, NULL, address_of(g, side), g->members[side][1], FI_UINT64, 0, context(first + 4 + side)));
@@ -267,7 +267,7 @@ static void refused_by(struct group *g)
 	ANSWERS(-FI_EINVAL, fi_gather(ep, in, 2, NULL, NULL, NULL, group, g->members[0][0], FI_UINT64, 0, NULL));
 	/* libfabric has no inline function for this entry. */
 	ANSWERS(-FI_ENOSYS, ep->collective->msg(ep, &msg, &result, NULL, 1, 0));
-	/* A set without this endpoint, and an invalid set. */
+	/* A set without this endpoint, no set, and a set of another vector. */
 	lonely = set_of(g->sides[0], &g->members[0][1], 1);
 	ANSWERS(-FI_EINVAL, fi_join_collective(ep, FI_ADDR_NOTAVAIL, lonely, 0, &mc, NULL));
 	ANSWERS(-FI_EINVAL, fi_join_collective(ep, FI_ADDR_NOTAVAIL, NULL, 0, &mc, NULL));
@@ -365,7 +365,7 @@ static void without(void)
 	close_two(&two);
 }
 
-/* The other end closes: operations that wait for it end with an error, and so do later ones. */
+/* The other end closes: the operation that waits for it ends with an error, and so does the next one. */
 static void left_alone(void)
 {
 	struct two two;

@@ -25,7 +25,7 @@ static void close_queues(void)
 		ANSWERS(0, fi_close(&queues[--opened]->fid));
 }
 
-/* Returns the next completion of a queue, or its error. The other queues must have no completions except those of sends. */
+/* Returns the next completion of a queue, or its error. Meanwhile it drives the other queues, without reading them. */
 static int next(struct fid_cq *cq, struct fi_cq_tagged_entry *entry, fi_addr_t *source)
 {
 	struct fi_cq_err_entry error = { 0 };
@@ -169,7 +169,7 @@ static void messages(const struct settings *how)
 		nothing_at(a.rxcq[at]);
 		nothing_at(b.rxcq[at]);
 	}
-	/* The third context does not exist. */
+	/* Context 3 does not exist. */
 	NEEDS(fi_send(a.tx[0], "x", 1, NULL, fi_rx_addr(b.address, 3, BITS), context(3)));
 	ANSWERS(FI_ECONNREFUSED, next(a.txcq[0], &entry, NULL));
 	pass(&a, 0, &b, 0, false, 8);

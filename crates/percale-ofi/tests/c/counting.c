@@ -6,7 +6,7 @@ static uint64_t value(struct side *side, int kind)
 	return fi_cntr_read(side->counters[kind]);
 }
 
-/* Waiting for the counter of one end drives only that end. If both ends are in this process, the other is driven first. */
+/* Waiting for the counter of one end drives only that end. If both ends are in this process, both are driven first. */
 static void reach(struct side *side, int kind, uint64_t threshold)
 {
 	for (double until = now() + PATIENCE; side->mate && value(side, kind) < threshold;) {

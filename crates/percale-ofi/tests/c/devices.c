@@ -306,7 +306,7 @@ static void triggers(void)
 	CHECK(needs.count == 1 && vars[0].datatype == FI_UINT64 && vars[0].count == 1, "of 64 bits");
 	needs.device.cuda = 99;
 	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&w.a->ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
-	/* With the memory of another device, or started by a thread. */
+	/* A thread instead of a device would write the variable: the operation is rejected. */
 	contexts[0] = (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = 1, .iface = FI_HMEM_SYSTEM, .var = vars } };
 	msg.context = &contexts[0];
 	ANSWERS(-FI_EINVAL, fi_sendmsg(w.a->ep, &msg, FI_TRIGGER | FI_COMPLETION));

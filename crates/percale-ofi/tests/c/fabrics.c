@@ -44,7 +44,7 @@ static void closing(void)
 	close_room(&room);
 }
 
-/* Contexts are returned, several domains can be open, and the calls with flags support none. */
+/* Contexts are returned, several domains can be open, and fi_domain2 accepts flags of 0. */
 static void several(void)
 {
 	struct room room;

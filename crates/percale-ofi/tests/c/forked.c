@@ -1,4 +1,4 @@
-/* Objects that a forked child inherited: every call returns, and none is executed. */
+/* Objects that a forked child inherited: every call returns, and none has an effect. */
 #include "every.h"
 
 #include <poll.h>

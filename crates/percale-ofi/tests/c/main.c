@@ -2,11 +2,12 @@
  * every: uses every entry of every table of a libfabric provider, and checks results and data.
  *
  *   every [-p PROVIDER] [-o PART OF A SCENARIO'S NAME] [-s] [-a]
+ *   every -v NAME
  *
- * Each scenario runs in separate processes, forked before any call of libfabric: one process for an endpoint that sends to
- * itself or for two endpoints of one domain, two processes for endpoints of two processes. -s runs a selection of cases (for
- * valgrind). -a runs the registration tests with one endpoint that sends to itself.
- * The exit status is 0 if there were no errors.
+ * Each scenario runs in separate processes, forked before any call of libfabric: two processes for endpoints of two
+ * processes, otherwise one. -s runs a selection of cases (for valgrind). -a runs the registration tests with one
+ * endpoint that sends to itself. -v is the second process of the test of named vectors (vectors.c). The exit status is
+ * 0 if there were no errors.
  */
 #include "every.h"
 
@@ -27,8 +28,8 @@ static const struct settings ways[] = {
 	  .mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, .tx_selective = true, .two_queues = true, .counters = true,
 	  .node = "127.0.0.1" },
 	/*
-	 * The settings of MPICH: both directions report on request, which is the default for all operations, and sends report
-	 * delivery.
+	 * The settings of MPICH: both directions have selective completion, operations request completions by default,
+	 * and sends complete at delivery.
 	 */
 	{ .name = "as mpich", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE,
 	  .mr_mode = FI_MR_ENDPOINT, .tx_selective = true, .rx_selective = true, .op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE,
@@ -146,7 +147,7 @@ static void finish(int code)
 	exit(code);
 }
 
-/* Waits for the children. Ends the remaining ones when another has failed or the time limit is reached. */
+/* Waits for the children. Ends the remaining ones when the time limit is reached. */
 static bool collect(pid_t *children, int count)
 {
 	/* A scenario under valgrind on a busy machine takes a few minutes. */

@@ -22,8 +22,7 @@ static struct message incoming(struct pair *p, const struct message *sent, size_
 				 .context = context(R), .flags = FI_COMPLETION };
 }
 
-/* One message with these calls. The test cannot wait for a receive without a completion; `visible` is set if the
- * receive has one. */
+/* One message with these calls. The receive must report a completion (`visible`), because the test waits for it. */
 static void exchange(struct pair *p, enum send_call send, enum receive_call receive, struct message *out, struct message *in,
 		     bool early, unsigned seed)
 {

@@ -1,6 +1,6 @@
 /*
- * Peeking at messages that have arrived: FI_PEEK, FI_CLAIM, FI_DISCARD (fi_tagged(3)), and the results of calls without
- * receives.
+ * Peeking at messages that have arrived: FI_PEEK, FI_CLAIM, FI_DISCARD (fi_tagged(3)). Also the results if there is no
+ * such message.
  */
 #include "every.h"
 

@@ -64,7 +64,7 @@ static void check_entry(enum fi_cq_format format, const void *at, int n)
 	CHECK(e->tag == (uint64_t)(30 + n), "tag %llu", (unsigned long long)e->tag);
 }
 
-/* Several results, read with these calls in portions, into a buffer of exactly this size. */
+/* Several results, read in portions with both calls. Nothing is written beyond the results. */
 static void formats(struct one *one, enum fi_cq_format format)
 {
 	enum { MANY = 7, AT_ONCE = 3 };

@@ -1,7 +1,6 @@
 /*
  * The functions that percale does not implement, with their error codes. Only this table changes when one of them is
- * implemented. A code of 0 means that the function is implemented. Other checks then test its effects, if they call
- * is_there().
+ * implemented. A code of 0 means that the function is implemented. Tests of its effects ask is_there() first.
  */
 #include "every.h"
 

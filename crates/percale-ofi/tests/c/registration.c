@@ -150,7 +150,7 @@ static void comes_and_goes(void)
 	char *place = pages(2 * BYTES, 1);
 	struct fid_mr *mr;
 
-	/* A hole that no other mapping can take, because its surroundings stay mapped. */
+	/* A hole that no other mapping can take, because its addresses stay mapped without access rights. */
 	MUST(mprotect(place, 2 * BYTES, PROT_NONE) == 0, "no hole");
 	mr = registered(&w, place, BYTES, BOTH_WAYS, 551, 0);
 	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0 && try_add(&w, 0, 551, 1) != 0, "what is not there was used");

@@ -25,7 +25,7 @@ void close_world(struct world *w);
 int try_write(struct world *w, uint64_t address, uint64_t key, size_t len, unsigned seed);
 int try_read(struct world *w, uint64_t address, uint64_t key, size_t len);
 int try_add(struct world *w, uint64_t address, uint64_t key, uint64_t operand);
-/* Checks that all three are rejected and leave this memory of b unchanged. */
+/* Checks that all three are rejected and leave this memory of b (if not NULL) unchanged. */
 void refused(struct world *w, uint64_t address, uint64_t key, const char *memory, unsigned seed);
 /* Checks that all three succeed. */
 void served(struct world *w, uint64_t address, uint64_t key, char *memory);
@@ -33,7 +33,7 @@ void served(struct world *w, uint64_t address, uint64_t key, char *memory);
 /* The address of the first byte of this memory for peers. */
 uint64_t base_of(const struct world *w, const void *memory);
 struct fid_mr *registered(struct world *w, void *memory, size_t len, uint64_t access, uint64_t key, uint64_t flags);
-/* Maps one or two filled pages, which munmap releases. */
+/* Maps filled pages, which munmap releases. */
 char *pages(size_t len, unsigned seed);
 
 #endif

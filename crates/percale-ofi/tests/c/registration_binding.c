@@ -307,7 +307,7 @@ static void authorized(void)
 	munmap(memory, BYTES);
 }
 
-/* An endpoint with another key cannot even exchange messages. */
+/* The memory of an endpoint with another key cannot be read. */
 static void strangers(void)
 {
 	const struct settings mine = { .name = "keys", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .ep_key = "mine" };

@@ -1,4 +1,4 @@
-/* Registration with an event at its end (fi_mr(3), FI_REG_MR), and registration without an event. */
+/* Registration whose completion is an event (fi_mr(3), FI_REG_MR), and registration without an event. */
 #include "registration.h"
 
 #include <pthread.h>

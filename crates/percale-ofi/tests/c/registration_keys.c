@@ -55,7 +55,7 @@ static void raw_keys(int taken)
 		CHECK(second.len == raw.len && second.base == raw.base && !memcmp(second.bytes, raw.bytes, raw.len), "another key");
 	}
 	ANSWERS(-FI_EBADFLAGS, fi_mr_raw_attr(mr, &second.base, second.bytes, &second.len, 1));
-	/* After it was unmapped, the key grants no access, as a whole or in parts. */
+	/* Parts of a raw key are not keys. A mapped key grants no access after it was unmapped. */
 	if (taken & FI_MR_RAW) {
 		for (size_t at = 0; at + 8 <= raw.len; at++) {
 			memcpy(&key, raw.bytes + at, 8);
@@ -129,7 +129,7 @@ static void forged(void)
 	refused(&w, 0, key, memory, 1);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_map_raw(w.domain, 0, raw.bytes, raw.len, &key, 1));
-	/* Mapped keys cannot be mapped, nor be guessed from each other. */
+	/* A mapped key is not a raw key: mapping it grants no access. The keys next to a mapped key grant no access. */
 	key = mapped(&raw);
 	memcpy(forged_key.bytes, &key, 8), forged_key.len = 8;
 	CHECK(try_read(&w, 0, mapped(&forged_key), 8) != 0, "a mapped key was mapped");

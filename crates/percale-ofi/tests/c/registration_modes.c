@@ -11,7 +11,7 @@ static const char *const names[] = { "local", "raw", "virt_addr", "allocated", "
 				     "endpoint", "hmem", "collective" };
 enum { EVERY = 0xffc };
 
-/* Returns the mode that is granted for a mode, or the error, and the `mode` bits of the result. */
+/* Returns the mode that is granted for a mode. Stores the error code, and the `mode` bits of the result. */
 static int answered(uint32_t api, int mode, uint64_t old, int *code, uint64_t *modes)
 {
 	static const struct settings how = { .name = "modes", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
@@ -83,7 +83,7 @@ static void old_names(void)
 	CHECK(modes & FI_LOCAL_MR, "%#llx", (unsigned long long)modes);
 	answered(FI_VERSION(1, 4), FI_MR_BASIC, 0, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
-	/* Together with the new names it has no effect. */
+	/* Together with the new names FI_LOCAL_MR has no effect. */
 	setenv("FI_PERCALE_MR_MODE", "local", 1);
 	answered(API, FI_MR_VIRT_ADDR, FI_LOCAL_MR, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
@@ -130,7 +130,7 @@ static void basic(int mode)
 	munmap(hole, 2 * BYTES);
 }
 
-/* Makes each posting call with these descriptors for sent and received memory. Returns 0 if all succeeded. */
+/* Makes posting calls of many kinds with these descriptors for sent and received memory. Returns 0 if all succeeded. */
 static int each_call(void *from, void *into, uint64_t key, size_t len)
 {
 	struct side *a = w.a, *b = w.b;
@@ -169,7 +169,7 @@ static int each_call(void *from, void *into, uint64_t key, size_t len)
 			worst = (int)codes[at];
 		}
 	}
-	/* The data that the third call wrote. */
+	/* The remote data of fi_writedata. */
 	if (codes[3] == 0)
 		take_flags(b, FI_REMOTE_CQ_DATA);
 	CHECK(worst == 0 || made == 0 || b != a, "%d calls of %zu were made", made, COUNT(codes));
@@ -196,7 +196,10 @@ static void described(void)
 	/* Injected data is copied and needs no descriptor. */
 	ANSWERS(0, POST(w.a, fi_inject_write(w.a->ep, w.a->out, 64, w.a->peer, 0, 610)));
 	ANSWERS(0, try_read(&w, 0, 610, 64));
-	/* No descriptor, memory outside the region, other regions, a region of another domain, and a closed region. */
+	/*
+	 * No descriptor, invalid ones, other regions, a region that is too short, a region of another domain, and a
+	 * closed region.
+	 */
 	NEEDS(fi_domain(w.two.room.fabric, w.two.room.info, &other, NULL));
 	NEEDS(fi_mr_reg(other, w.a->out, ROOM, FI_SEND | FI_WRITE, 0, 1, 0, &foreign, NULL));
 	mr = registered(&w, w.a->out, 64, FI_SEND | FI_WRITE, 611, 0);

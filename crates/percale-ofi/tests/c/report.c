@@ -10,7 +10,7 @@ static const char *group;
 static int wrong_here;
 static bool well = true;
 
-/* The maximum number of lines for each group. */
+/* The maximum number of errors of a group that are printed. */
 #define SHOWN 6
 
 void begin(const char *name)

@@ -27,7 +27,7 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	double until = now() + PATIENCE;
 
-	/* A counter of deferred work does not drive an endpoint. */
+	/* Not every counter here drives an endpoint. */
 	while (fi_cntr_read(c) < expected && now() < until)
 		progress(w.a);
 	for (int n = 0; n < 50; n++)
@@ -191,7 +191,7 @@ static void events_of_endpoints(void)
 	room.info = info;
 	open_side(&plain, &room, &without_events);
 	name_of(&plain, name, sizeof(name));
-	/* Other endpoints cannot reach an endpoint that sends to itself. */
+	/* With `alone` the transport is loopback, so an endpoint reaches only itself. */
 	struct side *first = w.a, *writer = options.alone ? &plain : first;
 	fi_addr_t usual = writer->peer, other = 0;
 	struct side *mate = writer->mate;
@@ -344,7 +344,7 @@ static void enabled_first(void)
 	close_late(&late);
 	ANSWERS(0, fi_close(&mr->fid));
 	ANSWERS(0, fi_close(&closed->fid));
-	/* A region that is closed before its endpoint is enabled. */
+	/* The endpoint of a region is closed before it is enabled. */
 	open_late(&late);
 	mr = registered(&w, memory, BYTES, BOTH_WAYS, 453, 0);
 	ANSWERS(0, fi_mr_bind(mr, &late.ep->fid, 0));
@@ -528,8 +528,8 @@ static void registered_anew(void)
 }
 
 /*
- * MW-039, MW-052: an endpoint with bound windows of type 2A cannot be closed. A window is invalidated by an operation to its
- * own peer.
+ * MW-039, MW-052: an endpoint with bound windows of type 2A cannot be closed. Only an operation to its own peer
+ * invalidates a window.
  */
 static void windows_of_endpoints(void)
 {
@@ -552,7 +552,7 @@ static void windows_of_endpoints(void)
 	ANSWERS(0, ops->post_bind(b->ep, b->peer, window, &range, 1, &key, &address, context(1), FI_COMPLETION));
 	ANSWERS(0, take(b, context(1)).err);
 	ANSWERS(0, try_read(&w, address, key, 64));
-	/* The other end must be in the vector to be a peer. */
+	/* An operation to another peer does not invalidate the window. */
 	other.mate = b;
 	ANSWERS(0, ops->post_invalidate(b->ep, stranger, key, context(2), FI_COMPLETION));
 	CHECK(take(b, context(2)).err != 0, "invalidated for another peer");

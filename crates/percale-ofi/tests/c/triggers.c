@@ -557,7 +557,7 @@ static void no_devices(struct two *t)
 	fi_freeinfo(hints);
 }
 
-/* A message in each direction. A receive that was posted before the first trigger matches a later message. */
+/* Sends a message in each direction. */
 static void used(struct two *t)
 {
 	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(60)));

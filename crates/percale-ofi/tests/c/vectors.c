@@ -78,7 +78,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(1, fi_av_insert(av, all, 2, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && peers[1] == FI_ADDR_NOTAVAIL, "%d %d", errors[0], errors[1]);
 	found(av, peers[0], &all[0]);
-	/* Some addresses, more addresses, and the last of them. */
+	/* Addresses in several calls with FI_MORE. */
 	for (int n = 0; n < 3; n++) {
 		all[n] = address(120 + n);
 		ANSWERS(1, fi_av_insert(av, &all[n], 1, &peers[n], n < 2 ? FI_MORE : 0, NULL));
@@ -290,7 +290,7 @@ static void named(struct room *room)
 	found(other, peer, &a);
 	ANSWERS(-FI_EACCES, fi_av_insert(other, &a, 1, &mine, 0, NULL));
 	ANSWERS(-FI_EACCES, fi_av_remove(other, &peer, 1, 0));
-	/* A separate process, which inherited nothing from this one, inserts an address. */
+	/* Another program, which a second process executes, inserts an address. */
 	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, link), "no sockets");
 	child = fork();
 	if (child == 0) {
@@ -343,7 +343,7 @@ int vector_writer(const char *name)
 	return all_is_well() ? 0 : 1;
 }
 
-/* Reads the result of an insertion: the errors, each with the index of its address, and the end. */
+/* Reads the result of an insertion: the errors, each with the index of its address, and the completion. */
 static uint64_t ended(struct fid_eq *eq, struct fid_av *av, void *context, const uint64_t *failing, int errors)
 {
 	struct fi_eq_err_entry error;
@@ -390,7 +390,7 @@ static void asynchronous(struct room *room)
 	CHECK(peers[0] == 0 && peers[2] == 2, "indices");
 	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[3] == FI_ADDR_NOTAVAIL, "failed addresses");
 	found(av, 2, &all[2]);
-	/* The end of an insertion is also reported if all of its addresses fail. */
+	/* An insertion is also reported as complete if all of its addresses fail. */
 	ANSWERS(0, fi_av_insert(av, &all[1], 1, peers, 0, context(2)));
 	ANSWERS(0, ended(eq, av, context(2), (uint64_t[]){ 0 }, 1));
 	/* Two insertions at a time, one of which calls a resolver. The indices follow the order of the calls. */
@@ -403,14 +403,14 @@ static void asynchronous(struct room *room)
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, more, 0, context(5)));
 	ANSWERS(4, ended(eq, av, context(5), NULL, 0));
 	CHECK(more[3] == 7, "%llu", (unsigned long long)more[3]);
-	/* AV-057: the end of an insertion of no addresses is also reported. */
+	/* AV-057: an insertion of no addresses is also reported as complete. */
 	ANSWERS(0, fi_av_insert(av, all, 0, more, 0, context(8)));
 	ANSWERS(0, ended(eq, av, context(8), NULL, 0));
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, more, 0, context(9)));
 	ANSWERS(0, ended(eq, av, context(9), NULL, 0));
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 0, NULL, 0, context(10)));
 	ANSWERS(0, ended(eq, av, context(10), NULL, 0));
-	/* An insertion that does not begin has no events; neither does one without a node and a service (AV-058). */
+	/* An insertion that does not begin has no events; neither does one without a node or a service (AV-058). */
 	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, NULL, "5000", more, 0, context(6)));
 	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, "10.1.1.1", NULL, more, 0, context(6)));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, NULL, 1, "5000", 1, more, 0, context(6)));

@@ -101,7 +101,7 @@ static void signalled(struct two *two)
 	double until = now() + PATIENCE;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
-	/* The test cannot know whether the thread is waiting already, and a signal wakes only waiting threads. */
+	/* The test cannot know whether the thread is waiting already, so it repeats the signal. */
 	do {
 		MUST(now() < until, "a signal wakes nobody");
 		usleep(10000);

@@ -41,7 +41,7 @@ static void type_one(void)
 		CHECK(is_filled(memory + 1024, 512, 5), "the write is not there");
 		ANSWERS(0, try_add(&w, address + 8, key, 1));
 		CHECK(try_write(&w, address + 1, key, 512, 5) != 0 && try_read(&w, address - 1, key, 2) != 0, "beyond the window");
-		/* The region itself grants peers no access. */
+		/* The region itself grants peers no read access. */
 		CHECK(try_read(&w, base_of(&w, memory), 960, 8) != 0, "the region is read");
 		if (last)
 			CHECK(try_read(&w, address, last, 8) != 0, "an old key is alive");
@@ -138,7 +138,7 @@ static void several(void)
 	ANSWERS(0, try_write(&w, base + 256, key[1], 8, 11));
 	CHECK(is_filled(memory + 256, 8, 11), "the write is not there");
 	ANSWERS(0, try_write(&w, base + 256, 960, 8, 12));
-	/* The lower 8 bits of one key with the index of another, and with an unused index. */
+	/* A key with other lower 8 bits, and a key with an unused index. */
 	CHECK(try_read(&w, base + 256, (key[2] & ~(uint64_t)0xff) | ((key[2] + 1) & 0xff), 8) != 0, "bits of another key");
 	CHECK(try_read(&w, base + 256, key[0] ^ (1 << 30), 8) != 0, "an index of none");
 	/* A window of type 1 cannot be bound by a posted operation, and cannot be invalidated by its owner or by the peer. */

@@ -3,7 +3,7 @@
 
 static struct fid_cntr *counters[2];
 
-/* Waiting work is cancelled before the objects that it names are closed. */
+/* Cancels waiting work in some runs, after a close was rejected. */
 static void flush(struct world *w)
 {
 	struct object *domain = find(w, w->domain);

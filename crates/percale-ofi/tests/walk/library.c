@@ -10,7 +10,7 @@
 
 static void *library;
 
-/* The first symbol version of the structures of an API version. */
+/* The symbol version that programs of an API version are linked with, or NULL for the default version. */
 static const char *symbols_of(uint32_t api)
 {
 	if (api < FI_VERSION(1, 5))
@@ -117,7 +117,7 @@ void library_calls(void)
 
 	if (fi_getparams(&params, &count) == 0)
 		fi_freeparams(params);
-	/* Invalid arguments. */
+	/* Invalid and unusual arguments. */
 	(void)fi_getinfo(setting.api, "no such host name", "0", 0, hints, &info);
 	fi_freeinfo(info);
 	info = NULL;

@@ -4,14 +4,15 @@
  *   -l  the directory of libfabric; without it the system's
  *   -s  the first seed
  *   -n  the number of orders of each case
- *   -a  every version at every level; without it each version and each level occurs in each scenario, but not in all pairs
+ *   -a  every version at every level; without it each scenario runs once at each level, with alternating versions
+ *   -j  the number of cases that run at a time
  *   -v  only this version, such as 1.17
  *   -t  only this level, 0 to 6 as in libfabric's headers
  *   -c  only cases with this in their names
  *   -i  in this process, for a debugger: needs -v, -t and -c
  *
- * Each case runs in a separate process. The last line counts calls, orders, levels, versions and reports. The exit status is 0 if
- * there were no errors and every entry of every table was called.
+ * Each case runs in a separate process. The last line counts calls, orders, levels, versions and reports. The exit
+ * status is 0 if there were no errors and a walk without -v, -t and -c called every entry of every table.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -40,7 +41,7 @@
 /* The time in seconds after which a case counts as hanging. */
 #define PATIENCE 120
 
-/* All permutations of six objects are tested, this number in each process. */
+/* All permutations of six objects are tested, BLOCK of them in each process. */
 #define PERMUTATIONS 720
 #define BLOCK 360
 

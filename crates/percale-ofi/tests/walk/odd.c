@@ -44,14 +44,14 @@ static void odd_fabric(struct world *w, struct fid_fabric *fabric)
 	odd_waiting(w, &fabric->fid);
 }
 
-/* Closes an object that should have been rejected. */
+/* Closes an object, unless it is NULL. */
 static void close_if_opened(struct fid *fid)
 {
 	if (fid)
 		NEEDS(fi_close(fid));
 }
 
-/* An unused object can be closed. If it cannot be closed now, it is closed when `user` is. */
+/* Closes an object that no other object uses. If it cannot be closed, returns it, and the caller closes it later. */
 static struct fid *close_unused(struct fid *fid)
 {
 	int code = fi_close(fid);
@@ -121,7 +121,7 @@ static void scalable_bindings(struct world *w, struct fid_domain *domain)
 	close_if_opened(left);
 }
 
-/* If there is no memory for its key, the endpoint is not opened. */
+/* An endpoint is not opened if its key is too long. */
 static void long_key(struct world *w, struct fid_domain *domain)
 {
 	struct fi_info *info;

@@ -34,7 +34,7 @@ static void no_collectives(struct fid_ep *ep)
 	fi_scatter(ep, out, 1, NULL, in, NULL, none, 0, FI_UINT64, 0, NULL);
 	fi_gather(ep, out, 1, NULL, in, NULL, none, 0, FI_UINT64, 0, NULL);
 	ep->collective->msg(ep, &msg, &result, &desc, 1, 0);
-	/* A type and an operation that do not exist. */
+	/* Too many elements, and a type and an operation that do not exist. */
 	fi_allreduce(ep, out, SIZE_MAX / 4, NULL, in, NULL, none, FI_UINT64, FI_SUM, 0, NULL);
 	fi_allreduce(ep, out, 1, NULL, in, NULL, none, (enum fi_datatype)99, (enum fi_op)99, 0, NULL);
 }
@@ -221,7 +221,7 @@ void odd_vector(struct world *w, struct fid_av *av)
 {
 	char *name = malloc(NAME), *text = malloc(4);
 	size_t none = 0, three = 3, length = NAME, four = 4;
-	/* If insertions end with an event, the memory belongs to the provider until then. */
+	/* If an event reports the completion of insertions, the memory belongs to the provider until then. */
 	fi_addr_t unknown[2] = { 987654, FI_ADDR_NOTAVAIL }, *room = (void *)lend(w, new_part(w), sizeof(*room));
 	struct sockaddr_of_no_family { uint16_t family; char rest[30]; } nowhere = { 77, "" };
 

@@ -1,7 +1,7 @@
 /* Orders of closing: all permutations of a few objects, and a sample of the permutations of many. */
 #include "walk.h"
 
-/* With more objects than this, the permutations are not distinguished by number. */
+/* With more objects than this, the number of permutations is not computed. */
 #define MOST 12
 
 static uint64_t factorial(int count)

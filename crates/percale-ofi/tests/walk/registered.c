@@ -99,7 +99,7 @@ bool registered(struct world *w)
 		iov[at] = (struct iovec){ memory + 1000 * at, 1000 };
 	if (fi_mr_regv(w->domain, iov, 3, FI_REMOTE_READ | FI_SEND, 0, 777, flags, &several, w) == 0)
 		keep(w, "region of pieces", &several->fid, w->domain, part);
-	/* A key that is in use, no memory, unknown flags, an offset. */
+	/* An offset, unknown flags, and no memory are rejected. */
 	iov[0].iov_base = memory;
 	several = NULL;
 	MUST(fi_mr_reg(w->domain, memory, 10, FI_REMOTE_READ, 5, 778, 0, &several, w) != 0, "an offset is taken");
@@ -126,7 +126,7 @@ bool registered_later(struct world *w)
 	uses(w, w->domain, eq);
 	for (int at = 0; at < 3; at++)
 		mr[at] = open_region(w, "region", 100, 0);
-	/* Some events are read, and some regions are closed before. */
+	/* Some events are read. Other regions are closed before their events are read. */
 	for (uint64_t n = below(3); n > 0; n--)
 		read_event(eq);
 	if (sometimes())
@@ -150,7 +150,7 @@ static bool open_window_table(struct world *w)
 	return true;
 }
 
-/* Windows are not libfabric objects. They are closed when a call is rejected because of them. */
+/* Windows are not libfabric objects. They are closed after the close of an object was rejected. */
 static void close_windows(struct world *w)
 {
 	(void)w;

@@ -36,7 +36,7 @@ static void describe(struct world *w)
 
 	if (!(old ? w->info->mode & FI_LOCAL_MR : (uint64_t)(mode & FI_MR_LOCAL)))
 		return;
-	/* The region stays open as long as the domain. */
+	/* The domain cannot be closed before the region. */
 	NEEDS(fi_mr_reg(w->domain, NULL, SIZE_MAX, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 99, 0, &mr, NULL));
 	keep(w, "description", &mr->fid, w->domain, 0);
 	w->desc = fi_mr_desc(mr);

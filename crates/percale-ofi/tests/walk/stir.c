@@ -4,7 +4,7 @@
  */
 #include "walk.h"
 
-/* The number of bytes in a region of the walk that peers may access. */
+/* The number of bytes at the start of a region that operations access. */
 #define REACHED 4096
 
 static size_t any_length(void)

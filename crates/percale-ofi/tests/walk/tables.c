@@ -1,9 +1,10 @@
 /*
- * Counts the calls of table entries. The tables of an object are replaced by copies that contain stubs: a stub counts the call
- * and jumps to the provider's function. So every entry of every table that the provider returns is known, including entries that
- * the headers do not name, and a missing call is detected.
+ * Counts the calls of table entries. The tables of an object are replaced by copies that contain stubs: a stub counts
+ * the call and jumps to the provider's function. So every entry of every table that the provider returns is known,
+ * including entries that the headers do not name, and a missing call is detected.
  *
- * A table is identified by its address in the provider, which is the same in all processes that share the counts.
+ * A table is identified by its offset in the provider's library, which is the same in all processes that share the
+ * counts.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -124,7 +125,7 @@ void share_counts(void)
 	MUST(shared != MAP_FAILED, "out of memory");
 }
 
-/* Returns the counters of a table, which all processes share. */
+/* Returns the index of a table in the memory that all processes share. */
 static size_t known_table(const char *type, size_t class, const void *table, size_t entries)
 {
 	Dl_info info = { 0 };

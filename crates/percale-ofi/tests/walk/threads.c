@@ -45,7 +45,7 @@ static void race(void (*first)(void *), void *a, void (*second)(void *), void *b
 		pthread_join(threads[at], NULL);
 }
 
-/* Closes an object in a thread. The objects of the world are checked after both threads have ended. */
+/* Closes an object that the world does not contain. */
 static void close_it(void *argument)
 {
 	struct fid *fid = argument;
@@ -315,7 +315,7 @@ static void closed_by_two(void)
 			struct closer closers[2] = { { &w, 0 }, { &w, 1 } };
 			if (!scenarios[at].open(&w))
 				continue;
-			/* One thread closes the objects that must be emptied first. */
+			/* Scenarios with objects that must be emptied first are closed by one thread. */
 			if (!w.before_retry)
 				race(close_half, &closers[0], close_half, &closers[1]);
 			close_world(&w, NULL);

@@ -4,7 +4,7 @@
 static struct fid_poll *poll_set;
 static struct fid *members[3];
 
-/* A poll set must be emptied before it is closed. Removes the members that are open. */
+/* A poll set must be emptied before it is closed. Removes some of the members that are open. */
 static void empty(struct world *w)
 {
 	for (size_t at = 0; at < COUNT(members); at++) {

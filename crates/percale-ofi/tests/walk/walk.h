@@ -1,7 +1,7 @@
 /*
- * walk: calls every entry of every table of the provider with unusual but legal arguments, and closes objects in every order, at
- * every threading level and API version. It runs under AddressSanitizer and UndefinedBehaviorSanitizer, with a provider that is
- * instrumented in the same way, to find memory errors. `cargo xtask walk` builds and runs it.
+ * walk: calls every entry of every table of the provider with unusual but legal arguments, and closes objects in many
+ * orders, at all threading levels and API versions. It runs under AddressSanitizer and UndefinedBehaviorSanitizer, with
+ * a provider that is instrumented in the same way, to find memory errors. `cargo xtask walk` builds and runs it.
  *
  *   main.c        arguments, one process for each case, the summary
  *   library.c     libfabric, through the symbol versions that programs of an API version are linked with
@@ -118,8 +118,7 @@ void add_up_counts(void);
 /* Returns the number of entries. With `show`, prints those that were never called and counts them in `missed`. */
 size_t report_entries(size_t *missed, bool show);
 /*
- * Calls an entry that the headers do not name. `slot` is the index of the function. Returns false if the table has no such
- * entry.
+ * Entries that the headers do not name. `slot` is the index of the function. has_entry returns whether a table has it.
  */
 bool has_entry(const void *table, size_t slot);
 void *entry_of(const void *table, size_t slot);
@@ -162,7 +161,7 @@ struct world {
 	int loaned;
 	/* The descriptor of all memory, if operations need one (FI_MR_LOCAL). */
 	void *desc;
-	/* Called before any object is closed, and before the close of a rejected poll set is repeated. */
+	/* Called after the close of an object was rejected. */
 	void (*before_retry)(struct world *);
 };
 
@@ -189,7 +188,7 @@ void no_longer_uses(struct world *w, const void *user, const void *used);
 int new_part(struct world *w);
 char *lend(struct world *w, int part, size_t length);
 struct object *find(struct world *w, const void *fid);
-/* Closes all objects, in an order that contains their indices, and frees the memory of the world. */
+/* Closes all objects in this order of their indices (NULL: the last one first), and frees the memory of the world. */
 void close_world(struct world *w, const int *order);
 /* The open passive endpoint. */
 extern struct fid_pep *listening;
@@ -260,7 +259,7 @@ void odd_counter(struct fid_cntr *cntr);
 void odd_waiting(struct world *w, struct fid *fid);
 void odd_endpoint(struct world *w, struct fid_ep *ep);
 void odd_vector(struct world *w, struct fid_av *av);
-/* Reads an event with a buffer of exactly its size, or an error. */
+/* Reads an event or an error, into a heap allocation of exactly the size of the buffer. */
 void read_event(struct fid_eq *eq);
 size_t entry_size(enum fi_cq_format format);
 

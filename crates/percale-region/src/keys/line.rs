@@ -2,8 +2,8 @@
 //!
 //! A line is written under the table's lock. It has a sequence number, which is odd while the line is being written. A
 //! reader compares the number before and after. If it is the same and even, all values that were read are from one
-//! write (a sequence lock; its loom model is below). Lines never move and are not freed before their table is, so in
-//! the worst case a reader finds that a line now has another key.
+//! write (a sequence lock; its loom model is below). The memory of a line is not freed before its table is, so in the
+//! worst case a reader finds that the line now has another key.
 
 use crate::local_memory::access::{Access, Refusal, admit};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -186,8 +186,8 @@ impl Line {
         self.what.load(Ordering::Relaxed) & OWNED == 0
     }
 
-    /// Checks an access to a region that is open to all endpoints. Returns `None` if the region is not open to all, or
-    /// while the line is being written.
+    /// Checks an access to a region that is open to all endpoints. Returns `None` if the line has another key or
+    /// another authority, if the region is not open to all endpoints, or while the line is being written.
     #[inline(always)]
     pub(super) fn check_open(
         &self,

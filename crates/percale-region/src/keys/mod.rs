@@ -2,8 +2,8 @@
 //!
 //! Keys have 64 bits. The keys of windows have an upper half that each domain chooses at random. Within that half a
 //! window owns all 256 keys of its index, from allocation to deallocation. A region may have any other key. An index is
-//! assigned to a window only if no region has one of its keys. Keys that the domain chooses for regions never have the
-//! upper half of windows.
+//! assigned to a window only if no region has one of its keys. The random keys that the domain chooses for regions
+//! without a raw key never have the upper half of windows.
 //!
 //! There is one lock, which registration, bind and close take. Accesses that the target executes find their keys
 //! without it ([`lines`]). Memory that was dropped while peers still accessed it is [`parked`](super::parked).
@@ -192,7 +192,8 @@ impl Keys {
                 None => self.random_key()?,
             };
             if table.windows.owns(key) {
-                // The application chose this key: the domain itself never chooses a window's key.
+                // The application chose this key, or it is the digest of a raw key. A random key never belongs to a
+                // window.
                 return Err(RegisterError::KeyTaken(key));
             }
             if !self.lines.has_region(key) {

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// The binary logarithm of the number of rows in the first page. Each further page has as many rows as all pages before
-/// it.
+/// The binary logarithm of the number of rows in the first page. Each further page has twice as many rows as the one
+/// before it.
 const FIRST: u32 = if cfg!(loom) { 1 } else { 8 };
 /// The number of pages, sufficient for 2^24 rows.
 const PAGES: usize = 18;

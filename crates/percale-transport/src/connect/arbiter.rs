@@ -113,7 +113,7 @@ pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
 /// Decides about `verdict` from `peer`, which was reached at this address and context.
 pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, called: (SocketAddr, u16)) -> Reply {
     if peer == knows.own {
-        let error = || ConnectError::Identity(called.0, "it claims to be the calling endpoint".into());
+        let error = || ConnectError::Identity(called.0, "the peer claims to be the calling endpoint".into());
         return if knows.at_home { Reply::Aliased } else { Reply::Fail(error()) };
     }
     if let Some(held) = knows.held
@@ -123,7 +123,7 @@ pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, calle
     }
     match verdict.ruling {
         Ruling::Refuse => refused(verdict.why, called),
-        Ruling::Known => Reply::Fail(ConnectError::Protocol("it answered what was not asked".into())),
+        Ruling::Known => Reply::Fail(ConnectError::Protocol("unexpected verdict".into())),
         _ if knows.held.is_some() => Reply::Ask,
         Ruling::Tcp | Ruling::Shm | Ruling::Verbs
             if knows.claimed || (knows.accepted.is_some() && peer < knows.own) =>
@@ -174,7 +174,7 @@ pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked
         // The peer of the connection was reached at its own address, and this endpoint at a different one: they cannot
         // be the same.
         (false, Whereabouts::Met) => {
-            let why = "it claims to be an endpoint that was met at another address".to_owned();
+            let why = "the peer claims to be an endpoint that is connected at another address".to_owned();
             Asked::Later(ConnectError::Identity(called, why))
         }
     }

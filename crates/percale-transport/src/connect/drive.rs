@@ -1,10 +1,10 @@
 //! The progress of a connection being made: handles its events and determines the next step.
 //!
 //! Stages of an initiator: connecting → talking → (meeting) → established. If it has to wait, it starts again after
-//! that. Stages of an acceptor: talking (possibly with a meeting at the same time) → established. If the acceptor fails
-//! but its last message has to arrive, the last stage is draining. Before the acceptor decides, a prober may check
-//! whether the caller is at its address. A set-up is removed from the table while it is processed, so that decisions
-//! see only the *other* set-ups.
+//! that. Stages of an acceptor: talking (possibly with a meeting at the same time) → established. If the acceptor makes
+//! no connection but its last message has to arrive, the last stage is draining. Before the acceptor decides, a prober
+//! may check whether the caller is at its address. A set-up is removed from the table while it is processed, so that
+//! decisions see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ impl Reactor {
                         if let Some(Err(error)) =
                             setup.tcp.as_ref().map(|socket| watch_host(socket, attempt.timeouts.host))
                         {
-                            later!(debug: %error, "that the host of a peer ends will be noticed late");
+                            later!(debug: %error, "cannot set keepalive: the failure of a peer's host will be detected late");
                         }
                         setup.due = attempt.deadline;
                         self.wake_at(setup.due, id);
@@ -175,7 +175,7 @@ impl Reactor {
                 Some(Ok(true)) => return Next::Shm,
                 Some(Ok(false)) => true,
                 Some(Err(degraded)) => {
-                    later!(debug: ?degraded, "a meeting was not confirmed");
+                    later!(debug: ?degraded, "set-up of shared memory was not confirmed");
                     setup.meeting = None;
                     false
                 }
@@ -225,7 +225,7 @@ impl Reactor {
                         Choice::Tcp if setup.both().contains(HelloFlags::TCP) => Next::Tcp(commit.why, commit.errno),
                         Choice::Verbs if setup.wire.is_some() => Next::Verbs(commit.why),
                         Choice::Tcp | Choice::Verbs => {
-                            Next::Fail(ConnectError::Protocol("it chose a transport that is not allowed".into()))
+                            Next::Fail(ConnectError::Protocol("the peer chose a transport that is not allowed".into()))
                         }
                         Choice::Nothing => Next::Drop,
                     };
@@ -360,7 +360,7 @@ impl Reactor {
             Ok(true) => setup.whereabouts = Whereabouts::Met,
             Ok(false) => {}
             Err(error) => {
-                later!(debug: %error, "a caller's address could not be called");
+                later!(debug: %error, "cannot connect to the address of a caller");
                 if matches!(error, ConnectError::Descriptors { .. }) {
                     setup.refusal = Some(Why::Descriptors);
                 }
@@ -403,7 +403,7 @@ impl Reactor {
             && call == Call::AcceptInstead
             && let Some(old) = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation))
         {
-            let (serial, reason) = (old.serial, "the peer lost the connection and makes a new one".to_owned());
+            let (serial, reason) = (old.serial, "the peer lost the connection and reconnects".to_owned());
             self.bury(setup.endpoint, hello.incarnation, serial, reason);
         }
         if accepts && setup.whereabouts == Whereabouts::Met {
@@ -423,7 +423,8 @@ impl Reactor {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
-        // The caller is authenticated by now, so it may be slow.
+        // The caller has sent its hello and, if a key is used, has proved that it has the key. So it may be slow from
+        // now on.
         if let Some(owner) = self.endpoints.get(&setup.endpoint) {
             setup.due = setup.due.max(Instant::now() + owner.opened.timeouts.process);
         }

@@ -13,13 +13,13 @@ use crate::wire::hello::{Malformed, VERSION};
 #[non_exhaustive]
 pub enum ConnectError {
     /// No endpoint listens at this address.
-    #[error("nobody listens at {0}: start the peer first, or correct its address")]
+    #[error("no endpoint listens at {0}: start the peer first, or correct its address")]
     Refused(SocketAddr),
     /// There is no route to this address.
-    #[error("{0} cannot be reached ({1}): check routes, firewalls and whether the interface is up")]
+    #[error("{0} is unreachable ({1}): check routes, firewalls and whether the interface is up")]
     Unreachable(SocketAddr, String),
     /// No connection was established within the timeout.
-    #[error("{peer} did not complete the connection within {timeout:?}: see whether it makes progress, or wait longer")]
+    #[error("no connection to {peer} within {timeout:?}: check that the peer makes progress, or increase the timeout")]
     Timeout {
         /// The address of the peer.
         peer: SocketAddr,
@@ -31,22 +31,23 @@ pub enum ConnectError {
     Authorization,
     /// The peer uses a different version of the protocol.
     #[error(
-        "the peer speaks version {theirs} of the protocol, this is version {VERSION}: run the same release on both"
+        "protocol version mismatch: the peer has version {theirs}, this process version {VERSION}; use the same release on \
+         both sides"
     )]
     Version {
         /// The peer's version.
         theirs: u16,
     },
     /// No file descriptors are left.
-    #[error("{} has no descriptors left: raise its limit (ulimit -n) or use fewer peers",
+    #[error("{} has no file descriptors left: raise its limit (ulimit -n) or use fewer peers",
         if *.peer { "the peer" } else { "this process" })]
     Descriptors {
         /// Whether the peer has no descriptors left. If false, this process has none left.
         peer: bool,
     },
     /// The address has no such context, or the context is not open.
-    #[error("{peer} has no receive context {context}{}: name one that it has, and see that it is enabled",
-        if *.closed { " open" } else { "" })]
+    #[error("receive context {context} of {peer} {}: check the index, and that the context is enabled",
+        if *.closed { "is not open" } else { "does not exist" })]
     Context {
         /// The address that was reached.
         peer: SocketAddr,
@@ -56,28 +57,28 @@ pub enum ConnectError {
         closed: bool,
     },
     /// No transport is allowed by both sides, or the only such transport does not work.
-    #[error("no transport leads to the peer ({0}): allow another one on both sides")]
+    #[error("no common transport with the peer ({0}): allow another one on both sides")]
     NoTransport(String),
     /// An authorization key is used, and the call arrived at a different address than the one that was called.
     #[error(
-        "the call arrived at {0}, which is not the address that was called: something passes connections on; with an \
-         authorization key name each peer by an address of its own"
+        "the connection arrived at {0}, which is not the called address (a proxy or address translation?); with an \
+         authorization key, use each peer's own address"
     )]
     Relayed(SocketAddr),
     /// The endpoint that answers sent contradictory information about its identity.
-    #[error("{0} refused the connection: {1}")]
+    #[error("{0} rejected the connection: {1}")]
     Identity(SocketAddr, String),
     /// The peer closed the connection while it was being made.
-    #[error("{0} closed the connection while it was being made: see what the peer reports")]
+    #[error("{0} closed the connection during set-up: check the errors of the peer")]
     Closed(SocketAddr),
     /// This endpoint only answers probes and makes no connections.
     #[error("{0} is not connected, and this endpoint only answers: wait until the peer connects")]
     AnswersOnly(SocketAddr),
     /// The peer sent something that violates the protocol.
-    #[error("the peer broke the protocol ({0}): is that address really a percale endpoint?")]
+    #[error("the peer violated the protocol ({0}): check that the address belongs to a percale endpoint")]
     Protocol(String),
     /// A system call failed with an error that no other variant describes.
-    #[error("the connection could not be made: {0}")]
+    #[error("cannot connect: {0}")]
     System(String, i32),
 }
 

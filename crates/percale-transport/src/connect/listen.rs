@@ -94,7 +94,7 @@ pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(Proc
 
 fn meeting_place(incarnation: &Incarnation) -> Option<ProcessSocket> {
     unix_listener(incarnation)
-        .inspect_err(|error| later!(warn: %error, "no Unix socket can be opened: local peers are reached over TCP"))
+        .inspect_err(|error| later!(warn: %error, "cannot open a Unix socket: local peers use TCP"))
         .ok()
 }
 

@@ -22,8 +22,9 @@ use crate::wire::hello::Incarnation;
 pub struct PeerIdentity {
     /// The incarnation of the peer endpoint.
     pub incarnation: Incarnation,
-    /// The address that the peer advertises. If that is the loopback address of another machine, this is the address
-    /// from which it called.
+    /// The address of the peer: the address at which a probe reached it, or else the address that it advertises. If the
+    /// peer advertises a loopback address and is in another network namespace, the address of the connection replaces
+    /// it.
     pub address: SocketAddr,
     /// The context at that address.
     pub context: u16,

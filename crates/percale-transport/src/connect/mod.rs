@@ -24,8 +24,8 @@
 //! 3. The initiator sends the final message (over TCP `Commit`, at the meeting `Confirm`). With it the connection is
 //!    established on both sides.
 //! 4. If the meeting fails, the TCP connection that is already open is used instead.
-//! 5. There are two kinds of locks: one for each mailbox and one for the command queue. Both are held only for a push
-//!    or a swap, and never together.
+//! 5. The locks of the mailboxes and of the command queue are held only for short changes of their queues, and never
+//!    together.
 //!
 //! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello names the context that it
 //! wants, and that context answers. In all other respects each context is a separate endpoint.

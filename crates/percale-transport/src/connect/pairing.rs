@@ -125,7 +125,7 @@ impl Reactor {
 fn unpaired(setup: &mut Setup, errno: u32) -> Next {
     setup.wire = None;
     let tcp = setup.both().contains(HelloFlags::TCP);
-    let error = ConnectError::NoTransport(reason("verbs", Why::PairFailed, errno));
+    let error = ConnectError::NoTransport(format!("verbs: {}", reason(Why::PairFailed, errno)));
     match &mut setup.side {
         Side::Initiator(attempt) if errno == CROWDED && (attempt.is_early() || !tcp) => {
             attempt.last = Some(error);

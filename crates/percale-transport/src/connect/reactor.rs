@@ -1,12 +1,12 @@
 //! The service thread. It has one epoll set, one list of timers, and tables of everything in progress, indexed by
 //! number.
 //!
-//! The thread blocks only in epoll. The epoll data of a descriptor contains the number of its owner and a channel.
-//! Numbers are never reused, so an event for an object that no longer exists is ignored. Set-ups and callers are
-//! registered edge-triggered and are always processed until the kernel returns EAGAIN; a spurious event is harmless.
-//! Listeners are level-triggered. They are removed from epoll while no descriptor is available, so that the thread does
-//! not spin. With a reserved descriptor the thread reports to callers that there are no descriptors, instead of leaving
-//! them in the queue.
+//! The thread blocks only in epoll (or in short pauses, if the system does not allow waiting for events). The epoll
+//! data of a descriptor contains the number of its owner and a channel. Numbers are never reused, so an event for an
+//! object that no longer exists is ignored. Set-ups and callers are registered edge-triggered and are always processed
+//! until the kernel returns EAGAIN; a spurious event is harmless. Listeners are level-triggered. They are removed from
+//! epoll while no descriptor is available, so that the thread does not spin. With a reserved descriptor the thread
+//! reports to callers that there are no descriptors, instead of leaving them in the queue.
 
 mod accept;
 
@@ -44,7 +44,8 @@ const PIDFD: u64 = 2;
 const WAKE: u64 = 0;
 
 /// The maximum number of connections of an endpoint to peers that were not met at their addresses. If there are more,
-/// the oldest one is dropped.
+/// the oldest one is dropped. If the endpoint does not probe addresses, this counts only connections that it has not
+/// yet read.
 const UNPROVEN: usize = 1024;
 
 /// Returns `count`, but at most 1/`part` of the process's descriptor limit, so that the descriptors that
@@ -175,11 +176,11 @@ impl Reactor {
             let next = self.timers.first().map(|(due, _)| due).into_iter().chain(&self.round).min();
             let timeout = next.map(|due| {
                 let rest = due.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
-                // Rounded up. Otherwise the thread would spin for the last millisecond before a timer.
+                // A little more than the remaining time, so that the thread does not wake up before the timer is due.
                 timespec(rest + Duration::from_micros(10))
             });
             if let Err(error) = self.wait(&mut events, timeout.as_ref()) {
-                later!(debug: %error, "everything is looked at, since nothing tells what to look at");
+                later!(debug: %error, "epoll failed: all connections are polled");
                 if !self.look_at_all() {
                     return;
                 }
@@ -359,7 +360,7 @@ impl Reactor {
     }
 
     fn drop_unproven(&mut self, id: u64, serial: u64, seen: bool) {
-        later!(warn: "too many peers that cannot be met at their addresses: the oldest connection is closed");
+        later!(warn: "too many peers that cannot be reached at their addresses: the oldest connection is closed");
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let incarnation = endpoint.held.iter().find(|(_, held)| held.serial == serial).map(|(peer, _)| *peer);
         match incarnation {
@@ -381,7 +382,7 @@ impl Reactor {
         let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &watched.control, data(UNIX), epoll::EventFlags::RDHUP));
         if let Err(error) = result {
-            later!(error: %error, "a peer cannot be watched: its death will be noticed late");
+            later!(error: %error, "cannot watch a peer process: its exit will be detected late");
         }
         self.watches.insert(serial, Watch { endpoint, incarnation, watched });
     }

@@ -78,7 +78,8 @@ impl fmt::Debug for EndpointOptions {
 }
 
 impl EndpointOptions {
-    /// Creates options with every transport, no key, default timeouts and no doorbell.
+    /// Creates options that allow shared memory and TCP, with the default timeouts, and without a key, a doorbell and a
+    /// port of an RDMA device.
     #[must_use]
     pub const fn new(bind: SocketAddr, incarnation: Incarnation) -> Self {
         Self {
@@ -133,7 +134,8 @@ impl Service {
     /// Opens the listeners of an endpoint. Its notices are posted to `mailbox`.
     ///
     /// # Errors
-    /// The error of `bind`; `NotFound` if the requested interface has no address.
+    /// The error of a system call, such as `bind`; `NotFound` if the requested interface has no address, or the site
+    /// has no such context; `AddrInUse` if the context is already open.
     pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
         self.enter(options, mailbox, None)
     }

@@ -11,13 +11,13 @@ use crate::system::random::random;
 use crate::wire::hello::Incarnation;
 use crate::wire::why::Why;
 
-/// The time that a refusal may take to arrive.
+/// The time that the last message of an acceptor that makes no connection may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause between tries. Each pause is twice as long as the one before.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
 
-/// The number of tries if the peer closes the connection each time.
+/// The number of times that an attempt is repeated after the peer has closed the connection.
 const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {
@@ -136,7 +136,7 @@ impl Reactor {
         if let Some(socket) = setup.tcp.take() {
             self.unregister(&socket);
             let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
-            let mut text = reason("tcp", why, errno);
+            let mut text = reason(why, errno);
             let missing = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.shm_missing.as_ref());
             if let (Why::ShmNotAllowed, Some(missing)) = (why, missing) {
                 text = format!("{text}: {missing}");
@@ -150,7 +150,7 @@ impl Reactor {
         if let (Some(socket), Some(wire)) = (setup.tcp.take(), setup.wire.take()) {
             self.unregister(&socket);
             let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
-            let text = reason("verbs", why, 0);
+            let text = reason(why, 0);
             self.establish(setup, Made::Verbs(wire, socket), (0, uid), text);
         }
     }
@@ -162,7 +162,7 @@ impl Reactor {
         if let Some(meeting) = setup.meeting.take() {
             self.unregister(meeting.control());
             if let Some((parts, watched, who)) = meeting.into_parts(cma) {
-                let text = reason("shared memory", setup.why, 0);
+                let text = reason(setup.why, 0);
                 let serial = self.establish(setup, Made::Shm(parts), (who.pid, who.uid), text);
                 if let (Some(serial), Some(peer)) = (serial, peer) {
                     self.watch(endpoint, serial, peer, watched);
@@ -184,7 +184,7 @@ impl Reactor {
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
         {
-            later!(warn: from = %setup.remote, %error, "a call was turned away");
+            later!(warn: from = %setup.remote, %error, "rejected a connection");
             owner.post(Notice::TurnedAway { from: setup.remote, error });
         }
     }

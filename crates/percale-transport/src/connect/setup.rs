@@ -27,7 +27,8 @@ pub(super) struct Attempt {
     pub(super) timeouts: ConnectTimeouts,
     /// The time at which the attempt ends, in any stage.
     pub(super) deadline: Instant,
-    /// The time after which the attempt is not restarted: the host's timeout, counted from the first start.
+    /// The time after which the attempt is not restarted: the host's timeout, counted from the first time that the
+    /// attempt has to wait.
     pub(super) retry_until: Option<Instant>,
     /// The error to report at the deadline if it is more precise than a timeout.
     pub(super) last: Option<ConnectError>,
@@ -125,11 +126,11 @@ pub(super) enum Next {
     Drop,
     /// The set-up failed.
     Fail(ConnectError),
-    /// The acceptor has failed, but its last message has to arrive.
+    /// The acceptor makes no connection, but its last message has to arrive.
     Drain(Option<ConnectError>),
     /// The initiator tries again, after a pause or at once.
     Again { pause: bool },
-    /// The initiator reached a peer to which it is already connected.
+    /// The initiator reached a peer to which it is already connected, or itself.
     Aliased(Incarnation),
     /// The connection is established over this TCP connection.
     Tcp(Why, u32),
@@ -339,11 +340,11 @@ impl Setup {
     }
 }
 
-/// Returns the reason for a transport as text.
-pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
+/// Returns the reason for a transport as text. The text does not contain the name of the transport.
+pub(super) fn reason(why: Why, errno: u32) -> String {
     match i32::try_from(errno) {
-        Ok(errno @ 1..) => format!("{transport}: {why} ({})", std::io::Error::from_raw_os_error(errno)),
-        _ => format!("{transport}: {why}"),
+        Ok(errno @ 1..) => format!("{why} ({})", std::io::Error::from_raw_os_error(errno)),
+        _ => why.to_string(),
     }
 }
 
@@ -365,7 +366,7 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     if setup.both().contains(HelloFlags::TCP) {
         return commit(setup, Choice::Tcp, degraded.why, degraded.number());
     }
-    Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
+    Next::Fail(ConnectError::NoTransport(format!("shared memory: {}", reason(degraded.why, degraded.number()))))
 }
 
 /// The maximum number of reads, of 1 KiB each, that discard data that a caller sends after its refusal. A conforming

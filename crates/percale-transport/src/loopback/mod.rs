@@ -24,8 +24,8 @@ const QUEUE_LIMIT: usize = 256 << 10;
 /// The number of bytes by which the other frames may exceed that limit.
 const RESERVE: usize = 64 << 10;
 
-/// The largest capacity of a queue buffer that is kept. It is twice the longest message, so that no memory is allocated
-/// in steady state.
+/// The capacity in bytes up to which the buffers of the queue are kept while the link is idle. It is twice the longest
+/// payload, so that an exchange of single messages allocates no memory.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
 /// The number of bytes that are copied between two checks of the tables. A thread that revokes the memory of a transfer

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::Bell;
 
-/// The end of a connection. Any thread may set it, once. The link reports the end after it has handled everything that
-/// the peer sent before.
+/// The end of a connection. Any thread may set it; the first reason is kept. The link reports the end after it has
+/// handled everything that the peer sent before.
 #[derive(Debug)]
 pub struct ConnectionEnd {
     ended: AtomicBool,

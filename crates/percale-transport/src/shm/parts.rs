@@ -53,7 +53,7 @@ pub enum SetUpError {
     #[error("a pair has sides 0 and 1, not {0}")]
     Side(u8),
     /// The bell does not have this bit.
-    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
+    #[error("invalid doorbell bit {0}: a doorbell has {BELL_BITS} bits")]
     Bit(u32),
     /// The pair memory is invalid or cannot be mapped.
     #[error("the memory of the pair cannot be used: {0}")]

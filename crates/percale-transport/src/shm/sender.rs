@@ -3,9 +3,9 @@
 //!
 //! After a single frame the sender fences and checks at once. Within a batch (`more`) the check is *due*, and is made
 //! with the last frame, with a refusal, or in the next poll. A sender that streams does not use fences (see `bell`). It
-//! starts to stream after [`STREAMING`] frames with few answers, and stops when answers arrive or when it sends nothing
-//! for [`SILENCE`] polls. The small ring is replaced by the large one when it was full a few times, or at the first
-//! payload that does not fit.
+//! starts to stream after [`STREAMING`] frames with few answers. It stops when it sends nothing for [`SILENCE`] polls,
+//! when its owner is about to sleep, or when its owner ends the stream ([`Sender::end_stream`]). The small ring is
+//! replaced by the large one when it was full a few times, or at the first payload that does not fit.
 
 use std::sync::Arc;
 
@@ -291,7 +291,7 @@ impl Sender {
             return false;
         }
         if let Err(error) = self.pair.back_grown(self.side) {
-            crate::later::later!(warn: %error, "no memory for a larger ring; staying with the small one");
+            crate::later::later!(warn: %error, "cannot allocate a larger ring; the small one remains in use");
             self.growth = Growth::Failed;
             return false;
         }

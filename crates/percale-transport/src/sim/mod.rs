@@ -6,7 +6,8 @@
 //! numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an additional
 //! connection does not change anything for the others.
 //!
-//! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
+//! The clock advances by a tick with every poll of a link, and by [`Network::advance`] and
+//! [`Network::advance_to_arrival`].
 //!
 //! Locking: one mutex protects the state of the whole network. It is held during a call into the network and never
 //! while a sink is called.
@@ -151,6 +152,7 @@ impl Network {
     }
 
     /// Creates a connection and returns its two ends.
+    #[doc(hidden)]
     #[must_use]
     pub fn connect(&self) -> (SimLink, SimLink) {
         self.lock().connect(self, None)
@@ -311,7 +313,7 @@ impl State {
         self.note(connection, side, What::Dropped);
         let wire = &mut self.wires[connection];
         if !std::mem::replace(&mut wire.lost, true) {
-            let end = Broken::Died("the connection ended without a goodbye".into());
+            let end = Broken::Died("the connection ended without a closing message".into());
             wire.directions[side].depart(now, delay, Cargo::End(end));
         }
         // These frames no longer have a receiver.

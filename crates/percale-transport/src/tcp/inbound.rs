@@ -273,7 +273,7 @@ impl Inbound {
         } else if self.body.is_some() || self.carried > 0 {
             Broken::Died("the connection ended in the middle of a frame".into())
         } else {
-            Broken::Died("the connection ended without a goodbye".into())
+            Broken::Died("the connection ended without a closing message".into())
         }
     }
 }
@@ -295,14 +295,14 @@ impl Body {
 fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let Ok((head, rest)) = HeadBytes::read_from_prefix(bytes) else { return Ok(None) };
     let Some(head) = Head::from_bytes(&head) else {
-        return Err(Broken::Protocol("the stream lost its place: no frame's head where one must be".into()));
+        return Err(Broken::Protocol("invalid frame header".into()));
     };
     let limit = match head.kind {
         Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
         Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
         Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
-            return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
+            return Err(Broken::Protocol("invalid frame kind for TCP".into()));
         }
         Kind::Control => CONTROL_BYTES,
         _ => CONTROL_LIMIT,

@@ -154,7 +154,7 @@ impl TcpLink {
 
     /// Breaks the link because the peer did not answer in time.
     pub fn give_up(&mut self) -> Broken {
-        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.socket.patience.timeout()));
+        let why = Broken::Timeout(format!("no data was acknowledged for {:?}", self.socket.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 

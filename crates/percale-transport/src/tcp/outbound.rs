@@ -154,7 +154,7 @@ impl Outbound {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
     }
 
-    /// Returns whether everything is sent soon even without a poll.
+    /// Returns whether there is nothing to write, and the kernel holds nothing back.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.held == 0 && self.is_empty()

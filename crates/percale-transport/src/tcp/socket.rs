@@ -99,7 +99,7 @@ impl Socket {
         if let Err(error) = Self::set_options(&fd, options) {
             // The connection works without the options, but it may be slower, and the loss of a host may be detected
             // later.
-            crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
+            crate::later::later!(warn: %error, "setsockopt failed: a connection uses the system's default settings");
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
     }
@@ -113,8 +113,8 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(fd, bytes)?;
         }
         if !options.timeout.is_zero() {
-            // Probes of an idle connection are configured in whole seconds. The timeout is the time of three unanswered
-            // probes.
+            // Probes of an idle connection are configured in whole seconds. The timeout consists of three equal parts:
+            // the idle time before the first probe, and the intervals after two unanswered probes.
             let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
             sockopt::set_socket_keepalive(fd, true)?;
             sockopt::set_tcp_keepidle(fd, third)?;

@@ -57,7 +57,7 @@ impl Place {
 }
 
 impl Adapter {
-    /// Opens the first active port of the first device that has one.
+    /// Opens the first active port of the first device that can be used.
     ///
     /// # Errors
     /// A text that names the missing component.
@@ -77,7 +77,7 @@ impl Adapter {
     #[cfg(test)]
     pub(super) fn of_device(name: &str) -> Result<Arc<Self>, String> {
         let found = Context::open_all()?.into_iter().find(|context| context.name() == name);
-        Self::of(&found.ok_or_else(|| format!("there is no {name}"))?).map(Arc::new)
+        Self::of(&found.ok_or_else(|| format!("device {name} does not exist"))?).map(Arc::new)
     }
 
     fn of(context: &Arc<Context>) -> Result<Self, String> {
@@ -94,7 +94,8 @@ impl Adapter {
             };
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
-            wire_pair::try_pair(&domain).map_err(|error| format!("it makes no reliable connection ({error})"))?;
+            wire_pair::try_pair(&domain)
+                .map_err(|error| format!("it does not support reliable connections ({error})"))?;
             let windows = Using::of(&limits);
             return Ok(Self {
                 domain,

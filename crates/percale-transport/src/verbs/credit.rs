@@ -117,10 +117,10 @@ impl Credits {
     pub(super) fn come(&mut self, is_note: bool, immediate: u32, unread: usize) -> Result<(), &'static str> {
         let given = immediate as usize;
         if given > CREDITS.saturating_sub(self.free) {
-            return Err("the peer gives back more credits than there are");
+            return Err("the peer returned too many credits");
         }
         if is_note && given < DUE {
-            return Err("the peer sends a note that is not worth one");
+            return Err("the peer sent an unnecessary credit message");
         }
         if !is_note && unread >= CREDITS {
             return Err("the peer sends more than its credits allow");

@@ -2,8 +2,8 @@
 //!
 //! * percale-verbs contains small safe wrappers, each of which keeps the objects alive that it needs: [`Context`],
 //!   [`ProtectionDomain`], [`MemoryRegion`], [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`].
-//!   They add no thread and no lock to a request. In a forked child they do not destroy anything, because their objects
-//!   belong to the parent.
+//!   They add no thread to a request, and a lock only to the requests of windows. In a forked child they do not destroy
+//!   anything, because their objects belong to the parent.
 //! * [`VerbsRegistrar`] registers any memory, for a cache. [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses the device, port and address, or reports the missing component.
 //! * `direct` accesses peers' regions by RDMA, over separate queue pairs that `makers` creates. `window_use` defines

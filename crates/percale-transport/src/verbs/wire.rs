@@ -214,13 +214,13 @@ impl Wire {
             self.fail(Broken::Died(why));
         }
         if self.pair.queue().has_failed() {
-            self.fail(Broken::Died("the RDMA device gave its completion queue up".to_owned()));
+            self.fail(Broken::Died("the completion queue of the RDMA device failed".to_owned()));
         }
         let Some(connection) = &self.watched else { return };
         match rustix::net::recv(&**connection, &mut [0u8; 16], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((0, _)) => _ = self.ended.get_or_insert_with(Instant::now),
-            Ok(_) => self.fail(Broken::Protocol("bytes came over a connection that has nothing to say".into())),
+            Ok(_) => self.fail(Broken::Protocol("unexpected bytes on the idle TCP connection".into())),
             Err(Errno::TIMEDOUT) => {
                 self.fail(Broken::Timeout("its host did not answer the probes of the connection".into()));
             }
@@ -345,7 +345,7 @@ impl Wire {
         }
         if one.invalidated.is_some() {
             // Some devices allow such a message over any queue pair.
-            return Err("a message that invalidates one of our keys");
+            return Err("message that invalidates a local key");
         }
         if one.len == 0 && one.immediate.is_none() && !std::mem::replace(&mut self.tried, true) {
             self.repost(slot);
@@ -367,7 +367,7 @@ impl Wire {
         let text = self.pair.queue().explain(one.status);
         self.fail(match one.status {
             status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR => {
-                Broken::Timeout(format!("its device did not answer: {text}"))
+                Broken::Timeout(format!("the peer's device did not answer: {text}"))
             }
             status::WR_FLUSH_ERR => Broken::Died(format!("the queue pair is in error: {text}")),
             _ => Broken::Died(format!("a request failed: {text}")),

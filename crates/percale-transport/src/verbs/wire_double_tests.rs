@@ -45,7 +45,7 @@ fn a_device_without_reliable_connections_is_skipped_with_the_reason() {
         let reason = Adapter::open().expect("one device can be used").describe_all();
         for said in [
             "double0 port 1",
-            "efa0: it makes no reliable connection",
+            "efa0: it does not support reliable connections",
             "small0: it allows 64 requests",
             "down0: no port",
         ] {
@@ -57,7 +57,7 @@ fn a_device_without_reliable_connections_is_skipped_with_the_reason() {
 #[test]
 fn a_machine_without_reliable_connections_has_no_verbs() {
     double::on("device efa0 rc=0", || {
-        assert!(Adapter::open().is_err_and(|why| why.contains("no reliable connection")));
+        assert!(Adapter::open().is_err_and(|why| why.contains("does not support reliable connections")));
     });
 }
 

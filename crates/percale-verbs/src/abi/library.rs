@@ -115,8 +115,8 @@ impl Library {
         // SAFETY: loading libibverbs runs its constructors, as in any program that links it. A user that selects
         // another library is responsible for its constructors.
         let library =
-            unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
-        let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;
+            unsafe { libloading::Library::new(&name) }.map_err(|error| format!("cannot load {shown}: {error}"))?;
+        let found = Self::find(&library).map_err(|error| format!("{shown} lacks a required function: {error}"))?;
         // The library is never unloaded, because there are pointers into it in many places.
         std::mem::forget(library);
         // ibv_fork_init is not called, because the kernels that percale supports copy pinned pages for a child at fork.

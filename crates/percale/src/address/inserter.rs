@@ -1,11 +1,12 @@
 //! Asynchronous insertion, which reports its outcome to an event queue.
 //!
 //! Insertions are performed in the order of the calls, so indices are the same as if each call had waited for its
-//! insertion. An insertion that needs no resolver, and has no other insertion before it, is performed within the call.
-//! All others are performed by a thread, which is started for the first of them. Each insertion reports an
-//! [`Event::AddressFailed`] for each address that failed, and then one [`Event::AddressesInserted`] (AV-034 to AV-037).
-//! Any number of consecutive addresses that failed for the same reason takes the room of one event in the queue. They
-//! are reported one by one. One lock guards the queue of insertions. It is not held while names are resolved.
+//! insertion. An insertion that needs no resolver is performed within the call if no other insertion is pending. All
+//! others are performed by a thread, which is started for the first of them, or by the callers if no thread can be
+//! started. Each insertion reports an [`Event::AddressFailed`] for each address that failed, and then one
+//! [`Event::AddressesInserted`]. A run of consecutive addresses that failed for the same reason occupies one entry of
+//! the event queue, which is read as one event for each address. One lock guards the queue of insertions. It is not
+//! held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ pub struct Inserter {
 
 crate::short_debug!(Inserter, "Inserter");
 
-/// An insertion under way.
+/// A handle to an asynchronous insertion.
 #[derive(Clone)]
 pub struct Insertion(Arc<OnceLock<Inserted>>);
 
@@ -212,7 +213,7 @@ impl Inserter {
     /// Like [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// Those of these two functions.
+    /// As for [`insert_service`](Self::insert_service). In case of an error, `done` is not called.
     pub fn start_service(
         &self,
         node: &str,
@@ -228,7 +229,7 @@ impl Inserter {
     /// Like [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// Those of these two functions.
+    /// As for [`insert_symmetric`](Self::insert_symmetric). In case of an error, `done` is not called.
     pub fn start_symmetric(
         &self,
         (node, nodes): (&str, usize),
@@ -285,7 +286,7 @@ impl Inserter {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {
                     drop(worker);
-                    tracing::warn!(%error, "no thread for insertions: the call waits for them");
+                    tracing::warn!(%error, "no thread for insertions: they are made synchronously");
                     self.shared.drain();
                 }
             }
@@ -406,7 +407,7 @@ mod tests {
             let end = Event::AddressesInserted { inserter: inserter.id(), context, count: 1 };
             assert_eq!(next(&events), end);
         }
-        // The callbacks run in the caller's thread or in the inserter's own.
+        // The callbacks run in the caller's thread or in the inserter's thread.
         for round in 0..4 {
             let panics = |_: &Inserted| panic!("a callback that panics");
             inserter.insert_outcomes(vec![Ok(port(3))], 3, Box::new(panics)).unwrap();

@@ -48,14 +48,14 @@ impl Block {
         // The addresses between two valid ends may include multicast groups.
         let groups = match (first.ip(), last.ip()) {
             (IpAddr::V4(first), IpAddr::V4(last)) => first.octets()[0] < 224 && last.octets()[0] >= 224,
-            _ => false, // ff00::/8 is at the end of the address space, and fe80::/10 was handled above.
+            _ => false, // ff00::/8 is at the end of the address space, so the check of `last` finds it.
         };
         let crosses = v6 && enters_link_local(base, steps);
         let ports = u32::try_from(ports).ok()?;
         (!groups && !crosses).then_some(Self { base, v6, nodes, port: first.port(), ports })
     }
 
-    /// Returns the number of addresses. It does not overflow.
+    /// Returns the number of addresses. The result saturates.
     pub(super) fn len(&self) -> u64 {
         self.nodes.saturating_mul(u64::from(self.ports))
     }

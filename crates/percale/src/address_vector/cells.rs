@@ -20,7 +20,7 @@ pub(super) enum Cell {
     Tag,
     /// The number of changes so far.
     Changes,
-    /// Twice the number of removals so far. It is odd while one is under way.
+    /// Twice the number of removals so far, plus 1 while a removal is under way.
     Removals,
     /// Set while a writer is writing. It remains set if the writer dies.
     Writing,

@@ -10,7 +10,7 @@ use crate::types::PeerAddress;
 #[non_exhaustive]
 pub enum AddressError {
     /// The text is not an address and does not resolve to one.
-    #[error("\"{name}\" names no address ({reason}); write host:port, or [IPv6 address]:port")]
+    #[error("\"{name}\" is not an address ({reason}); use host:port, or [IPv6 address]:port")]
     Name {
         /// The text.
         name: String,
@@ -18,7 +18,7 @@ pub enum AddressError {
         reason: String,
     },
     /// The vector holds addresses of another family.
-    #[error("{address} is not an {wanted} address, which this address vector is for")]
+    #[error("{address} is not an {wanted} address; this address vector accepts only those")]
     Family {
         /// The address.
         address: SocketAddr,
@@ -26,13 +26,15 @@ pub enum AddressError {
         wanted: Family,
     },
     /// The bytes are not an address in the format of the vector's addresses.
-    #[error("it is no address of the form that this address vector's have")]
+    #[error("the address does not have the format of this address vector")]
     Form,
     /// An endpoint cannot have this address.
-    #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
+    #[error("{0} is not an endpoint address: it needs a port and must be neither a wildcard nor a multicast address")]
     NotAnEndpoint(SocketAddr),
     /// The range of nodes or services exceeds the possible addresses.
-    #[error("no range of {nodes} nodes with {services} services each begins at {node:?}, {service:?}: {reason}")]
+    #[error(
+        "cannot insert a range of {nodes} nodes with {services} services each from {node:?}, {service:?}: {reason}"
+    )]
     Range {
         /// The first node.
         node: String,
@@ -52,29 +54,29 @@ pub enum AddressError {
     #[error("the address vector is full; remove entries, or reserve fewer bits for receive contexts")]
     Full,
     /// Too many bits are reserved for receive contexts.
-    #[error("{0} bits for receive contexts leave too few for peers; reserve at most 31")]
+    #[error("too many bits for receive contexts ({0}); reserve at most 31")]
     ReceiveContextBits(u32),
     /// The vector was opened for reading only.
     #[error("the address vector was opened for reading only")]
     ReadOnly,
-    /// Only named vectors are opened for reading only.
-    #[error("an address vector without a name cannot be opened for reading only: it would be empty for ever")]
+    /// A vector without a name cannot be opened for reading only.
+    #[error("an address vector without a name cannot be opened read-only: it would stay empty")]
     Unnamed,
     /// Another process holds the lock of the vector and makes no progress.
-    #[error("another process is changing the address vector and does not come to an end; is it stopped?")]
+    #[error("timeout: another process holds the lock of the address vector; check whether it is stopped")]
     Busy,
     /// A named vector could not be opened.
     #[error("address vector {name:?} cannot be opened: {reason}")]
     Open {
         /// The name of the vector.
         name: String,
-        /// The system's code.
+        /// The error code of the system.
         errno: i32,
         /// The message.
         reason: String,
     },
     /// The base of the vector's numbers leaves no room for receive contexts.
-    #[error("a map that counts from {base:#x} has no room for {bits} bits of receive contexts")]
+    #[error("a map with base {base:#x} has no space for {bits} bits of receive contexts")]
     Base {
         /// The base.
         base: u64,
@@ -82,10 +84,10 @@ pub enum AddressError {
         bits: u32,
     },
     /// The insertion was canceled before it was performed.
-    #[error("the insertion was given up: its vector is being closed")]
+    #[error("the insertion was cancelled: the vector is being closed")]
     Canceled,
     /// The process is a fork of the process that created the vector.
-    #[error("this process was forked from the one that made the address vector; make a vector of its own in it")]
+    #[error("the address vector belongs to the parent process of this fork; create one in this process")]
     Forked,
 }
 

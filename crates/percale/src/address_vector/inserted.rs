@@ -65,8 +65,8 @@ impl Inserted {
         self.failed_runs().flat_map(|(start, count, error)| (0..count).map(move |at| (start + at, error)))
     }
 
-    /// Returns the same as runs of consecutive addresses that failed for the same reason: the index of the first, the
-    /// number, and the reason.
+    /// Returns the failures as runs of consecutive addresses that failed for the same reason: the index of the first,
+    /// the number, and the reason.
     pub(crate) fn failed_runs(&self) -> impl Iterator<Item = (u64, u64, &AddressError)> {
         let mut before = 0;
         self.runs.iter().filter_map(move |run| {

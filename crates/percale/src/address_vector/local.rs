@@ -11,7 +11,7 @@ const DIRECTORIES: usize = 32;
 
 type RangeWords = [AtomicU64; RANGE];
 
-/// The words.
+/// The words of a local vector.
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) entries: Paged,

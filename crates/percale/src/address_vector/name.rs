@@ -118,7 +118,7 @@ fn choose(all: &[SocketAddr], family: Option<Family>) -> Result<SocketAddr, Stri
         None => of(Family::V4).or_else(|| all.first()),
     };
     chosen.copied().ok_or_else(|| {
-        family.map_or_else(|| "it has no address".to_owned(), |family| format!("it has no {family} address"))
+        family.map_or_else(|| "it has no IP address".to_owned(), |family| format!("it has no {family} address"))
     })
 }
 
@@ -172,7 +172,8 @@ pub fn port_of(service: &str) -> Result<u16, AddressError> {
     if !service.is_empty() && service.bytes().all(|digit| digit.is_ascii_digit()) {
         return service.parse().ok().filter(|port| *port != 0).ok_or_else(|| unknown("ports are 1 to 65535"));
     }
-    let known = std::fs::read_to_string(SERVICES).map_err(|_| unknown("no list of services is here"))?;
+    let known =
+        std::fs::read_to_string(SERVICES).map_err(|_| unknown("there is no list of services (/etc/services)"))?;
     listed(&known, service).ok_or_else(|| unknown("no TCP service has this name"))
 }
 

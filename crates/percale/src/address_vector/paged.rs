@@ -1,9 +1,10 @@
 //! A growing table of 64-bit words that is read without a lock.
 //!
 //! Words are stored in pieces, each with twice as many words as the previous one. The first has room for the expected
-//! number of words, at least [`PAGE`], and its words are found without searching. No piece is moved or freed before the
-//! table is, so a reader needs two loads to find its word. The system provides the memory of a piece zeroed, page by
-//! page when it is first written, so a table takes only the memory of the pages that it uses. Every word starts as 0.
+//! number of words, but at least [`PAGE`] and at most [`MOST_AT_FIRST`], and its words are found without searching. No
+//! piece is moved or freed before the table is, so a reader needs two loads to find its word. The system provides the
+//! memory of a piece zeroed, page by page when it is first written, so a table takes only the memory of the pages that
+//! it uses. Every word starts as 0.
 
 use std::sync::atomic::AtomicU64;
 

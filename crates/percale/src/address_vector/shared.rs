@@ -53,7 +53,7 @@ const PRESENT: u64 = 1 << 63;
 const RECORDS: u64 = 1 << 62;
 const NUMBER: u64 = RECORDS - 1;
 
-/// The maximum time to wait for a writer. A writer that takes longer was stopped.
+/// The maximum time to wait for a writer. A writer that takes longer is assumed to be stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The offsets of the parts, in words.
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-/// The words.
+/// The words of a shared vector.
 #[derive(Debug)]
 pub(super) struct Shared {
     words: Words,
@@ -111,7 +111,7 @@ impl Shared {
         let sound = word(MARK_AT) == MARK && (LEAST..=MOST).contains(&capacity) && capacity.is_power_of_two();
         let layout = Layout::of(if sound { capacity } else { LEAST });
         if !sound || layout.end * size_of::<u64>() != bytes {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no address vector of this version's"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not an address vector of this version"));
         }
         Ok(Self { words, fd, layout, read_only })
     }
@@ -173,7 +173,7 @@ impl Shared {
         if before & bit == 0 {
             let (at, len) = ((part + page * words) * size_of::<u64>(), words * size_of::<u64>());
             back(self.fd.as_fd(), at, len).map_err(|error| {
-                crate::later::later!(warn: %error, "no memory for a shared address vector");
+                crate::later::later!(warn: %error, "cannot allocate memory for a shared address vector");
                 AddressError::Full
             })?;
             count.store(before | bit, Ordering::Release);
@@ -208,7 +208,7 @@ impl Shared {
         let until = end.next_multiple_of(PAGE).min(self.layout.capacity);
         let bytes = |words: usize| words * size_of::<u64>();
         back(self.fd.as_fd(), bytes(self.layout.numbers + from), bytes(until - from)).map_err(|error| {
-            crate::later::later!(warn: %error, "no memory for a shared address vector");
+            crate::later::later!(warn: %error, "cannot allocate memory for a shared address vector");
             AddressError::Full
         })?;
         let words = self.words.slice(self.layout.numbers + from, until - from).ok_or(AddressError::Full)?;

@@ -13,7 +13,7 @@ use super::paged::LIMIT;
 use super::range::Range;
 use super::shared::Shared;
 
-/// The words.
+/// The words of a vector.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) cells: Cells,

@@ -1,7 +1,8 @@
 //! Symmetric insertion, of consecutive nodes and services (fi_av_insertsym, fi_av(3)).
 //!
 //! A node is an address, which is incremented as a number, or a name that ends in a number. `node08` is followed by
-//! `node09` and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port.
+//! `node09` and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port or
+//! the name of one. The services of a node have consecutive ports.
 
 use std::net::SocketAddr;
 
@@ -49,10 +50,11 @@ impl Symmetric<'_> {
         AddressError::Range { node, nodes: self.nodes, service, services: self.services, reason }
     }
 
-    /// Returns the blocks of these addresses, in order. If a node has no address, only its own services fail.
+    /// Returns the blocks of these addresses, in order. `resolve` returns the address of a name with a port. If a node
+    /// has no address, only its own services fail.
     ///
     /// # Errors
-    /// If the range is not possible. `resolve` returns the address of a name with a port.
+    /// If the range is not possible.
     pub(super) fn blocks(
         &self,
         family: Option<Family>,
@@ -73,16 +75,18 @@ impl Symmetric<'_> {
             return Ok(Kind::Empty);
         }
         if self.nodes.checked_mul(self.services).is_none_or(|all| all > LIMIT) {
-            return Err(self.refuse("a vector does not hold so many"));
+            return Err(self.refuse("the vector is too small for the range"));
         }
         if usize::from(u16::MAX - port) < self.services - 1 {
-            return Err(self.refuse("there are no ports above 65535"));
+            return Err(self.refuse("ports would exceed 65535"));
         }
         match literal(self.node, port) {
             Some(first) => {
                 let first = first.resolve(family)?;
                 let block = Block::new(first, self.nodes as u64, self.services as u64);
-                block.map(Kind::Block).ok_or_else(|| self.refuse("not all of them are addresses of endpoints"))
+                block
+                    .map(Kind::Block)
+                    .ok_or_else(|| self.refuse("some addresses of the range are not endpoint addresses"))
             }
             None => self.names().map(|_| Kind::Named(port)),
         }
@@ -127,7 +131,7 @@ impl Symmetric<'_> {
         let first = if self.nodes == 1 {
             0
         } else if digits.is_empty() {
-            return Err(self.refuse("the node's name has no number at its end to count up"));
+            return Err(self.refuse("the node name does not end in a number"));
         } else {
             let first: Option<u64> = digits.parse().ok();
             let last = first.and_then(|first| first.checked_add(self.nodes as u64 - 1));

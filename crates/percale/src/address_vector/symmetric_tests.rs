@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Resolves the names in these tests: the address of `hostN` is 10.0.0.0 + N.
+/// Resolves the names in these tests: the address of `hostN` is 10.0.0.0 + N. Names with a multiple of 7 are unknown.
 fn resolve(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
     let number: Option<u32> = name.strip_prefix("host").and_then(|number| number.parse().ok());
     let known = number.filter(|number| number % 7 != 0);

@@ -4,9 +4,9 @@
 //! that contains the index determines it. Ranges are only added, each behind all existing entries, so they are sorted
 //! by index.
 //!
-//! **An IPv6 address** is in a record next to its word. The record is rewritten only while the word marks the index as
-//! empty, and each word for an IPv6 address has a unique tag. So a reader that finds the same word before and after
-//! reading the record has read the record that belongs to the word.
+//! **An IPv6 address** is in the record with the index of its word. The record is rewritten only while the word marks
+//! the index as empty, and each word for an IPv6 address has a unique tag. So a reader that finds the same word before
+//! and after reading the record has read the record that belongs to the word.
 //!
 //! **Writers** take a lock, and publish an entry's word last. A removed address is marked in its word, even within a
 //! range, and counted by page. These counts are used to find the lowest free index.
@@ -158,7 +158,7 @@ impl Store {
 
 /// Write access to the table under the writers' lock, for one batch of insertions or a removal.
 ///
-/// Within a batch indices only increase, so an address that fails leaves its index unused, and does not shift the
+/// Within a batch indices only increase. An address that fails leaves its index unused, so that it does not shift the
 /// others.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
@@ -279,7 +279,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// Returns the lowest free index, not below the cursor, that was used before.
+    /// Returns the lowest index, not below the cursor, whose entry is marked as removed.
     fn next_hole(&mut self) -> Option<usize> {
         if self.store.get(Cell::Removed) == 0 {
             return None;

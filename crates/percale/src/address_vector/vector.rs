@@ -1,16 +1,17 @@
 //! Address vectors, which assign numbers to peers.
 //!
 //! An [`AddressVector`] assigns a [`PeerAddress`] to each network address that is inserted. A table assigns the lowest
-//! unused index. A map assigns values that the application must not interpret (they are indices too). An entry takes 8
-//! bytes for an IPv4 address and 24 bytes for an IPv6 address. A symmetric range of any length takes about 80 bytes.
-//! The vector does not track which peers are connected. **Reads take no lock** (see `table`). Cloning returns another
-//! handle to the same vector. A forked child can neither change a vector of its parent nor search it. Only lookups
-//! work: they read the child's own copy of the parent's memory.
+//! unused index. A map assigns values that the application must not interpret (the index, plus the base of a named
+//! map). An entry takes 8 bytes for an IPv4 address and 24 bytes for an IPv6 address. A symmetric range of any length
+//! takes about 80 bytes. In a named vector, every address takes 8 more bytes, for its number in memory. The vector does
+//! not track which peers are connected. **Reads take no lock** (see `table`). Cloning returns another handle to the
+//! same vector. In a forked child, a vector of the parent can be neither changed nor searched. A lookup returns `None`,
+//! or the address from the child's own copy of the parent's memory.
 //!
 //! [`AddressVector::find`], which returns the number of an address, searches the table. This is the price of small
 //! entries: an index would need more memory than the table itself, and most peers never send a message. A search takes
-//! about one nanosecond per entry, and is needed once for each connection that a peer makes. A caller that caches the
-//! result can compare [`AddressVector::removals`] to determine when to search again.
+//! about half a nanosecond per entry, and is needed once for each connection that a peer makes. A caller that caches
+//! the result can compare [`AddressVector::removals`] to determine when to search again.
 
 use crate::system::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -34,7 +35,7 @@ pub use super::error::AddressError;
 /// The meaning of a vector's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VectorType {
-    /// Indices: the first inserted address is 0, and each address gets the lowest unused index (`FI_AV_TABLE`).
+    /// Indices: the first inserted address has index 0, and each address gets the lowest unused index (`FI_AV_TABLE`).
     #[default]
     Table,
     /// Values that the application stores and does not interpret (`FI_AV_MAP`).
@@ -155,8 +156,8 @@ impl AddressVector {
     /// gets two numbers. Resolving a name blocks this caller, but no other caller.
     ///
     /// # Errors
-    /// If it is not the address of an endpoint, if it is not of the vector's family, or if the vector is full. In these
-    /// cases nothing is changed.
+    /// If a name does not resolve, if the address is not that of an endpoint or not of the vector's family, or if the
+    /// vector is full or cannot be changed. In these cases nothing is changed.
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
         let address = self.resolved(&address)?;
         let (_lock, mut writer) = self.shared.write()?;
@@ -165,7 +166,8 @@ impl AddressVector {
 
     /// Inserts addresses in order and, for other writers, atomically. The outcome of each address has the same index as
     /// the address. The numbers in a table are predictable: a failed address leaves its index unused, and does not
-    /// shift the addresses after it. If the iterator itself changes this vector, the call deadlocks.
+    /// shift the addresses after it. The iterator must not change this vector, because the call may hold the writers'
+    /// lock.
     ///
     /// # Errors
     /// If the vector cannot be changed at all. An invalid address does not make the call fail.
@@ -214,7 +216,8 @@ impl AddressVector {
         Ok(())
     }
 
-    /// Like [`insert_many`](Self::insert_many), but returns an outcome for each address.
+    /// Like [`insert_many`](Self::insert_many), but returns the outcomes in a list. If the vector cannot be changed,
+    /// every address fails with this error.
     pub fn insert_all<N: Name>(
         &self,
         addresses: impl IntoIterator<Item = N>,
@@ -232,7 +235,7 @@ impl AddressVector {
     /// the first IPv4 address is preferred.
     ///
     /// # Errors
-    /// The errors of [`insert`](Self::insert).
+    /// The errors of [`insert`](Self::insert), or if the service has no port.
     pub fn insert_service(&self, node: &str, service: &str) -> Result<PeerAddress, AddressError> {
         self.shared.check_process()?;
         self.insert(name::resolve_service(node, service, self.shared.options.family)?)
@@ -241,11 +244,12 @@ impl AddressVector {
     /// Inserts `nodes` consecutive nodes, starting with `node`. Each has `services` consecutive services, starting with
     /// `service`. All services of a node come before the next node (`fi_av_insertsym`). A node is an address, or a name
     /// that ends in a number (`node08` is followed by `node09`). A service is a port, or the name of the first one. The
-    /// part of the range that is behind all existing addresses takes the memory of one entry, regardless of its length.
+    /// part of a consecutive range that is behind all existing entries is stored in about 80 bytes, regardless of its
+    /// length.
     ///
     /// # Errors
-    /// If the range is not possible. If a name has no address, only its addresses fail, as in
-    /// [`insert_many`](Self::insert_many).
+    /// If the range is not possible, or the vector cannot be changed. If a name has no address, only its addresses
+    /// fail, as in [`insert_many`](Self::insert_many).
     pub fn insert_symmetric(
         &self,
         node: &str,
@@ -326,7 +330,7 @@ impl AddressVector {
     /// Removes a peer. Its number may be reused immediately.
     ///
     /// # Errors
-    /// If the peer is not in the vector.
+    /// If the peer is not in the vector, or the vector cannot be changed.
     pub fn remove(&self, peer: PeerAddress) -> Result<(), AddressError> {
         self.shared.check_process()?;
         let index = self.index(peer).ok_or(AddressError::Unknown(peer))?;
@@ -343,7 +347,7 @@ impl AddressVector {
     }
 
     /// Returns a counter that increases with every change. If this counter had the same value before a call of
-    /// [`find`](Self::find) as it has now, an address that the call did not find is still not in the vector.
+    /// [`find`](Self::find) as it has now, no insertion of an address that the call did not find has completed since.
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {
@@ -437,7 +441,7 @@ impl Shared {
             let died = shared.lock()?;
             lock.there = Some(shared);
             if died {
-                crate::later::later!(warn: "a process died while it changed a shared address vector: putting it in order");
+                crate::later::later!(warn: "a process exited during a change of a shared address vector; restoring the vector");
                 self.store.mend();
             }
         }

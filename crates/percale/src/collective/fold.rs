@@ -6,7 +6,7 @@ use crate::local_memory::volatile::{Segment, SegmentExt as _, View, ViewExt as _
 /// The number of bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;
 
-/// The maximum number of bytes that are combined on the stack.
+/// The maximum number of bytes that are combined in buffers on the stack.
 const FEW: usize = 64;
 
 /// The size of the largest element, in bytes.
@@ -33,7 +33,7 @@ pub(crate) fn fold(
     chunks: &mut Option<Box<Chunks>>,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
-    // The shortest case has a length that is known at compile time, so that it needs no further checks.
+    // The most frequent length is a constant here, so that the copies need no further checks.
     if ours.len() == WORD && theirs.len() == WORD {
         let (mut left, mut right) = ([0; WORD], [0; WORD]);
         first.copy_to(&mut left);

@@ -62,8 +62,8 @@ struct Attempt {
     begun: bool,
     /// Whether the member above was notified that this member and all below it have joined.
     ready: bool,
-    /// Whether the attempt was left before it was under way. Its group was notified of that. The other members are
-    /// notified when the attempt becomes the first of its list.
+    /// Whether the attempt was left before it was under way. The failure was then reported to its group. The other
+    /// members are notified when the attempt becomes the first of its list.
     left: bool,
 }
 
@@ -100,7 +100,7 @@ impl Edge {
     }
 }
 
-/// The maximum number of lists about which a peer may have sent messages before this member joined any of them.
+/// The maximum number of lists about which a peer may have sent messages without this member having joined them.
 const AHEAD: usize = 1 << 14;
 
 /// The lists of one connection.
@@ -217,7 +217,7 @@ impl Joins {
                 (edge.theirs, edge.ready, edge.failed, edge.error) = (number, false, number, Some(error));
                 let ended = edge.ours <= number;
                 if ended && under_way.is_some_and(|attempt| attempt.neighbours().any(|peer| peer == from)) {
-                    self.fail(list, error, "a member gave the group up");
+                    self.fail(list, error, "a member left the group");
                     self.go_on(list);
                 }
             }
@@ -243,7 +243,7 @@ impl Joins {
         self.edges.remove(&from);
         // A new process at the same address must not receive messages that were meant for this peer.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
-        self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
+        self.fail_with(from, error, &format!("{why} (a member of the group)"));
     }
 
     /// Handles a peer that the other members identify differently. Their identifiers of the lists that contain it
@@ -281,7 +281,7 @@ impl Joins {
                     continue;
                 }
                 if let Some(error) = over {
-                    self.fail(list, error, "a member had given the group up already");
+                    self.fail(list, error, "a member had already left the group");
                     continue;
                 }
             }

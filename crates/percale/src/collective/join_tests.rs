@@ -233,7 +233,8 @@ impl World {
         panic!("they never find each other: {self:#?}");
     }
 
-    /// Checks that a group that only some members agreed to was reported broken to at least one of them.
+    /// Checks that a group that only some members agreed to was reported broken to at least one of them, unless a
+    /// member died.
     fn check_broken(&self) {
         let partial = self.agreed.iter().filter(|(_, who)| who.len() < self.members.len());
         for (tag, who) in partial {

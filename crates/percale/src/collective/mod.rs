@@ -5,8 +5,8 @@
 //!   [`Group`](crate::endpoint::safe::Group) for safe operations, or a [`GroupId`] for posted ones
 //!   ([`CollectiveWork`]).
 //! * Every member posts a barrier, a broadcast, a reduction, or another [`Collective`], in the same order. A collective
-//!   may wait for a counter, like any operation ([`trigger`](crate::trigger)). After it has begun, it continues without
-//!   further calls: each arriving message starts the next step.
+//!   may wait for a counter, like any operation ([`trigger`](crate::trigger)). After it has begun, it needs no further
+//!   calls: it advances whenever its endpoint makes progress.
 //!
 //! # Implementation
 //! A collective is a short program of steps (`schedule`): sends, receives, waits for their completion, and combinations

@@ -1,5 +1,5 @@
-//! The memory that an operation of a group needs at one member. It is computed once, because the next operation is
-//! usually the same.
+//! The memory that an operation of a group needs at one member. It is kept for the next operation, which usually has
+//! the same parameters.
 
 use super::{Collective, CollectiveWork};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
@@ -30,7 +30,7 @@ impl Plan {
     pub(crate) fn of(work: &CollectiveWork, members: usize, rank: usize) -> Option<Self> {
         let CollectiveWork { what, count, op, datatype, .. } = *work;
         let bytes = work.bytes()?;
-        // At least one member has a buffer for one block of each member.
+        // A member may have a buffer for one block of each member.
         bytes.checked_mul(members)?;
         let (given, got) = what.blocks(members, rank);
         let (given, got) = (given * bytes, got * bytes);

@@ -122,7 +122,11 @@ impl ErrorEntry {
 
 impl std::fmt::Display for ErrorEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.error)?;
+        let error = self.error.to_string();
+        if self.text.starts_with(&error) {
+            return f.write_str(&self.text);
+        }
+        f.write_str(&error)?;
         if self.overflow > 0 {
             write!(f, " by {} bytes", self.overflow)?;
         }

@@ -1,9 +1,10 @@
 //! Events that do not belong to a single operation.
 //!
 //! An [`EventQueue`] holds events until they are read, oldest first. It is for notification, not for accounting: it
-//! keeps a limited number of events. Beyond the limit the newest events are counted instead of kept, and an
-//! [`Event::Lost`] at their position in the queue reports how many were lost. Cloning returns another handle to the
-//! same queue. The queue has one lock, which is not held while other code is called.
+//! keeps a limited number of events, besides the outcomes of asynchronous insertions, which are always kept. Beyond the
+//! limit the newest events are counted instead of kept, and an [`Event::Lost`] at their position in the queue reports
+//! how many were lost. Cloning returns another handle to the same queue. The queue has one lock, which is not held
+//! while other code is called.
 
 use std::collections::VecDeque;
 use std::io;
@@ -190,7 +191,7 @@ impl std::fmt::Debug for Event {
 
 /// The error that is returned if the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the event queue is full; read some events, then write again")]
+#[error("the event queue is full; read events and retry")]
 #[non_exhaustive]
 pub struct EventQueueFull;
 
@@ -286,8 +287,7 @@ impl EventQueue {
 
     /// Adds an event that the application depends on. It is kept even beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
-        self.lock().push_back(Item::Event(event));
-        self.shared.wait.notify();
+        self.push_beyond(Item::Event(event));
     }
 
     /// Adds one event for each of `count` (at least one) consecutive addresses whose insertion failed for the same
@@ -295,8 +295,15 @@ impl EventQueue {
     /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
         debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
-        self.lock().push_back(Item::Failed { first, count });
-        self.shared.wait.notify();
+        self.push_beyond(Item::Failed { first, count });
+    }
+
+    /// Adds an item even beyond the limit. In a forked child, where nothing reads the queue, this does nothing.
+    fn push_beyond(&self, item: Item) {
+        if self.shared.wait.is_here() {
+            self.lock().push_back(item);
+            self.shared.wait.notify();
+        }
     }
 
     /// Adds an event of the application.

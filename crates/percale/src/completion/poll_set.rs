@@ -67,7 +67,7 @@ impl<T> PollSet<T> {
     /// If the system cannot watch the descriptors of the endpoints that feed the source, or in a forked child.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
         let (source, name) = (source.into(), Arc::new(name));
-        // The lock is not held, because the endpoints that feed the source have to return their descriptors.
+        // The lock is not held, because this call uses the endpoints that feed the source.
         let added = self.group.add(source.clone())?;
         let mut named = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         let replaced = match added {
@@ -112,8 +112,8 @@ impl<T: Clone> PollSet<T> {
     }
 
     /// Drives the endpoints that feed the members, each once. Then stores the names of the members that are ready in
-    /// `into`, as many as it has room for, and returns their number. If more members are ready, the next call begins
-    /// with those.
+    /// `into`, as many as it has room for, and returns their number. If `into` is full before all members were checked,
+    /// the next call begins with the first member that was not.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
         let Some(mut named) = self.lock() else { return 0 };

@@ -3,8 +3,8 @@
 //! A [`CompletionQueue`] is a [`Ring`] under a lock and a [`Wait`]. Cloning it returns another handle to the same
 //! queue. An endpoint that one thread owns has its own ring instead, without the cost of either.
 //!
-//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. No other
-//! code is called under the lock.
+//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. Under
+//! the lock, no other code is called than the function that is passed to [`CompletionQueue::update`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,9 +25,9 @@ pub enum CompletionError {
     #[error(transparent)]
     ErrorAvailable(#[from] ErrorAvailable),
     /// [`CompletionQueue::signal`] ended the wait.
-    #[error("the wait was ended by a signal to the queue")]
+    #[error("the wait was interrupted by a signal to the queue")]
     Signalled,
-    /// No result came in time, or the thread could not sleep.
+    /// No result came in time, the thread could not sleep, or only its owner can drive an endpoint that reports here.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
@@ -116,8 +116,8 @@ impl CompletionQueue {
     }
 
     /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first. Returns their number, which
-    /// is 0 if there are none now. Each entry contains its sender. Occasionally a read that finds no results yields the
-    /// processor to other threads ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
+    /// is 0 if there are none now. The entry of a received message contains the sender. Occasionally a read that finds
+    /// no results yields the processor to other threads ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
     ///
     /// # Errors
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. In a forked child,

@@ -17,7 +17,7 @@ use super::entry::{Entry, ErrorEntry};
 
 /// The error if there is no room for another operation's result. Read some results first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the completion queue holds as many results as it may; read some, then post again")]
+#[error("the completion queue is full; read completions and post again")]
 #[non_exhaustive]
 pub struct QueueFull;
 
@@ -31,7 +31,7 @@ impl QueueFull {
 
 /// The error if the next result is an error, which `read_error` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the next result is an error; take it with read_error")]
+#[error("the next completion is an error; read it with read_error")]
 #[non_exhaustive]
 pub struct ErrorAvailable;
 
@@ -69,8 +69,8 @@ pub const DEFAULT_LIMIT: usize = 1 << 20;
 const FIRST: usize = 64;
 
 impl Default for Ring {
-    /// Creates a ring that allocates no places until the first result is due. Many endpoints report to another queue,
-    /// or have nothing to report.
+    /// Creates a ring that allocates no places until room is reserved or a result is pushed. Many endpoints report to
+    /// another queue, or have nothing to report.
     fn default() -> Self {
         let limit = DEFAULT_LIMIT;
         Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }

@@ -122,7 +122,7 @@ fn endpoint_of_several_members_is_progressed_once() {
     let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
     let rounds = || feeder.rounds.swap(0, Ordering::SeqCst);
-    // The driver is attached before the source that it feeds becomes a member, and another one afterwards.
+    // The driver is attached to two sources before they become members, and to a third one afterwards.
     queue.attach(&driver).unwrap();
     feeder.feeds.attach(&driver).unwrap();
     set.add(&queue, 1).unwrap();
@@ -286,7 +286,7 @@ fn event_loop_misses_no_wakeup() {
     });
 }
 
-/// Two sets have the same members, and each queue also has its own readers.
+/// Two sets have the same members, and the queue also has a reader of its own.
 ///
 /// Requirements: CMP-020.
 #[test]
@@ -306,7 +306,7 @@ fn sets_and_readers_wait_for_the_same_sources() {
                     set.wait(BOUND).unwrap();
                     taken.add(take(&queue));
                 }
-                done.add(1); // For the other thread that waits for the same set: a change is reported to one of them. 
+                done.add(1); // For the other thread that waits for the same set: a change is reported to one of them.
             });
         }
         scope.spawn(|| {

@@ -86,7 +86,7 @@ impl WaitSet {
     /// way.
     ///
     /// # Errors
-    /// If no descriptor can be created.
+    /// If no descriptor can be created, or in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.group.wait.descriptor()
     }
@@ -96,7 +96,7 @@ impl WaitSet {
     /// again.
     ///
     /// # Errors
-    /// If no descriptor can be created.
+    /// If no descriptor can be created, or in a forked child.
     pub fn try_wait(&self) -> io::Result<bool> {
         let calm = self.group.wait.arm()?;
         Ok(!self.group.take_news() && calm && !self.group.is_undriven())

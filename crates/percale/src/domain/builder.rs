@@ -19,7 +19,7 @@ const UNEXPECTED_CAP: usize = 64 << 20;
 
 /// The error if [`TransportKind::Sim`] is chosen.
 const SIM_CHOSEN: &str = if cfg!(any(test, feature = "sim")) {
-    "the simulated network is for tests: give it with `simulated`"
+    "the simulated network is for tests; pass it with `simulated`"
 } else {
     "this build has no `sim` support: build with the feature `sim`"
 };
@@ -35,7 +35,7 @@ pub enum OpenError {
     #[error("{0}")]
     Transport(String),
     /// The system could not provide a thread, a descriptor, memory, or random numbers.
-    #[error("the system refused what a domain needs: {0}")]
+    #[error("cannot open the domain: {0}")]
     System(io::Error),
 }
 
@@ -108,7 +108,7 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the kind of type 2 windows of the domain, in addition to windows of type 1 (MW-034). Default: 2B.
+    /// Sets the kind of type 2 windows of the domain, in addition to windows of type 1. Default: 2B.
     pub const fn windows(mut self, two: TypeTwo) -> Self {
         self.settings.type_two = two;
         self
@@ -184,7 +184,7 @@ impl DomainBuilder {
         self
     }
 
-    /// Sets the buffer sizes of TCP sockets, in bytes. Default: the size with the best measured results.
+    /// Sets the sizes of the send buffer and the receive buffer of TCP sockets, in bytes. Default: 512 KiB each.
     pub const fn socket_buffers(mut self, bytes: usize) -> Self {
         self.settings.socket_buffers = Some(bytes);
         self
@@ -248,7 +248,8 @@ impl DomainBuilder {
             return Err(OpenError::NoTransport(self.missing));
         }
         if self.settings.verbs.as_ref().is_some_and(|adapter| !adapter.is_here()) {
-            let why = "the RDMA device was opened by a process that this one is a fork of: discover what is here anew";
+            let why =
+                "the RDMA device was opened by the parent process of this fork; call Info::discover in this process";
             return Err(OpenError::Transport(why.into()));
         }
         let service = Service::start()?;

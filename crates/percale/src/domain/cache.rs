@@ -18,7 +18,7 @@ use crate::device::{self, BufferTable, FixedBuffers, FixedError};
 #[cfg(feature = "verbs")]
 use crate::transport::verbs::{Registers, VerbsRegistrar};
 
-/// The default of [`CacheSettings::max_count`] (RCACHE-008).
+/// The default of [`CacheSettings::max_count`].
 const DEFAULT_COUNT: u32 = 1024;
 
 /// The settings of a domain's registration caches.
@@ -38,11 +38,11 @@ pub struct CacheSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheMonitor {
-    /// `best`: the best monitor that is available and misses no change (AMB-14).
+    /// `best`: the best monitor that is available and misses no change.
     #[default]
     Best,
     /// `memhooks`: the same as [`Self::Best`]. Intercepting library calls would miss changes that bypass the library,
-    /// so it is not used (AMB-15).
+    /// so it is not used.
     Memhooks,
     /// `bpf`: programs in the kernel.
     Bpf,
@@ -51,14 +51,14 @@ pub enum CacheMonitor {
     Userfaultfd,
     /// `sealed`: keeps registrations only of memory that cannot change.
     Sealed,
-    /// `disabled` or `none`: keeps no registrations. Each transfer registers and deregisters its memory (RCACHE-013).
+    /// `disabled` or `none`: keeps no registrations. Each transfer registers and deregisters its memory.
     Disabled,
 }
 
 /// The error for an unknown monitor name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
+    "unknown monitor {0:?}; valid names are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
 )]
 #[non_exhaustive]
 pub struct UnknownMonitor(String);
@@ -73,7 +73,7 @@ impl UnknownMonitor {
 
 /// The error if the domain already has an imported monitor, or was inherited by a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a monitor was imported into this domain before: it has one for its life")]
+#[error("a monitor was already imported into this domain, and cannot be replaced")]
 #[non_exhaustive]
 pub struct AlreadyImported;
 
@@ -144,23 +144,23 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Sets the maximum number of bytes that a cache keeps registered (RCACHE-005). 0 means no limit, which is the
-    /// default (RCACHE-006, AMB-13).
+    /// Sets the maximum number of bytes that a cache keeps registered. 0 means no limit, which is the
+    /// default.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = if bytes == 0 { None } else { Some(bytes) };
         self
     }
 
-    /// Sets the maximum number of registrations that a cache keeps (RCACHE-007). The default is 1,024. With 0 it keeps
-    /// none (RCACHE-009).
+    /// Sets the maximum number of registrations that a cache keeps. The default is 1,024. With 0 it keeps
+    /// none.
     #[must_use]
     pub const fn max_count(mut self, count: u32) -> Self {
         self.max_count = if count > MOST_REGISTRATIONS { MOST_REGISTRATIONS } else { count };
         self
     }
 
-    /// Sets the monitor. If the monitor is not available, caching is turned off with a warning (RCACHE-011, AMB-16).
+    /// Sets the monitor. If the monitor is not available, caching is turned off with a warning.
     #[must_use]
     pub const fn monitor(mut self, monitor: CacheMonitor) -> Self {
         self.monitor = monitor;
@@ -186,8 +186,7 @@ impl CacheSettings {
         self
     }
 
-    /// With userfaultfd, makes each hit check with the kernel that the process still has the rights of the registration
-    /// (MON-014).
+    /// With userfaultfd, makes each hit check with the kernel that the process still has the rights of the registration.
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.check_rights = true;
@@ -205,7 +204,7 @@ impl CacheSettings {
     /// Reads the settings from libfabric's environment variables: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT,
     /// and FI_MR_CACHE_MONITOR (a name of a [`CacheMonitor`], or `userfaultfd-promised`, which is
     /// [`CacheMonitor::Userfaultfd`] with [`Self::no_unseen_changes`]). A variable that is not set keeps the default.
-    /// An invalid variable also keeps the default, and causes a warning (RCACHE-014).
+    /// An invalid variable also keeps the default, and causes a warning.
     #[must_use]
     pub fn from_environment() -> Self {
         let (settings, notes) = Self::read(|name| std::env::var(name).ok());
@@ -222,10 +221,10 @@ impl CacheSettings {
             if let Some(value) = text(name)
                 && let Err(why) = apply(value.trim())
             {
-                notes.push(CacheNote::warning(format!("{name} is as by default: {why}")));
+                notes.push(CacheNote::warning(format!("{name} is ignored: {why}")));
             }
         };
-        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is no number"));
+        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
         set("FI_MR_CACHE_MAX_SIZE", &mut |value| {
             settings = settings.clone().max_bytes(number(value)?);
             Ok(())
@@ -243,8 +242,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // The driver of a device is queried about its memory at each operation (RCACHE-015 to RCACHE-017). So no
-        // information about that memory can become stale, regardless of these variables.
+        // The driver of a device is queried about its memory at each operation. So no information about that memory can
+        // become stale, regardless of these variables.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),
@@ -271,10 +270,12 @@ impl CacheSettings {
         let named = !matches!(self.monitor, CacheMonitor::Best | CacheMonitor::Memhooks | CacheMonitor::Disabled);
         let replaced = named && imported.is_none() && cache.monitor() == "none";
         let text = match self.monitor {
-            _ if replaced => format!("nothing is kept, for want of the monitor that was asked for: {found}"),
+            _ if replaced => {
+                format!("registrations are not cached, because the requested monitor is not available: {found}")
+            }
             CacheMonitor::Memhooks => format!(
-                "memhooks would miss changes that are made past the C library's functions, so the best monitor that \
-                 misses none takes its place: {found}"
+                "memhooks is replaced by the best monitor, because it misses changes that do not use the C library's \
+                     functions: {found}"
             ),
             _ => found,
         };
@@ -307,7 +308,7 @@ impl Registers for DeviceMemory {
                 Some(cache)
             }
             Err(error) => {
-                crate::later::later!(warn: %error, "no registration cache: long accesses over verbs are executed by their targets");
+                crate::later::later!(warn: %error, "no registration cache: targets execute long accesses over verbs");
                 None
             }
         };
@@ -368,8 +369,8 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// If memory or membarrier(2), which a cache needs, is not available. If a monitor does not work, no error is
-    /// returned: no registrations are kept, and a warning is logged.
+    /// If memory or membarrier(2), which a cache needs, is not available, or in a forked child. If a monitor does not
+    /// work, no error is returned: no registrations are kept, and a warning is logged.
     pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
         let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
         notes.iter().for_each(CacheNote::tell);
@@ -403,7 +404,7 @@ impl Domain {
 
     /// Sets the application's own monitor, created by [`Notifier::new`](pindown::monitor::imported::Notifier::new), for
     /// registration caches that are opened from now on. When addresses change, the application must call the notifier
-    /// before anything else is mapped there. The notifier notifies all these caches (RCACHE-020).
+    /// before anything else is mapped there. The notifier notifies all these caches.
     ///
     /// # Errors
     /// If the domain has a monitor already, or if this process is a fork of the one that opened the domain.

@@ -9,7 +9,7 @@ use std::path::Path;
 pub const KEY_LIMIT: usize = 4096;
 
 /// Reads a key for [`DomainBuilder::authorization_key`](super::DomainBuilder::authorization_key): the bytes of the
-/// file, without newlines at the end.
+/// file. One newline at the end is removed.
 ///
 /// # Errors
 /// If the file cannot be read, if other users have access to it, if it is empty, or if it is longer than [`KEY_LIMIT`].
@@ -18,7 +18,7 @@ pub fn read_authorization_key(path: &Path) -> io::Result<Vec<u8>> {
     // The mode is that of the open file, because the name may refer to another file by now.
     let mode = file.metadata()?.mode();
     if mode & 0o077 != 0 {
-        let why = format!("others may use this file (mode {:03o}); chmod 600 it", mode & 0o777);
+        let why = format!("other users can access this file (mode {:03o}); run chmod 600", mode & 0o777);
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     let mut key = Vec::new();
@@ -29,7 +29,7 @@ pub fn read_authorization_key(path: &Path) -> io::Result<Vec<u8>> {
     match key.len() {
         0 => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
         len if len > KEY_LIMIT => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {KEY_LIMIT} bytes")))
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("the key is longer than {KEY_LIMIT} bytes")))
         }
         _ => Ok(key),
     }

@@ -1,8 +1,9 @@
 //! Domains, which hold the resources that endpoints share.
 //!
 //! A domain (verbs: protection domain) holds the settings with which endpoints are opened, and the service thread that
-//! makes their connections and watches their peers. It exists as long as any object that was opened in it exists. Open
-//! endpoints take no lock of the domain.
+//! makes their connections and watches their peers. It exists as long as any object that was opened in it exists.
+//! Posting an operation takes no lock of the domain, unless it uses a mapped raw key, concerns a window or is deferred
+//! work.
 
 mod builder;
 #[cfg(not(loom))]
@@ -60,7 +61,7 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shm: bool,
-    /// The reason why shared memory is unavailable, whether it is allowed or not.
+    /// The reason why shared memory is unavailable. `None` if it is available, or not allowed.
     pub(crate) shm_missing: Option<Arc<str>>,
     /// The RDMA port to use. `None` if verbs is not used.
     pub(crate) verbs: Option<Arc<Adapter>>,
@@ -139,7 +140,7 @@ impl Inner {
         if settings.sim.is_none() && settings.shm {
             return match Bedside::shared() {
                 Err(error) if settings.tcp || settings.verbs.is_some() => {
-                    crate::later::later!(warn: %error, "an endpoint without shared memory");
+                    crate::later::later!(warn: %error, "cannot set up shared memory for an endpoint");
                     Ok((Bedside::private()?, Some(error.to_string().into())))
                 }
                 result => Ok((result?, None)),

@@ -41,10 +41,10 @@ use crate::wire::hello::Incarnation;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The text is not an address.
-    #[error("{0:?} is no address to bind to: give HOST:PORT, port 0 for any free one ({1})")]
+    #[error("cannot bind to {0:?}: {1}; use HOST:PORT, with port 0 for any free port")]
     Address(String, String),
     /// The address cannot be bound.
-    #[error("{address} cannot be bound: {error}")]
+    #[error("cannot bind to {address}: {error}")]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -52,7 +52,7 @@ pub enum BindError {
         error: io::Error,
     },
     /// A scalable endpoint has no such context.
-    #[error("there is no context {index}: the endpoint has {contexts}, counted from 0")]
+    #[error("context {index} does not exist: the endpoint has {contexts}, counted from 0")]
     NoContext {
         /// The requested context.
         index: u16,
@@ -60,19 +60,19 @@ pub enum BindError {
         contexts: u16,
     },
     /// The context is already open.
-    #[error("context {0} is open already")]
+    #[error("context {0} is already open")]
     ContextOpen(u16),
     /// An endpoint cannot have this number of contexts.
-    #[error("an endpoint has 1 to {limit} contexts, not {0}", limit = super::scalable::CONTEXT_LIMIT)]
+    #[error("invalid number of contexts {0}: must be 1 to {limit}", limit = super::scalable::CONTEXT_LIMIT)]
     Contexts(u16),
     /// The system refused descriptors or memory.
-    #[error("the system refused what an endpoint needs: {0}")]
+    #[error("cannot open the endpoint: {0}")]
     System(io::Error),
     /// Automatic progress needs an endpoint that the progress thread can access.
-    #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
+    #[error("automatic progress needs a shared endpoint: use bind_shared")]
     NotShared,
     /// The process is a fork of the one that opened the domain.
-    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
     Forked,
 }
 
@@ -192,13 +192,14 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Sends completions of sends to this queue rather than to the endpoint's own queue.
+    /// Sets the queue that reports the operations that the endpoint begins (all except receives), in place of the
+    /// endpoint's own queue.
     pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.transmit = Some(queue.clone());
         self
     }
 
-    /// Sends completions of receives to this queue rather than to the endpoint's own queue.
+    /// Sets the queue that reports received messages, in place of the endpoint's own queue.
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.reports_to.receive = Some(queue.clone());
         self
@@ -235,8 +236,9 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Counts reads and fetching atomic operations by peers that arrive through this endpoint, for any region of its
-    /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that reads directly notifies this endpoint
-    /// afterwards, and the endpoint counts the access when it makes progress. So each access costs the peer one frame.
+    /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that accesses a region directly notifies this
+    /// endpoint afterwards, which costs the peer one frame for each such access. The endpoint counts the access when it
+    /// makes progress.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
@@ -264,8 +266,8 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Sets how long a connection request may take from [`connect`](Self::connect) until the connection is up. The
-    /// owner of the listener has to answer within that time. Default: the domain's
-    /// [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout).
+    /// owner of the listener has to answer within that time. Default: the longest time that establishing a connection
+    /// may take in the domain (usually its [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout)).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self
@@ -472,5 +474,5 @@ impl<'d> EndpointBuilder<'d> {
 /// Resolves an address given as text to its first socket address.
 pub(super) fn resolve(text: &str) -> Result<SocketAddr, BindError> {
     let wrong = |why: &dyn std::fmt::Display| BindError::Address(text.into(), why.to_string());
-    text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no address"))
+    text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no IP address"))
 }

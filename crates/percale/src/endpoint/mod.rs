@@ -159,14 +159,15 @@ impl<A: Ownership> Endpoint<A> {
     /// is not closed: it is returned and continues to work. Windows of type 2B are unbound. Dropping an endpoint
     /// unbinds all its windows.
     ///
-    /// Pending data is sent first, for at most one second. Then every operation under way ends with
+    /// Pending data is sent first, for at most one second (two seconds if the endpoint has groups with collective
+    /// operations that have not ended). Then every operation under way ends with
     /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). The error is reported in the completion queue of the
     /// operation, and the space that the operation reserved there is released. Receives that the endpoint took from a
     /// [shared context](shared_receive) end too. When this function returns, no thread of the library uses memory of
     /// the endpoint's operations, and the endpoint's address is free. Afterwards all calls on other handles of a shared
     /// endpoint fail, but results in the endpoint's own queue can still be read.
     ///
-    /// A local peer that was stopped in the middle of a copy into a buffer delays the close by at most that second. The
+    /// A local peer that was stopped in the middle of a copy into a buffer delays the close by at most that time. The
     /// end of the operation is then reported when the peer no longer uses the buffer or the peer process has ended. A
     /// buffer that the operation owns is kept until then. The memory of a raw operation belongs to the application,
     /// which must neither change nor free it before that report.

@@ -17,7 +17,7 @@ pub enum Operation {
     Read(RmaWork),
     /// Writes a peer's memory.
     Write(RmaWork),
-    /// Changes a peer's memory atomically.
+    /// Reads or changes a peer's memory atomically.
     Atomic(AtomicWork),
     /// A collective operation of a group.
     Collective(CollectiveWork),

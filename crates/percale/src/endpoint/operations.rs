@@ -51,7 +51,7 @@ struct Many {
 }
 
 impl State {
-    /// Returns whether no further results follow.
+    /// Returns whether a multi-receive has ended and all its results were taken.
     const fn is_done(&self) -> bool {
         match self {
             Self::Ended(_) => true,
@@ -224,7 +224,6 @@ impl Operations {
         }
     }
 
-    /// Returns whether there is a result.
     #[inline]
     pub(crate) fn has_result(&self, id: OperationId) -> bool {
         self.slots.get(id).is_some_and(|slot| match &slot.state {

@@ -3,8 +3,9 @@
 //! A shared engine is accessed in two ways. The application's handles ([`Shared`]) own it: when the last one is
 //! dropped, or one is closed, the engine is closed under its lock. Threads of the library (progress threads, readers of
 //! its queues, threads that count) use a [`Helper`], which keeps only the memory alive. After the engine was closed,
-//! calls through an existing helper do nothing, and no further helper is created ([`WeakShared::upgrade`]). So when
-//! closing returns, no thread of the library is in the engine, and none enters it later.
+//! calls through an existing helper do nothing, and no further helper is created ([`WeakShared::upgrade`]), except to
+//! end operations that become due later ([`WeakShared::upgrade_closed`]). So when closing returns, no thread of the
+//! library is in the engine, and later one enters it only for that purpose.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -294,7 +295,7 @@ struct Inner {
     /// The process that opened the endpoint. In a forked child the lock may be held by a thread that does not exist
     /// there.
     process: Process,
-    /// Notified when there are new results or the leader stops leading.
+    /// Notified when there are new results, the leader stops leading, or the endpoint is closed.
     changed: Condvar,
     /// The driver. The queues and counters that the endpoint reports to hold weak references to it.
     driver: OnceLock<Arc<dyn Progress>>,
@@ -315,7 +316,7 @@ struct State {
     led: bool,
     /// The number of threads that wait for `changed`.
     followers: usize,
-    /// The value of `Operations::finished` and the length of the queue when the sleeping threads were last woken.
+    /// The number of results (`Engine::results`) when the sleeping threads were last woken.
     seen: u64,
 }
 

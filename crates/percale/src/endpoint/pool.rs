@@ -22,7 +22,7 @@
 //!
 //! An endpoint that closes takes no more receives, and ends those that it has taken. If all its queues are closed with
 //! it, another member reports these ends. If there is no other member, the next one that joins reports them. A receive
-//! belongs to the context and ends exactly once, independent of its endpoint.
+//! belongs to the context and ends exactly once, whether or not its endpoint is closed before.
 //!
 //! Lock order: an engine, then the pool, then the object that is notified (a bell, a multi-receive buffer or a ticket).
 //! The pool never calls an engine.
@@ -396,7 +396,7 @@ impl Pool {
             return Err(PostError::Flags("a shared receive context cannot peek, claim or discard"));
         }
         if many && work.segments.as_slice().len() != 1 {
-            return Err(PostError::Flags("a multi-receive buffer is one segment"));
+            return Err(PostError::Flags("a multi-receive buffer must be one segment"));
         }
         if work.flags.contains(OpFlags::DEVICE) && !matches!(Pieces::find(&work.segments), Ok(None)) {
             return Err(PostError::Device("shared receives on a device's memory are not supported", libc::ENOSYS));

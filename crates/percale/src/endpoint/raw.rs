@@ -104,7 +104,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Sends up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns
-    /// (fi_inject(3)). There is no completion.
+    /// (fi_inject(3)). There is no completion unless the send fails.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -142,8 +142,9 @@ impl<A: Ownership> Endpoint<A> {
         unsafe { self.post_send_one(peer, segment, tag, data, 0, OpFlags::INJECT) }
     }
 
-    /// Cancels the operation that was posted with this context (fi_cancel(3)): a receive that has no message yet, or a
-    /// send that was not yet passed to its connection. Returns whether there was such an operation. It completes with
+    /// Cancels the first operation that was posted with this context and can still be canceled (fi_cancel(3)): a
+    /// receive that has no message yet, another operation that was not yet passed to its connection, or an operation
+    /// that waits for a counter or a variable. Returns whether there was such an operation. It completes with
     /// [`ErrorCode::Canceled`](crate::completion::entry::ErrorCode::Canceled).
     pub fn cancel(&self, context: u64) -> bool {
         self.access.with(|engine| engine.core.cancel(context, false))
@@ -185,7 +186,9 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Makes progress. Returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual),
-    /// progress is made only in calls of this function, of [`poll`](Self::poll) and of the waiting functions.
+    /// an endpoint makes progress in calls of the application: of this function, of [`poll`](Self::poll), of functions
+    /// that wait for an operation or check whether it is ready, and, if it is shared, of functions that read or wait
+    /// for the queues and counters to which it reports. Only deferred work starts a thread that makes progress.
     #[inline]
     pub fn progress(&self) -> bool {
         self.access.with(Engine::progress)

@@ -43,10 +43,11 @@ impl<A: Ownership> Endpoint<A> {
         })
     }
 
-    /// Returns the number of operations of a group that have not ended yet.
+    /// Returns the number of operations of a group that were posted and wait until the one before them has ended. The
+    /// operation that runs is not counted.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {
-        self.access.with(|engine| engine.core.groups.waiting(group))
+        self.access.with(|engine| engine.core.groups.outstanding(group))
     }
 
     /// Posts a collective operation. All members post the operations of a group in the same order. An operation

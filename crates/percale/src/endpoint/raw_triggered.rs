@@ -40,7 +40,8 @@ impl<A: Ownership> Endpoint<A> {
     /// operations that wait for variables have begun. In all other respects it is like [`post_when`](Self::post_when).
     /// A store does not call the library, so a thread has to make progress; with automatic progress, a thread of the
     /// library does so. For 10 ms after such an operation was posted or began, a thread that waits for the endpoint
-    /// does not sleep. Later such a thread checks the variable about every 0.5 ms.
+    /// does not sleep. Later such a thread checks the variable after sleeps of 0.5 ms, which become longer while
+    /// nothing happens, up to 16 ms.
     ///
     /// # Errors
     /// Those of [`post_when`](Self::post_when).

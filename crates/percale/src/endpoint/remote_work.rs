@@ -80,6 +80,7 @@ pub struct RmaWork {
     /// The context, which is returned in the completion.
     pub context: u64,
     /// The flags. A write completes when its bytes are in the peer's memory, whichever completion level is requested.
+    /// Only a write over verbs may complete earlier, when the device acknowledges it, unless DELIVERY_COMPLETE is set.
     pub flags: OpFlags,
 }
 

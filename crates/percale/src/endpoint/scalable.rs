@@ -1,7 +1,7 @@
 //! Scalable endpoints: one address, several contexts (libfabric's `fi_scalable_ep`).
 //!
-//! Context `i` is both transmit context `i` and receive context `i`. It is an endpoint with its own queues, counters
-//! and thread. It takes no lock and shares only the address with the other contexts. Peers address it with
+//! Context `i` is both transmit context `i` and receive context `i`. It is an endpoint with its own queues and
+//! counters. It shares only the address with the other contexts, and takes no lock for that. Peers address it with
 //! [`PeerAddress::receive_context`](crate::PeerAddress::receive_context), in a vector that reserves
 //! [bits](crate::address::VectorBuilder::receive_context_bits) for that. An address without a context number refers to
 //! context 0. The source of a message is the sender's number without a context, whichever context sent it. A receive

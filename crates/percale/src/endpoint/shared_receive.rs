@@ -185,7 +185,7 @@ impl Owed {
 impl Drop for Owed {
     fn drop(&mut self) {
         if !self.paid {
-            let error = ended(ErrorCode::Closed, "its endpoint, or all of them, were closed");
+            let error = ended(ErrorCode::Closed, "the endpoint, or all endpoints of the context, were closed");
             if let Some(waker) = self.settle(Err(OperationError::new(error, None))) {
                 errands::wake(waker);
             }
@@ -219,7 +219,8 @@ impl SharedReceiving {
         state.taken || state.result.is_some()
     }
 
-    /// Returns the result when the receive has ended.
+    /// Returns the result if the receive has ended. Otherwise returns `None`, and cancels the receive because its
+    /// handle is dropped.
     #[must_use]
     pub fn take(self) -> Option<Result<Received, OperationError>> {
         self.take_end()
@@ -233,7 +234,7 @@ impl SharedReceiving {
         }
         let ours = Owed { ticket: Arc::clone(&self.ticket), paid: true };
         let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
-        let error = ended(ErrorCode::Canceled, "cancelled before a message came");
+        let error = ended(ErrorCode::Canceled, "cancelled before a message arrived");
         if let Some(waker) = owed.pay(Err(Box::new(error)), Some(buffer)) {
             errands::wake(waker);
         }

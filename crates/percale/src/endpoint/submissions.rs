@@ -31,7 +31,7 @@ use crate::local_memory::bell::Bell;
 pub(crate) struct Transfer {
     /// The operation, with its memory.
     pub(crate) operation: Posted<Operation>,
-    /// The objects that are notified of its end, besides `counting`.
+    /// Where its end is reported, besides `counting`.
     pub(crate) notify: Notify,
     /// The counter that counts its end, instead of the endpoint's counters.
     pub(crate) counting: Option<Counter>,

@@ -120,7 +120,7 @@ impl WindowWork {
         WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
     }
 
-    /// Returns whether a bind has waited for this long.
+    /// Returns whether a bind has waited for longer than `timeout`.
     pub(crate) fn is_late(&mut self, timeout: Duration) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() > timeout
     }

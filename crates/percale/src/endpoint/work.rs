@@ -45,22 +45,22 @@ pub struct ReceiveWork {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// There is no room for the operation at the moment. Make progress, then post it again.
-    #[error("no room for the operation now; make progress (poll) and post it again")]
+    #[error("no resources for the operation; make progress (poll) and post it again")]
     Again,
     /// The vector has no such address.
     #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
     UnknownPeer(u64),
     /// The endpoint is for one connection, which is not up yet or has ended.
-    #[error("the endpoint's connection does not stand: wait for Connected, and post nothing after Shutdown")]
+    #[error("the endpoint is not connected: wait for Connected, and post nothing after Shutdown")]
     NotConnected,
     /// The endpoint was bound without an address vector.
-    #[error("the endpoint has no address vector; give one to the builder")]
+    #[error("the endpoint has no address vector; pass one to the builder")]
     NoVector,
     /// An injected message is too long.
-    #[error("{0} bytes are too many to inject; at most {INJECT_LIMIT} are taken, send longer messages")]
+    #[error("cannot inject {0} bytes (at most {INJECT_LIMIT}); use send for longer messages")]
     InjectTooLong(usize),
     /// The message is too long for any transport.
-    #[error("{0} bytes are more than one message carries")]
+    #[error("{0} bytes exceed the maximum message length")]
     TooLong(usize),
     /// The flags contradict each other or the operation.
     #[error("{0}")]
@@ -69,10 +69,10 @@ pub enum PostError {
     #[error("no message was claimed with this context; peek with CLAIM first")]
     NotClaimed,
     /// The buffer cannot be written (it is shared or static).
-    #[error("this buffer cannot be received into: it is read-only")]
+    #[error("the receive buffer is read-only")]
     ReadOnly,
     /// The local and the remote memory of a one-sided operation differ in length.
-    #[error("{local} bytes here and {remote} bytes there: both sides of an access are equally long")]
+    #[error("local and remote length of the access differ ({local} and {remote} bytes)")]
     Lengths {
         /// The local length in bytes.
         local: u64,
@@ -80,7 +80,7 @@ pub enum PostError {
         remote: u64,
     },
     /// There is no such atomic operation or reduction.
-    #[error("there is no {0} of this kind on {1}")]
+    #[error("{0} is not supported for {1}")]
     NoSuchAtomic(crate::local_memory::atomic::AtomicOp, crate::local_memory::atomic::Datatype),
     /// The key belongs to a mapped raw key that is no longer mapped, or was never mapped.
     #[error("the key is not mapped; map the peer's raw key")]
@@ -89,7 +89,7 @@ pub enum PostError {
     #[error(transparent)]
     Window(#[from] crate::region::window::WindowError),
     /// The endpoint is not a member of the group.
-    #[error("the endpoint is in no group of this name; join one, and wait until that has completed")]
+    #[error("the endpoint has not joined the group; join it and wait for the completion")]
     NoGroup,
     /// The group, or the collective operation, is invalid.
     #[error("{0}")]
@@ -98,13 +98,13 @@ pub enum PostError {
     #[error("{0}")]
     Device(&'static str, i32),
     /// The endpoint already has a counter for operations of this kind.
-    #[error("the endpoint has a counter for {0} already")]
+    #[error("the endpoint already has a counter for {0}")]
     HasCounter(&'static str),
     /// The counter could not be set up so that waiting for it drives the endpoint. Contains the system's error code.
     #[error("waiting at the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
     Counter(i32),
     /// The process is a fork of the process that opened the endpoint.
-    #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
+    #[error("the endpoint belongs to the parent process of this fork; open a domain in this process")]
     Forked,
     /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]

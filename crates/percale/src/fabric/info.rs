@@ -209,7 +209,7 @@ fn transport(kind: TransportKind, works: &Result<String, String>) -> TransportIn
 /// Checks that all facilities that shared memory needs are available.
 fn shm_works(facilities: &[Facility], cma: &Result<(), String>) -> Result<String, String> {
     if let Some((one, error)) = facilities.iter().find_map(|one| Some((one, one.result.as_ref().err()?))) {
-        return Err(format!("no {} here: {error}", one.name));
+        return Err(format!("{} is not available: {error}", one.name));
     }
     Ok(match cma {
         Ok(()) => "rings in sealed memory; long messages are copied directly between processes".into(),
@@ -228,7 +228,7 @@ fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String,
     match (v4, v6) {
         (Err(v4), Err(v6)) => Err(format!("no TCP socket can be opened (IPv4: {v4}; IPv6: {v6})")),
         _ if unlisted.is_some() => Ok(format!("at addresses that are named: {}", unlisted.unwrap_or_default())),
-        _ if interfaces.is_empty() => Err("no network interface has an address; is even lo down?".into()),
+        _ if interfaces.is_empty() => Err("no network interface has an address, not even lo (is it down?)".into()),
         _ if !running(true) && !running(false) => Err("no network interface is up, not even lo".into()),
         (Ok(_), Ok(_)) if running(true) && running(false) => Ok("IPv4 and IPv6".into()),
         (Ok(_), Ok(_)) if running(true) => Ok("IPv4; no interface that is up has an IPv6 address".into()),
@@ -261,8 +261,8 @@ fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo>
     all
 }
 
-/// Returns the devices that this build cannot use because it lacks a feature. Devices that it can use are detected by
-/// their users, because detection takes time.
+/// Returns the devices that this build cannot use because it lacks a feature. A device that it supports is detected by
+/// the code that uses it, because detection takes time.
 fn not_built() -> Vec<DeviceInfo> {
     let mut all = Vec::new();
     let mut add = |name: &str, kind, why: String| {
@@ -298,7 +298,7 @@ fn limits() -> Vec<LimitInfo> {
         LimitInfo {
             name: "page size",
             value: Some(rustix::param::page_size() as u64),
-            meaning: "what shared memory is made of, in bytes",
+            meaning: "page size of shared memory, in bytes",
         },
         LimitInfo {
             name: "segments",

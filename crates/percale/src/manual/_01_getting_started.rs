@@ -94,8 +94,8 @@
 //! * **An endpoint only advances inside its calls.** A program that computes for a second does not receive messages,
 //!   answer peers or serve accesses over TCP during that second. [Chapter 9](super::_09_progress) shows the
 //!   alternative: automatic progress.
-//! * **A peer must be in the address vector** before it can be the target of an operation, the peer in `.from(peer)`,
-//!   or the source of a message.
+//! * **A peer must be in the address vector** before it can be the target of an operation, be named in `.from(peer)`,
+//!   or be reported as the source of a message.
 //! * **A message may be lost after its send has completed** if the receiver dies before it receives the message.
 //!   [Chapter 3](super::_03_messages) explains `delivered()`.
 //!

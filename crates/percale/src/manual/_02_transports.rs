@@ -81,7 +81,7 @@
 //! # Costs of the transports
 //! | | shm | verbs | tcp |
 //! |---|---|---|---|
-//! | messages of at most 2 KiB | a ring in shared memory, without a system call while the receiver polls | the device, from registered buffers | a system call on each side |
+//! | short messages | a ring in shared memory, without a system call while the receiver polls | the device, from registered buffers | a system call on each side |
 //! | long messages | copied once: by both processes at the same time if the memory comes from [`Domain::allocate`], otherwise by the kernel | in frames over the queue pair | sent from and received into the buffers of the operations |
 //! | remote access | by the initiator itself, after the target has answered its first access with a key | by the device, after the first access with a key; atomic operations by the target | by the target's endpoint, while it makes progress |
 //! | descriptors for each peer | 4 | 1, and those of the device | 1 |

@@ -123,9 +123,9 @@
 //!
 //! # Timeouts
 //! [`Receiving::wait_for`](crate::endpoint::safe::Receiving::wait_for) cancels the receive when the timeout expires,
-//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. After `wait_for` timed out,
-//! a send continues without its handle. Dropping a receive that no message has matched cancels it. If a message has
-//! already matched, the message is lost.
+//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. After the `wait_for` of a
+//! send has timed out, the send continues without a handle. Dropping a receive that no message has matched cancels it.
+//! If a message has already matched, the message is lost.
 //!
 //! # Order of messages and accesses
 //! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have

@@ -27,16 +27,16 @@
 //! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let peer = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
 //! # let to_owner = vector.insert(owner.address())?;
-//! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?; // peers may do nothing with it
+//! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?; // gives peers no rights
 //! let mut window = domain.window(WindowType::One)?;
-//! let name = window.bind(&region, 4096..8192, WindowAccess::READ)?; // but read these 4 KiB
+//! let name = window.bind(&region, 4096..8192, WindowAccess::READ)?; // peers may read these 4 KiB
 //!
 //! // A peer that got `name` in a message. Bytes of a window have the addresses of the region.
 //! let bytes = peer.read(to_owner, name, vec![0; 4096]).wait()?;
 //! let error = peer.write(to_owner, bytes, name).wait().unwrap_err();
 //! assert_eq!(error.errno(), ErrorCode::Denied.errno());
 //!
-//! window.bind(&region, 0..0, WindowAccess::empty())?; // unbind: the key is dead
+//! window.bind(&region, 0..0, WindowAccess::empty())?; // unbind: the key is invalid
 //! let error = peer.read(to_owner, name, vec![0; 4096]).wait().unwrap_err();
 //! assert_eq!(error.errno(), ErrorCode::KeyRejected.errno());
 //! region.close()?; // possible because no window is bound to it
@@ -70,7 +70,7 @@
 //! let name = RemoteMemory::from_bytes(&got.to_vec())?;
 //! client.write(to_server, vec![1; 4096], name).wait()?;
 //!
-//! // The server, when the time is over:
+//! // The server, when the time has expired:
 //! server.invalidate(to_client, lease.key).wait()?;
 //! // Now the slice can be lent again. The client's late write has no effect:
 //! let error = client.write(to_server, vec![2; 4096], name).wait().unwrap_err();

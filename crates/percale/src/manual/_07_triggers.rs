@@ -13,7 +13,7 @@
 //! Every request of the safe API has these methods, with two exceptions: collectives cannot wait for variables, and
 //! window operations have none of these methods.
 //!
-//! # A reply that starts by itself
+//! # A reply that starts automatically
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;

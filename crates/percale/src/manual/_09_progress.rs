@@ -66,8 +66,8 @@
 //! ```
 //!
 //! # Forks
-//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error
-//! (`Forked`), and the parent is not affected. A child that needs percale opens its own domain.
+//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls fail (most of
+//! them with `Forked`), and the parent is not affected. A child that needs percale opens its own domain.
 //!
 //! # Getting the best performance
 //! 1. Build with `--release`. Unoptimised code is many times slower.

@@ -61,7 +61,7 @@
 //!
 //! let error = endpoint.send(peer, "two").wait().unwrap_err(); // no process has the address
 //! assert_eq!(error.errno(), ErrorCode::Refused.errno());
-//! let error = endpoint.recv(buffer).from(peer).wait().unwrap_err(); // nor can a message come from it
+//! let error = endpoint.recv(buffer).from(peer).wait().unwrap_err(); // the same holds for a receive from it
 //! assert_eq!(error.errno(), ErrorCode::Refused.errno());
 //!
 //! # let other = domain.endpoint().vector(&vector).bind(address.to_string())?;

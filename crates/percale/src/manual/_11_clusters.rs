@@ -85,7 +85,7 @@
 //! | **MPI** at start-up | `MPI_Allgather` of the address strings |
 //! | a shared file system | each rank writes its address to a file with a temporary name, renames it to its rank, and reads the others |
 //! | rank 0 as a directory | all ranks get the address of rank 0, send it their addresses, and receive the list, as in the program below |
-//! | regular addresses | [`AddressVector::insert_symmetric`]`("node01", 16, "7471", 8)` inserts 16 nodes with 8 ports each; a range of consecutive addresses needs the memory of one entry |
+//! | regular addresses | [`AddressVector::insert_symmetric`]`("node01", 16, "7471", 8)` inserts 16 nodes with 8 ports each; a range of consecutive addresses takes about 80 bytes |
 //!
 //! The following program uses rank 0 as a directory. Only the address of rank 0 must be passed to the other ranks, as
 //! an argument or an environment variable. A tag separates the exchange from other messages.

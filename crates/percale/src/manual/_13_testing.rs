@@ -38,7 +38,7 @@
 //!     Ok(network.now())
 //! }
 //!
-//! assert_eq!(round_trip(1)?, round_trip(1)?); // a seed repeats
+//! assert_eq!(round_trip(1)?, round_trip(1)?); // the same seed gives the same result
 //! # Ok(()) }
 //! # #[cfg(not(feature = "sim"))]
 //! # fn main() {}

@@ -6,7 +6,7 @@
 //! * [`sealed`] allocates memory that local peers can map.
 //! * [`region`] is memory that peers may access until it is revoked. [`window`] gives revocable, limited rights to a
 //!   part of a region.
-//! * [`atomic`] executes atomic operations. A [`Lease`] is memory lent to a transfer.
+//! * [`atomic`] defines atomic operations and their data types. A [`Lease`] is memory lent to a transfer.
 //! * [`mapping`] contains all functions that map and unmap shared pages.
 
 pub mod region;

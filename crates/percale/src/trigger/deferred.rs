@@ -37,7 +37,7 @@ impl Domain {
     }
 
     /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin, because a thread
-    /// that observes the end of the work may free the memory in which the id is stored (DWQ-019). `named` must not use
+    /// that observes the end of the work may free the memory in which the id is stored. `named` must not use
     /// the triggering counter, and must not call a function that accesses all counters
     /// ([`flush_work`](Self::flush_work) without a counter): the counter's line is locked during the call.
     ///
@@ -50,8 +50,8 @@ impl Domain {
         self.check_process()?;
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // Work is rejected before any endpoint is automated. Afterwards only starting a thread can fail. An endpoint
-        // that already has a thread keeps it, which changes no result.
+        // Work is rejected before any endpoint is automated. Afterwards only starting a thread or watching a descriptor
+        // can fail. An endpoint whose thread was started before such an error keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
@@ -99,7 +99,7 @@ impl Domain {
     /// The error of the device's driver; [`DeviceError::Missing`] in a forked child.
     pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
         if !self.inner.is_here() {
-            let what = "the domain belongs to the process that this one is a fork of".to_owned();
+            let what = "the domain belongs to the parent process of this fork".to_owned();
             return Err(DeviceError::Missing { interface: device.interface(), what });
         }
         Variables::take_mapped(&self.inner.variables, device.driver())

@@ -220,8 +220,7 @@ fn thread_local_destructors_may_add_to_counters() {
     assert_eq!(end.value(), 3);
 }
 
-/// The function that gets the work's id may queue other work, cancel it and access the work of other counters
-/// (DWQ-019).
+/// The function that gets the work's id may queue other work, cancel it and access the work of other counters.
 ///
 /// Requirements: DWQ-019.
 #[test]

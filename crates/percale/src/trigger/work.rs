@@ -17,11 +17,11 @@ pub enum WorkError {
     /// The endpoint belongs to another domain.
     #[error("the work's endpoint belongs to another domain; queue the work there")]
     OtherDomain,
-    /// A counter operation was given a completion counter (DWQ-008).
-    #[error("work that changes a counter has no completion counter of its own")]
+    /// A counter operation was given a completion counter.
+    #[error("work that changes a counter cannot have a completion counter")]
     CountedTwice,
     /// The system could not start a thread that makes progress, or could not watch a descriptor.
-    #[error("nothing would make progress on the work: {0}")]
+    #[error("no thread would make progress on the work: {0}")]
     System(io::Error),
 }
 

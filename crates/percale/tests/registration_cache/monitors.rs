@@ -83,7 +83,7 @@ fn unknown_monitor_warns_and_keeps_the_default() {
         let (settings, notes) = CacheSettings::read(|name| (name == "FI_MR_CACHE_MONITOR").then(|| value.to_owned()));
         assert_eq!(settings, CacheSettings::default(), "{value}");
         assert!(notes.len() == 1 && notes[0].warning, "{notes:?}");
-        assert!(notes[0].to_string().contains("FI_MR_CACHE_MONITOR is as by default"), "{notes:?}");
+        assert!(notes[0].to_string().contains("FI_MR_CACHE_MONITOR is ignored"), "{notes:?}");
     }
 }
 

@@ -74,7 +74,7 @@ impl World {
         assert!(seen == bytes, "another {} bytes are in the file", bytes.len());
     }
 
-    /// Reads the bytes that this seed generates from the file.
+    /// Writes the bytes that this seed generates to the file, reads them into `into`, and checks them.
     pub(crate) fn fetch(&self, into: &mut [u8], seed: u8) {
         let wanted = filled(into.len(), seed);
         assert_eq!(rustix::io::pwrite(&self.file, &wanted, 0).expect("written"), wanted.len());

@@ -7,21 +7,21 @@ use std::process::ExitCode;
 use pindown::monitor::bpf::{Helper, Limits, SOCKET, Unavailable, loadable};
 
 const HELP: &str = "\
-pindown-helper: tells processes when their memory moved away from the pages that were pinned
+pindown-helper: reports changes of memory mappings to processes with a registration cache
 
-It loads small programs into the kernel, which takes root (CAP_BPF and CAP_PERFMON), and serves clients, which need no
-privilege. It stays in the foreground until SIGTERM. If it ends, clients keep what they have.
+It loads small BPF programs into the kernel, which requires root (CAP_BPF and CAP_PERFMON), and serves clients, which need no
+privileges. It stays in the foreground until SIGTERM. If it exits, clients keep the registrations that they have.
 
 Usage: pindown-helper [--socket PATH] [--per-user N] [--total N] [--files-per-user N]
        pindown-helper --check
 
-  --socket PATH   where clients connect (/run/pindown.sock)
-  --per-user N    connections, and address spaces, of one user at a time (256)
-  --total N       those of all users at a time (2048, at most 4096)
+  --socket PATH   socket for clients (/run/pindown.sock)
+  --per-user N    maximum connections, and address spaces, of one user (256)
+  --total N       maximum of all users (2048, at most 4096)
   --files-per-user N
-                  watched files of one user, counted for each address space (1024)
-  --check         say whether the programs can be loaded here, and why not
-  --help          this text
+                  maximum watched files of one user, counted for each address space (1024)
+  --check         check whether the programs can be loaded, and print the reason if not
+  --help          print this text
 ";
 
 fn main() -> ExitCode {
@@ -47,14 +47,14 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
             "--files-per-user" => limits.files_per_user = number(value()?)?,
             "--check" => {
                 loadable().map_err(|why| why.to_string())?;
-                println!("the programs can be loaded here");
+                println!("the programs can be loaded on this machine");
                 return Ok(());
             }
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(());
             }
-            other => return Err(format!("unknown argument {other} (--help tells which there are)")),
+            other => return Err(format!("unknown argument {other} (see --help)")),
         }
     }
     let serve = |socket: PathBuf| -> Result<(), Unavailable> {

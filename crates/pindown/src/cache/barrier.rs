@@ -6,8 +6,8 @@
 
 use std::sync::atomic::Ordering;
 
-/// Orders earlier operations before later ones, for threads that call [`heavy`]: for these threads, the earlier
-/// operations become visible before the later ones are performed.
+/// Orders the earlier operations of this thread before its later ones, as observed by a thread that calls [`heavy`]: if
+/// that thread does not see the earlier operations after the call, the later ones are performed after the call.
 #[inline]
 pub(super) fn light() {
     #[cfg(not(loom))]
@@ -33,7 +33,7 @@ pub(super) fn heavy() -> bool {
     }
 }
 
-/// Registers the process for [`heavy`]. Every kernel since 4.14 supports it, but a seccomp filter may deny it.
+/// Registers the process for [`heavy`]. Linux supports this since 4.14, but a seccomp filter may deny it.
 ///
 /// # Errors
 /// Errors of membarrier(2).

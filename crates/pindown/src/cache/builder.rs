@@ -35,8 +35,8 @@ pub struct Builder<R: Registrar> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel rejected an allocation, or membarrier(2), which the cache needs to detect that registrations are
-    /// unused.
+    /// The kernel rejected an allocation, a descriptor (eventfd2(2)), or membarrier(2), which the cache needs to detect
+    /// that registrations are unused.
     #[error("a registration cache needs {what}: {source}")]
     Kernel {
         /// The rejected resource or call.
@@ -48,7 +48,7 @@ pub enum OpenError {
     #[error(transparent)]
     Monitor(#[from] Unavailable),
     /// The maximum number of registrations exceeds the limit.
-    #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
+    #[error("{0} registrations exceed the maximum of {most}", most = Entries::MOST)]
     TooMany(u32),
 }
 
@@ -100,12 +100,12 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
-    /// Sets whether a miss merges the requested pages with kept registrations. It then registers, together with these
-    /// pages, private memory with the same rights that the cache keeps and that overlaps or adjoins them. A merge
-    /// registers a page again only in a registration of at least twice the size, and a merged registration has at most
-    /// 1 GiB and at most a quarter of [`Self::max_bytes`]. The registrations that the larger one contains are dropped,
-    /// and unpinned when their uses have ended. If the larger one cannot be registered or watched, only the requested
-    /// pages are registered.
+    /// Sets whether a miss merges the requested pages with kept registrations. It then makes one registration of the
+    /// requested pages together with kept registrations of private memory that have the same rights and overlap or
+    /// adjoin them. A merge registers a page again only in a registration of at least twice the size, and a merged
+    /// registration has at most 1 GiB and at most a quarter of [`Self::max_bytes`]. The registrations that the larger
+    /// one contains are dropped, and unpinned when their uses have ended. If the larger one cannot be registered or
+    /// watched, or there is no room for it, only the requested pages are registered.
     ///
     /// Fewer registrations then serve more look-ups. On the other hand, pages are registered again, at most about
     /// log2(number of pages) times each, and one change drops more of them. Off by default.

@@ -1,13 +1,14 @@
-//! All entries of a cache. Each registration has one entry, identified by its *number*, which code that holds the
-//! table's lock uses, and copies of that entry, which hits find.
+//! All entries of a cache. Each registration has one entry, identified by its *number*, and copies of that entry. Code
+//! that holds the table's lock uses the entry. Look-ups without the lock find the copies, or the entry itself through
+//! the [front](super::front).
 //!
 //! The place of a copy is given by the hash of the page by which its registration was looked up, so a hit reads one
 //! cache line and waits for one load. A copy is made when a look-up has found the registration under the lock, so a
-//! registration that is looked up by many pages has many copies. Copies are published after their entry and invalidated
-//! with it, under the table's lock, and become free when the entry does. There are many more places than registrations,
-//! so the place of a copy is rarely in use already. If it is, the copy is put in a neighbouring place. If no
-//! neighbouring place is free for a page, or if the registration already has the maximum number of copies, the page is
-//! looked up through the [front](super::front).
+//! registration that is looked up by many pages has many copies. A copy is published after its entry, under the table's
+//! lock. It is invalidated and becomes free with the entry, or earlier if the copy of a larger registration replaces
+//! it. There are many more places than registrations, so the place of a copy is rarely in use already. If it is, the
+//! copy is put in a neighbouring place. If no neighbouring place is free for a page, or if the registration already has
+//! the maximum number of copies, the page is looked up through the front.
 
 use std::io;
 
@@ -60,8 +61,8 @@ impl Place {
 }
 
 /// Hashes the page of an address by multiplication with 2^52 divided by the golden ratio (for page numbers, this is
-/// 2^64 divided by it). The upper bits of the products differ for addresses at any stride. A program has no advantage
-/// from addresses that collide.
+/// 2^64 divided by it). The upper bits of the products differ for addresses at the usual strides. The hash has no
+/// secret key, because a program that chooses colliding addresses only slows down its own look-ups.
 #[inline]
 pub(super) const fn hash(address: u64) -> u64 {
     // The look-up combines the address with these bits in any case.
@@ -190,8 +191,8 @@ impl Entries {
         self.entries.get(place.index())
     }
 
-    /// Returns whether a further copy of an entry may be put there: half of the places are reserved for entries that
-    /// have no copy yet.
+    /// Returns whether a further copy of an entry may be put at this place. Half of the places are reserved for entries
+    /// that have no copy yet.
     #[inline]
     pub(crate) fn has_room(&self, place: Place) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
@@ -252,8 +253,9 @@ impl Entries {
         entry.fill(range, access, pinned, watched.is_some());
     }
 
-    /// Makes a copy of entry `number`, which is live, so that hits find it by this page. Returns the place of the copy.
-    /// Returns `None` if there is no room for a copy, or if the entry has too many. Called under the table's lock.
+    /// Makes a copy of entry `number`, which is live, so that look-ups by this page find it. Returns the place of the
+    /// copy. Returns `None` if there is no room for a copy, or if the entry has too many. Called under the table's
+    /// lock.
     #[inline]
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
@@ -279,7 +281,7 @@ impl Entries {
         Some(place)
     }
 
-    /// Returns whether a copy may be put there; `is_first` if it is the first of its entry.
+    /// Returns whether a copy may be put at this place. `is_first` is true for the first copy of an entry.
     #[inline]
     fn is_free(&self, place: Place, is_first: bool) -> bool {
         if is_first { self.is_vacant(place) } else { self.has_room(place) }
@@ -313,7 +315,7 @@ impl Entries {
         self.home(address).near().filter(live).filter(serves_less).filter(others)
     }
 
-    /// Makes hits no longer find a copy. Users that have found it already may use it until it is
+    /// Hides a copy from look-ups. Users that have found it already may use it until it is
     /// [vacated](Self::vacate_copy). Called under the table's lock.
     pub(crate) fn retire_copy(&self, place: Place) {
         let number = self.number(place);
@@ -353,7 +355,8 @@ impl Entries {
         })
     }
 
-    /// Makes hits no longer find entry `number`. Returns whether it was live. Called under the table's lock.
+    /// Hides entry `number` and its copies from look-ups. Returns whether the entry was live. Called under the table's
+    /// lock.
     pub(crate) fn kill(&self, number: u32) -> bool {
         for place in self.copies_of(number) {
             self.at(place).map(Entry::kill);

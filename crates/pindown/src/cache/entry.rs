@@ -1,4 +1,4 @@
-//! The entry of a registration, as read by hits: its addresses, rights and keys. Two entries fit in a cache line.
+//! The entry of a registration, as read by look-ups: its addresses, rights and keys. Two entries fit in a cache line.
 //!
 //! Entries are never moved or freed, but are filled again ([`super::entries`]). A reader holds no lock. It reads either
 //! all words of one registration or none, for these reasons:
@@ -7,14 +7,14 @@
 //! 2. The first word that it loads is `start`, which shows whether the entry is live. It loads the other words only if the
 //!    entry is live.
 //! 3. `start` becomes live only after the other words were written, and stays live until the registration is removed.
-//! 4. A removed entry is filled again only when every reader that announced itself before the removal has ended its
-//!    use. A reader that announced itself later finds the entry dead, because the thread that removes it executes a
-//!    fence on all threads in between.
+//! 4. A removed entry is filled again only after every use that was announced before a certain fence has ended. The
+//!    thread that removes the entry executes this fence on all threads after it has marked the entry dead. So a reader
+//!    that announces itself later finds the entry dead.
 //!
 //! So a reader that finds the entry live prevents it from being filled again, and all words that it loads later belong
 //! to the same registration. The order in 2 is essential: a reader that loaded `end` first could load the end of a dead
-//! registration, and then the start of a registration that was filled in later. (Checked by a loom model,
-//! `model::loom_a_reader_against_an_entry_that_is_filled_again`, and by tests with threads, `tests::racing`.)
+//! registration, and then the start of a registration that was filled in later. (Checked by loom models,
+//! `model::loom_a_reader_against_an_entry_that_is_filled_again_*`, and by tests with threads, `tests/racing.rs`.)
 //!
 //! Registrations are whole pages below 2^62. So the bits below the page size in the first address and in the address
 //! after the last are available for flags that a hit reads or writes, and so are the upper two bits. The watched file
@@ -48,7 +48,8 @@ pub(super) const HIGHEST_END: u64 = WATCHED - 1;
 /// The flag bits of the word with the first address.
 const BESIDE: u64 = LIVE | WATCHED | BELOW;
 
-/// The greatest `start` of a live entry that begins on the page of an address is the address combined with these bits.
+/// The greatest `start` of a live entry without a watched file that begins on the page of an address is the address
+/// combined with these bits.
 pub(super) const HIGHEST_START: u64 = LIVE | BELOW;
 
 const _: () = assert!((Access::all().bits() as u64) < BELOW);
@@ -118,14 +119,14 @@ impl Entry {
         Self { start: zero(), end: zero(), local_key: zero(), remote_key: zero() }
     }
 
-    /// Makes hits find the entry.
+    /// Makes the entry visible to look-ups.
     #[inline]
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
         self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
-    /// Makes hits no longer find the entry. Returns whether it was live.
+    /// Hides the entry from look-ups. Returns whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Called only under the table's lock, so this needs no atomic exchange.
         let start = self.start.load(Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl Entry {
         self.start.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Fills the entry. It is not published yet, so no hit can find it.
+    /// Fills the entry. It is not published yet, so look-ups do not find it.
     #[inline]
     pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
         let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };

@@ -2,14 +2,14 @@
 //!
 //! The scheme is that of sleepable RCU. A *lane* counts the uses that it began and ended, by parity. A use reads the
 //! parity of the current epoch, counts itself as begun, and only then looks up its entry. A thread that removes entries
-//! first makes them impossible to find, and then executes a fence on every thread of the process (membarrier, so that a
-//! hit needs no fence; under loom, which has no such call, hits use a real fence). It then waits until the uses of the
-//! other parity have ended, advances the epoch, and waits until those of the first parity have ended. A use that began
-//! with an old parity, at any later time, either counted itself before the fence and is waited for, or looks up its
+//! first hides them from look-ups, and then executes a fence on every thread of the process (membarrier, so that a hit
+//! needs no fence; under loom, which has no such call, hits use a real fence). It then waits until the uses of the
+//! other parity have ended, advances the epoch, and waits until those of the first parity have ended. A use may count
+//! itself under an old parity at any later time. It either does so before the fence and is waited for, or looks up its
 //! entry after the fence and does not find it. Different lanes write to different words, and no other order is needed.
 //!
 //! A long use would therefore delay the unpinning of all registrations that were removed since it began. Such a use is
-//! *held* instead: its entry counts it ([`super::entry::Entries::hold`]) while its lane still counts it, and then the
+//! *held* instead: its entry counts it ([`super::entries::Entries::hold`]) while its lane still counts it, and then the
 //! lane no longer counts it. When the wait for a batch is over, the hold counts of its entries can only decrease,
 //! because look-ups do not find the entries.
 //!
@@ -58,8 +58,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts a use as begun. Later operations are not performed before other threads can see the count (see
-    /// [`barrier`]).
+    /// Counts a use as begun. A thread that calls [`barrier::heavy`] sees the count, or the later operations of this
+    /// thread are performed after that call.
     #[inline]
     pub(crate) fn begin(&self, parity: Parity) {
         let begun = &self.begun[parity.index()];
@@ -124,9 +124,9 @@ pub(crate) struct Grace {
     batches: u64,
     /// Fences every thread, and returns whether it succeeded.
     fence: fn() -> bool,
-    /// Entries removed before the fence.
+    /// The entries and copies of the batch that waits.
     batch: Vec<u32>,
-    /// Entries removed since the fence.
+    /// Entries and copies that were removed since that batch was formed. They are the next batch.
     next: Vec<u32>,
 }
 
@@ -161,8 +161,8 @@ impl Grace {
     }
 
     /// Removes a lane that has no use under way, and adds the number of uses that it began to `begun`. A lane with uses
-    /// under way stays. It then prevents all entries that are removed later from being freed or, if all its uses are
-    /// held, only the entries of those uses.
+    /// under way stays. It then prevents all entries that were removed since these uses began, or are removed later,
+    /// from being freed or, if all its uses are held, only the entries of those uses.
     pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();

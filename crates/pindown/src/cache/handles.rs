@@ -1,6 +1,6 @@
 //! The table of the registrations that the application makes and removes itself.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
 use slab::Slab;
@@ -11,8 +11,8 @@ use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 
-/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is never reused for
-/// another registration.
+/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is not reused before 2^32
+/// further registrations were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
@@ -47,7 +47,7 @@ pub struct Registration {
 
 /// The error for a handle that does not identify a registration, or no longer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
+#[error("{0:?} is not a registration of this cache, or was already deregistered")]
 pub struct UnknownHandle(pub Handle);
 
 impl UnknownHandle {
@@ -65,7 +65,7 @@ struct Own<P> {
     inode: Option<WatchedInode>,
     /// The range that the monitor keeps locked for the registration.
     locked: Option<Range>,
-    serial: u32,
+    handle: Handle,
     told: bool,
 }
 
@@ -82,12 +82,19 @@ pub(super) struct Handles<P> {
     tree: Tree,
     /// Registrations that have changed and were not reported yet. Room for all registrations is reserved.
     changed: VecDeque<Handle>,
-    next_serial: u32,
+    /// The index in `all` of each registration.
+    numbers: HashMap<Handle, u32>,
+    /// The next handle. 64 bits never wrap, so no handle is used again.
+    next: u64,
 }
+
+/// The first handle. Its lower 32 bits are 0, so that a program that keeps only these fails at its first registration.
+const FIRST: u64 = 1 << 32;
 
 impl<P> Handles<P> {
     pub(super) fn new() -> Self {
-        Self { all: Slab::new(), tree: Tree::new(), changed: VecDeque::new(), next_serial: 0 }
+        let (all, tree, changed) = (Slab::new(), Tree::new(), VecDeque::new());
+        Self { all, tree, changed, numbers: HashMap::new(), next: FIRST }
     }
 
     /// Queues the registrations that overlap the range. Allocates no memory.
@@ -97,7 +104,7 @@ impl<P> Handles<P> {
             if let Some(own) = all.get_mut(number as usize)
                 && !std::mem::replace(&mut own.told, true)
             {
-                changed.push_back(Handle(u64::from(own.serial) << 32 | u64::from(number)));
+                changed.push_back(own.handle);
             }
             true
         });
@@ -105,10 +112,10 @@ impl<P> Handles<P> {
 
     /// Queues the registrations of files from which pages were removed since they were registered.
     pub(super) fn compare_files(&mut self, journal: &Journal) {
-        for (number, own) in &mut self.all {
+        for (_, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
             if changed && !std::mem::replace(&mut own.told, true) {
-                self.changed.push_back(Handle(u64::from(own.serial) << 32 | number as u64));
+                self.changed.push_back(own.handle);
             }
         }
     }
@@ -120,12 +127,12 @@ impl<P> Handles<P> {
         (inode, locked): (Option<WatchedInode>, Option<Range>),
         changed: bool,
     ) -> Handle {
-        let serial = self.next_serial;
-        self.next_serial = serial.wrapping_add(1);
-        let number = self.all.insert(Own { pin, inode, locked, serial, told: changed });
-        self.tree.insert(number as u32, range);
+        let handle = Handle(self.next);
+        self.next += 1;
+        let number = self.all.insert(Own { pin, inode, locked, handle, told: changed }) as u32;
+        self.numbers.insert(handle, number);
+        self.tree.insert(number, range);
         self.changed.reserve(self.all.len());
-        let handle = Handle(u64::from(serial) << 32 | number as u64);
         if changed {
             self.changed.push_back(handle);
         }
@@ -133,11 +140,7 @@ impl<P> Handles<P> {
     }
 
     pub(super) fn remove(&mut self, handle: Handle) -> Option<Out<P>> {
-        let number = handle.0 as u32;
-        let own = self.all.get(number as usize)?;
-        if u64::from(own.serial) != handle.0 >> 32 {
-            return None;
-        }
+        let number = self.numbers.remove(&handle)?;
         self.tree.remove(number);
         self.changed.retain(|changed| *changed != handle);
         self.all.try_remove(number as usize).map(Own::out)
@@ -160,5 +163,23 @@ impl<P> Handles<P> {
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_not_used_again_after_four_billion_registrations() {
+        let mut handles = Handles::new();
+        let range = Range::new(0x1000, 0x1000).expect("a range");
+        let first = handles.insert((), range, (None, None), false);
+        assert!(handles.remove(first).is_some());
+        handles.next += u64::from(u32::MAX); // As after that many registrations.
+        let second = handles.insert((), range, (None, None), false);
+        assert_ne!(second, first);
+        assert!(handles.remove(first).is_none(), "it names another registration now");
+        assert!(handles.remove(second).is_some() && handles.len() == 0);
     }
 }

@@ -16,8 +16,9 @@ use crate::registrar::{Pinned, Registrar};
 
 /// One user of a cache: a thread, or an endpoint that one thread at a time drives. A lane may move to another thread.
 ///
-/// End every [`Use`] before the lane is dropped: if uses are under way at that time, registrations that are removed
-/// from the cache later are never unpinned. [Hold](Self::hold) long uses.
+/// End every [`Use`] before the lane is dropped. Otherwise the registrations that were removed from the cache since
+/// these uses began, or are removed later, are never unpinned; a [held](Self::hold) use keeps only its own registration
+/// pinned. Hold long uses.
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
     counts: Arc<Counts>,
@@ -111,7 +112,7 @@ impl Use {
 
 /// The error for a use that was passed to a lane that did not return it.
 #[derive(Debug, thiserror::Error)]
-#[error("another lane gave the use: end it there")]
+#[error("the use belongs to another lane: end it there")]
 #[non_exhaustive]
 pub struct WrongLane {
     /// The use, unchanged.
@@ -140,7 +141,8 @@ impl<R: Registrar> Lane<R> {
     /// are not unpinned.
     ///
     /// # Errors
-    /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then.
+    /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then. [`LookupError::Forked`] if
+    /// this process is a fork of the one that opened the cache.
     #[inline(always)]
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
         match self.hit(range, access) {

@@ -7,7 +7,7 @@
 //! all registrations made is at most n · (1 + log2 n) pages, and not n²/2. If they are requested in order, at most 1 +
 //! log2 n registrations remain.
 //!
-//! Only bytes that look-ups have requested are registered. Registrations of shared files are not merged, because they
+//! Only pages that look-ups have requested are registered. Registrations of shared files are not merged, because they
 //! are watched one at a time.
 
 use super::entries::Entries;

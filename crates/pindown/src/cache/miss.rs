@@ -91,7 +91,8 @@ impl<R: Registrar> Shared<R> {
         found
     }
 
-    /// Registers a merged range, if it can be watched and pinned without dropping anything.
+    /// Registers a merged range, if it can be watched, and can be pinned without dropping registrations at the
+    /// registrar's limit.
     #[expect(clippy::type_complexity, reason = "what the two calls answer")]
     fn register_merged(
         &self,
@@ -179,8 +180,7 @@ impl<R: Registrar> Shared<R> {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// Processes all reported changes, if the monitor finishes its report within a few microseconds. Returns whether it
-    /// did.
+    /// Processes all reported changes, if the monitor finishes its report soon ([`SETTLING`]). Returns whether it did.
     #[inline]
     pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
         table.drain(&self.journal, &self.entries) == Drained::Settled || self.settle_later(table)

@@ -2,8 +2,9 @@
 //!
 //! A *hit* announces itself in its lane (`grace`), finds an `entry` at the place given by the hash of its page
 //! (`entries`), and compares the monitor's journal with the position up to which the cache has processed it. It takes
-//! no lock, uses no shared counter, and stores nothing to memory that other threads read or write. All other operations
-//! take the table's lock for bookkeeping, and no lock for pinning and unpinning.
+//! no lock and uses no shared counter. It writes only its lane's own counts and, if the cache's clock has advanced, the
+//! time of the entry's last use. Misses and removals take the table's lock for bookkeeping, and no lock for pinning and
+//! unpinning.
 //!
 //! A *miss* makes the monitor watch the pages, then pins them, then keeps the registration. If a change was reported in
 //! the meantime, the registration serves only this use. Memory that cannot be watched, or that exceeds the limits of
@@ -72,10 +73,10 @@ pub enum LookupError {
     Range(#[from] RangeError),
     /// This process is a fork of the one that opened the cache. The registrations belong to the parent, and a lock may
     /// be held by a thread that does not exist in this process.
-    #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
+    #[error("the registration cache belongs to the parent process of this fork: open a new one")]
     Forked,
     /// The registrar could not pin the range, even after idle registrations were dropped.
-    #[error("{range} could not be registered: {source}")]
+    #[error("cannot register {range}: {source}")]
     Registrar {
         /// The range that was to be pinned.
         range: Range,
@@ -146,7 +147,8 @@ impl<R: Registrar> Cache<R> {
         }
         let table = self.0.table();
         let mut stats = table.stats;
-        // A look-up announces itself once, and once more if it uses a registration found under the lock.
+        // A look-up announces itself once, and once more if it uses a registration that was found or kept under the
+        // lock.
         let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
@@ -173,7 +175,8 @@ impl<R: Registrar> Cache<R> {
         self.0.journal.forked()
     }
 
-    /// Drops all registrations. Those in use are unpinned by a later call, after their uses have ended.
+    /// Drops all kept registrations, but not those made by [`Self::register`]. Registrations in use are unpinned by a
+    /// later call, after their uses have ended.
     pub fn flush(&self) {
         let shared = &*self.0;
         if !shared.journal.forked() {
@@ -234,8 +237,8 @@ impl<R: Registrar> Shared<R> {
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let home = self.entries.home(range.start());
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss reads
-        // only one place.
+        // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss
+        // usually reads only one place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;
@@ -311,7 +314,7 @@ impl<R: Registrar> Shared<R> {
         #[cfg(not(loom))]
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.registrar.unpin(pin))) {
             std::mem::forget(panic); // Dropping it may panic.
-            tracing::error!("a registrar panicked while it unpinned memory: the memory counts as unpinned");
+            tracing::error!("a registrar panicked in unpin: the memory is treated as unpinned");
         }
     }
 
@@ -332,7 +335,7 @@ impl<R: Registrar> Drop for Shared<R> {
         let limits = table::Limits { count: 0, bytes: 0 };
         let table = std::mem::replace(&mut *self.table(), Table::new(limits));
         if !table.grace.lanes().all(Counts::idle) {
-            tracing::warn!("a registration cache was closed while uses had not ended: its memory stays pinned");
+            tracing::warn!("a registration cache was closed with uses in progress: its memory remains pinned");
             return;
         }
         self.let_go(table.into_pins(&self.entries));

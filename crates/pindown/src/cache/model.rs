@@ -1,4 +1,5 @@
-//! Loom models of hits, invalidation and repeated registration, in all interleavings.
+//! Loom models of hits, invalidation and repeated registration, in all interleavings (in most models, in those with at
+//! most two to four preemptions).
 //!
 //! The registrar pins a number that stands for the pages at the address. A thread that changes the pages reports the
 //! change to the journal after it has removed the old pages and before it maps new ones, as a monitor does. The models
@@ -69,6 +70,48 @@ fn page() -> Range {
     Range::new(0x1000, 8).expect("a range")
 }
 
+/// Checks a model in which threads are preempted at most so many times.
+fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Starts a thread that changes the pages, and then does something with the cache.
+fn start_changer(
+    world: &Arc<World>,
+    cache: &Cache<Arc<World>>,
+    notifier: Notifier,
+    then: impl FnOnce(&Cache<Arc<World>>) + 'static,
+) -> loom::thread::JoinHandle<()> {
+    let (world, cache) = (Arc::clone(world), cache.clone());
+    loom::thread::spawn(move || {
+        world.change(&notifier);
+        then(&cache);
+    })
+}
+
+fn sweep_twice(cache: &Cache<Arc<World>>) {
+    cache.sweep();
+    cache.sweep();
+}
+
+/// Checks a model in which the pages are changed during a look-up, before which `before` look-ups were made.
+fn changed_during_a_look_up(before: usize) {
+    loom::model(move || {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        (0..before).for_each(|_| world.transfer(&lane));
+        let changer = loom::thread::spawn({
+            let world = Arc::clone(&world);
+            move || world.change(&notifier)
+        });
+        world.transfer(&lane);
+        changer.join().expect("no panic");
+        world.transfer(&lane);
+    });
+}
+
 impl World {
     /// Maps new pages at the address and reports the change, in the order that a monitor guarantees.
     fn change(&self, notifier: &Notifier) {
@@ -90,35 +133,36 @@ impl World {
         assert!(!self.unpinned[used.local_key() as usize].load(Ordering::SeqCst), "unpinned while in use");
         lane.end(used);
     }
+
+    /// Checks that a held registration is still pinned.
+    fn check_held(&self, pin: usize) {
+        assert!(!self.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+    }
+
+    /// Waits for the other user of a registration, and checks that the next sweep unpins it.
+    fn check_let_go(&self, pin: usize, cache: &Cache<Arc<Self>>, other: loom::thread::JoinHandle<()>) {
+        other.join().expect("no panic");
+        cache.sweep();
+        assert!(self.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+    }
 }
 
 /// A use is held while its registration is removed from the cache. The registration is unpinned after the use ends, not
 /// before.
 #[test]
 fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    bounded(3, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         let used = lane.get(page(), Access::empty()).expect("registered");
         let pin = used.local_key() as usize;
-        let sweeper = loom::thread::spawn({
-            let (world, cache) = (Arc::clone(&world), cache.clone());
-            move || {
-                world.change(&notifier);
-                cache.sweep();
-                cache.sweep();
-            }
-        });
+        let sweeper = start_changer(&world, &cache, notifier, sweep_twice);
         let held = lane.hold(used);
-        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        world.check_held(pin);
         loom::thread::yield_now();
-        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        world.check_held(pin);
         lane.end(held);
-        sweeper.join().expect("no panic");
-        cache.sweep();
-        assert!(world.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+        world.check_let_go(pin, &cache, sweeper);
     });
 }
 
@@ -126,9 +170,7 @@ fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
 /// removed.
 #[test]
 fn loom_two_holders_and_a_sweep() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    bounded(3, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         let held = lane.hold(lane.get(page(), Access::empty()).expect("registered"));
@@ -138,52 +180,30 @@ fn loom_two_holders_and_a_sweep() {
             let held = lane.hold(lane.get(page(), Access::empty()).expect("registered"));
             assert_eq!(held.local_key() as usize, pin);
             move || {
-                assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+                world.check_held(pin);
                 lane.end(held);
             }
         });
         world.change(&notifier);
         cache.sweep();
-        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        world.check_held(pin);
         lane.end(held);
-        other.join().expect("no panic");
-        cache.sweep();
-        assert!(world.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+        world.check_let_go(pin, &cache, other);
     });
 }
 
 #[test]
 fn loom_a_hit_against_a_change() {
-    loom::model(|| {
-        let (world, cache, notifier) = world();
-        let lane = cache.lane();
-        world.transfer(&lane);
-        let changer = loom::thread::spawn({
-            let world = Arc::clone(&world);
-            move || world.change(&notifier)
-        });
-        world.transfer(&lane);
-        changer.join().expect("no panic");
-        world.transfer(&lane);
-    });
+    changed_during_a_look_up(1);
 }
 
 #[test]
 fn loom_a_use_against_the_unpinning_of_its_evicted_entry() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    bounded(3, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         world.transfer(&lane);
-        let sweeper = loom::thread::spawn({
-            let (world, cache) = (Arc::clone(&world), cache.clone());
-            move || {
-                world.change(&notifier);
-                cache.sweep();
-                cache.sweep();
-            }
-        });
+        let sweeper = start_changer(&world, &cache, notifier, sweep_twice);
         world.transfer(&lane);
         world.transfer(&lane);
         sweeper.join().expect("no panic");
@@ -192,9 +212,7 @@ fn loom_a_use_against_the_unpinning_of_its_evicted_entry() {
 
 #[test]
 fn loom_two_lanes_and_a_flush() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
+    bounded(2, || {
         let (world, cache, notifier) = world();
         let lane = cache.lane();
         world.transfer(&lane);
@@ -205,13 +223,7 @@ fn loom_two_lanes_and_a_flush() {
                 world.transfer(&lane);
             }
         });
-        let changer = loom::thread::spawn({
-            let (world, cache) = (Arc::clone(&world), cache.clone());
-            move || {
-                world.change(&notifier);
-                cache.flush();
-            }
-        });
+        let changer = start_changer(&world, &cache, notifier, Cache::flush);
         world.transfer(&lane);
         other.join().expect("no panic");
         changer.join().expect("no panic");
@@ -220,26 +232,14 @@ fn loom_two_lanes_and_a_flush() {
 
 #[test]
 fn loom_a_registration_against_a_change() {
-    loom::model(|| {
-        let (world, cache, notifier) = world();
-        let lane = cache.lane();
-        let changer = loom::thread::spawn({
-            let world = Arc::clone(&world);
-            move || world.change(&notifier)
-        });
-        world.transfer(&lane);
-        changer.join().expect("no panic");
-        world.transfer(&lane);
-    });
+    changed_during_a_look_up(0);
 }
 
 /// The grace period alone: two entries are published and retired in turn while a reader, which may have loaded an old
 /// epoch, uses the entry that it finds.
 #[test]
 fn loom_a_late_reader_against_two_graces() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(4);
-    model.check(|| {
+    bounded(4, || {
         let epoch = Arc::new(AtomicU64::new(0));
         let found = Arc::new(AtomicU64::new(1));
         let freed: Arc<[AtomicBool; 4]> = Arc::new(std::array::from_fn(|_| AtomicBool::new(false)));
@@ -271,9 +271,7 @@ fn loom_a_late_reader_against_two_graces() {
 /// An entry is removed and filled with another registration while a reader, which may announce itself at any moment,
 /// reads it and marks it as used.
 fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, Access), allowed: &'static [u64]) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(4);
-    model.check(move || {
+    bounded(4, move || {
         let epoch = Arc::new(AtomicU64::new(0));
         let entry = Arc::new(Entry::zero());
         let fill = |key, (range, access): (Range, Access)| {
@@ -381,9 +379,7 @@ impl Ledger {
 /// other.
 #[test]
 fn loom_two_ranges_that_evict_each_other() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
+    bounded(2, || {
         let (ledger, cache, _notifier) = Ledger::cache(1, false);
         let lane = cache.lane();
         let [long, short] = ranges();
@@ -402,12 +398,10 @@ fn loom_two_ranges_that_evict_each_other() {
     });
 }
 
-/// Like the test above, while the first range changes.
+/// Like the test above, but the cache has room for both ranges, and their common first page changes.
 #[test]
 fn loom_two_ranges_and_a_change() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
+    bounded(2, || {
         let (ledger, cache, notifier) = Ledger::cache(2, false);
         let lane = cache.lane();
         let [long, short] = ranges();
@@ -427,12 +421,10 @@ fn loom_two_ranges_and_a_change() {
     });
 }
 
-/// A registration is merged with its neighbour while other threads look up both.
+/// A registration is merged with its neighbour while two threads look up both.
 #[test]
 fn loom_look_ups_against_a_merge() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| {
+    bounded(2, || {
         let (ledger, cache, _notifier) = Ledger::cache(2, true);
         let lane = cache.lane();
         let [first, second] = [0x10_0000, 0x10_1000].map(|start| Range::new(start, 0x1000).expect("a range"));

@@ -1,6 +1,6 @@
 //! Registrations that the application makes and removes itself. The cache reports to the application when their memory
-//! changes; this is the interface of the dynamic registration paper (its section VI.A). Look-ups do not return these
-//! registrations, and changes do not remove them.
+//! changes. Look-ups do not return these registrations, and changes do not remove them. (The interface is that of
+//! section VI.A of the paper 002 in docs/requirements.md.)
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Waits until [`Self::check`] would return a registration, for at most `timeout`, or without a limit if it is
-    /// `None`. If several threads wait, each ring of the monitor wakes at least one of them at once, and the others
+    /// `None`. If several threads wait, each report of a change wakes at least one of them at once, and the others
     /// check every 100 ms.
     ///
     /// # Errors
@@ -115,7 +115,8 @@ impl<R: Registrar> Cache<R> {
         let shared = &*self.0;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let bell = shared.monitor.bell();
-        // From now on changes ring. The first check finds changes that were reported before.
+        // From now on each report of a change wakes this thread. The first check finds changes that were reported
+        // before.
         let waiting = bell.map(Waiting::on);
         loop {
             let slice = match shared.check() {

@@ -24,11 +24,12 @@ pub struct Stats {
     pub retired_bytes: u64,
     /// Look-ups that made a registration for one use, by reason.
     pub single_uses: [u64; Refusal::ALL.len()],
-    /// Look-ups that failed because the registrar returned an error.
+    /// Look-ups that failed because the registrar returned an error, or because a callback panicked.
     pub failures: u64,
     /// Registrations dropped to make room.
     pub evictions: u64,
-    /// Registrations dropped because their memory changed.
+    /// Registrations dropped because their memory may have changed, because the process lost a right, or by
+    /// [`Cache::flush`](crate::Cache::flush).
     pub invalidations: u64,
     /// Registrations dropped because a larger one replaced them ([`Builder::merging`](crate::Builder::merging)).
     pub merged: u64,

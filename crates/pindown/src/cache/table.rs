@@ -26,7 +26,7 @@ use crate::sync::AtomicU64;
 #[derive(Debug)]
 enum Slot<P> {
     Free,
-    /// The registration is in the tree, and hits find it while its entry is live.
+    /// The registration is in the tree, and look-ups find it while its entry is live.
     Kept(P),
     /// The registration was removed, and is unpinned when its last use has ended.
     Retired(P),
@@ -192,7 +192,7 @@ impl<P> Table<P> {
         self.pending.len()
     }
 
-    /// Returns an error if a registration of this range can never be kept.
+    /// Returns an error if a registration of this range would not be kept even if the cache were empty.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
         if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
@@ -301,7 +301,7 @@ impl<P> Table<P> {
     }
 
     /// Makes a copy of entry `number` for this page, and returns the place of the copy, if there is room. Copies of
-    /// other entries that serve only a part of its look-ups are dropped, and freed at once if no use of them is under
+    /// other entries that serve only a part of its look-ups are dropped, and freed at once if no short use is under
     /// way: a program that registers longer and longer ranges from one address mostly looks up the last one.
     pub(super) fn copy(
         &mut self,
@@ -435,7 +435,7 @@ impl<P> Table<P> {
         self.ages = ages.into();
     }
 
-    /// Removes all entries.
+    /// Invalidates all entries. A later sweep removes them.
     pub(super) fn clear(&mut self, entries: &Entries) {
         self.kill(Range::ALL, entries);
     }

@@ -149,7 +149,8 @@ impl Tree {
         self.overlapping_below(self.root, range, with);
     }
 
-    /// Recurses only where a range overlaps: a miss mostly searches for ranges that are not in the tree.
+    /// Recurses only into subtrees that may overlap the range: a miss mostly searches for ranges that are not in the
+    /// tree.
     fn overlapping_below(&self, mut at: u32, range: Range, with: &mut impl FnMut(u32) -> bool) -> bool {
         while at != NIL && self.greatest(at) > range.start() {
             let Node { range: here, left, right, .. } = *self.node(at);

@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms
             -1 => None,
             0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs().into())),
             _ => {
-                return Err(Failure::invalid(format!("a timeout of {timeout_ms} ms: -1 waits for ever")));
+                return Err(Failure::invalid(format!("invalid timeout {timeout_ms} ms (use -1 to wait indefinitely)")));
             }
         };
         match own.cache.wait(timeout)? {

@@ -144,7 +144,8 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
 /// The code, if either is null, or if the use does not belong to this lane.
 ///
 /// # Safety
-/// The lane is null, or an open lane that no other thread uses now. The use is null, or no other code accesses it now.
+/// The lane is null, or an open lane that no other thread uses now. The use is null, or valid and accessed by no other
+/// code now.
 #[inline(always)]
 unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a OpenLane, &'a mut UseOfLane), c_int> {
     // SAFETY: guaranteed by the caller.
@@ -190,8 +191,8 @@ pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut U
 fn not_ended(ticket: Option<u64>) -> c_int {
     Failure::invalid(match ticket {
         None => "lane or use is NULL",
-        Some(0) => "the use has ended before",
-        Some(_) => "the use belongs to another lane, or is none",
+        Some(0) => "the use has already ended",
+        Some(_) => "the use belongs to another lane, or is invalid",
     })
     .answer()
 }

@@ -9,8 +9,9 @@
 //! The public items are for a library that contains pindown and offers this interface to its C callers as a table:
 //! [`open_by`], [`FUNCTIONS`].
 //!
-//! A panic in one of these functions ends the process; it never unwinds into C. Every error is a negative errno. The
-//! text of its reason is stored for the calling thread until the thread's next error.
+//! A panic in one of these functions ends the process; it never unwinds into C. A function that returns an `int`
+//! reports an error as a negative errno. The text of its reason is stored for the calling thread until the thread's
+//! next error.
 
 #![expect(
     unsafe_code,

@@ -75,7 +75,10 @@ impl Attr {
             return Err(Failure::invalid(format!("attr->size is {size}: set it to sizeof(struct pindown_attr)")));
         }
         if size > LONGEST {
-            return Err(Failure::new(libc::E2BIG, format!("attr->size is {size}, more than any version has")));
+            return Err(Failure::new(
+                libc::E2BIG,
+                format!("attr->size is {size}, larger than in any version of the structure"),
+            ));
         }
         let known = size.min(size_of::<Self>());
         let mut read = Self::UNSET;
@@ -87,7 +90,7 @@ impl Attr {
             // SAFETY: within the caller's bytes.
             let byte = unsafe { attr.cast::<u8>().wrapping_add(at).read() };
             if byte != 0 {
-                let why = format!("attr has something set at byte {at}, which this version does not know");
+                let why = format!("attr has an unknown field set at byte {at}");
                 return Err(Failure::new(libc::E2BIG, why));
             }
         }
@@ -122,7 +125,7 @@ impl Attr {
 const NAMES: &str = "best, bpf, userfaultfd, sealed, imported, none";
 
 fn unknown(name: &str) -> Failure {
-    Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
+    Failure::invalid(format!("unknown monitor \"{name}\"; valid names are {NAMES}"))
 }
 
 /// The settings of a cache, without the callbacks.
@@ -290,7 +293,9 @@ pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int 
 unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure> {
     // SAFETY: the caller meets the same requirements.
     let own = unsafe { own(cache) }?;
-    own.notifier.as_ref().ok_or_else(|| Failure::invalid("only a cache whose monitor is \"imported\" is told changes"))
+    own.notifier
+        .as_ref()
+        .ok_or_else(|| Failure::invalid("only a cache with the monitor \"imported\" accepts reported changes"))
 }
 
 /// Reports that the memory at these addresses has changed.
@@ -303,7 +308,7 @@ pub(crate) unsafe extern "C" fn pindown_changed(
     // SAFETY: the caller meets the same requirements.
     answer(unsafe { notifier(cache) }.and_then(|notifier| {
         let told = notifier.changed_at(address.addr() as u64, length as u64);
-        told.map_err(|error| Failure::invalid(format!("{error}; everything counts as changed")))?;
+        told.map_err(|error| Failure::invalid(format!("{error}; all memory is treated as changed")))?;
         Ok(0)
     }))
 }

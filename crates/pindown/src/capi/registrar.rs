@@ -60,9 +60,9 @@ impl Registrar for Callbacks {
                 Ok(Pinned { pin: Opaque(pin), local_key, remote_key })
             }
             -4095..0 => Err(io::Error::from_raw_os_error(-code)),
-            _ => {
-                Err(io::Error::other(format!("the callback that pins returned {code}: neither 0 nor a negative errno")))
-            }
+            _ => Err(io::Error::other(format!(
+                "the pin callback returned {code}, which is neither 0 nor a negative errno"
+            ))),
         }
     }
 

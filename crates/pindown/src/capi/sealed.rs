@@ -19,8 +19,7 @@ fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
     let own = std::process::id();
     match OWNER.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
         Err(owner) if owner != own => {
-            let why =
-                "sealed memory belongs to the process that this one is a fork of: a child cannot take or free any";
+            let why = "sealed memory belongs to the parent process of this fork: a child cannot allocate or free it";
             Err(Failure::new(libc::ECHILD, why))
         }
         _ => Ok(BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -33,10 +32,10 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
     answer((|| {
         let place = place(memory, "memory")?;
         if length == 0 {
-            return Err(Failure::invalid("0 bytes of sealed memory: ask for at least one"));
+            return Err(Failure::invalid("cannot allocate 0 bytes of sealed memory; request at least one"));
         }
         if length > isize::MAX as usize / 2 {
-            return Err(Failure::new(libc::ENOMEM, format!("{length} bytes are more than there are addresses")));
+            return Err(Failure::new(libc::ENOMEM, format!("{length} bytes exceed the address space")));
         }
         let mut blocks = blocks()?;
         let mut sealed = Sealed::new(length)?;
@@ -48,7 +47,7 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
     })())
 }
 
-/// Frees sealed memory, which a later `pindown_alloc` reuses.
+/// Frees sealed memory. A later `pindown_alloc` may reuse it.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
     answer((|| {
@@ -57,7 +56,9 @@ pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
         }
         match blocks()?.remove(&memory.addr()) {
             Some(_) => Ok(0),
-            None => Err(Failure::invalid(format!("{memory:?} is no memory of pindown_alloc's, or was freed before"))),
+            None => {
+                Err(Failure::invalid(format!("{memory:?} was not allocated by pindown_alloc, or was already freed")))
+            }
         }
     })())
 }

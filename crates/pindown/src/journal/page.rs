@@ -1,8 +1,9 @@
 //! The page in which a monitor reports changes: a ring of ranges, and counters of watched files.
 //!
 //! One monitor writes the page (the kernel programs, or a thread), and every cache of the process reads it. A record is
-//! valid if its number and its check agree. Readers never wait for a writer: they treat a record that they cannot read
-//! as a change of everything. The layout is shared with the kernel programs (bpf/page.h).
+//! valid if its number and its check agree. Readers load a record that is being written only a limited number of times.
+//! They treat a record that they cannot read as a change of everything. The layout is shared with the kernel programs
+//! (bpf/page.h).
 
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};

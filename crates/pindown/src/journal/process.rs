@@ -58,7 +58,8 @@ fn process() -> u64 {
     /// The last number returned in this process or its ancestors.
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let Some(word) = word() else {
-        // The kernel does not wipe memory in a child (before 4.14), or cannot allocate memory.
+        // The kernel does not wipe memory in a child (before 4.14), or cannot allocate memory. The process ID, which
+        // may be reused, takes the place of the number.
         return u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs()) | 1 << 63;
     };
     match word.load(Ordering::Acquire) {

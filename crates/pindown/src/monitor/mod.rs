@@ -142,11 +142,11 @@ pub enum Refusal {
     /// The cache keeps no registration: it has no monitor, or its limits allow none. Or the kernel has rejected
     /// membarrier(2) since the cache was opened, and an unused lane prevents removed entries from being freed.
     NotCaching,
-    /// The range alone is larger than the cache's limit of bytes.
+    /// The range alone is larger than the cache's limit of bytes, or ends above the addresses that an entry can store.
     TooLarge,
     /// The monitor cannot report all changes of this kind of memory.
     NotWatchable,
-    /// Too many removed registrations are still in use, so the limit of the count leaves no room.
+    /// The registrations in use leave no room within the cache's limits.
     InUse,
     /// The memory changed, or may have changed, while it was being registered.
     Changed,
@@ -167,11 +167,11 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotCaching => "the cache keeps nothing",
-            Self::TooLarge => "larger than the cache",
+            Self::NotCaching => "caching is off",
+            Self::TooLarge => "larger than the limit of the cache",
             Self::NotWatchable => "memory that the monitor cannot watch",
             Self::MonitorEnded => "the monitor may have missed changes",
-            Self::InUse => "all that may be kept is in use",
+            Self::InUse => "the limit is reached and all cached registrations are in use",
             Self::Changed => "changed while it was being registered",
         })
     }
@@ -195,8 +195,7 @@ pub(crate) struct Watched {
     pub(crate) locked: Option<Range>,
 }
 
-/// A monitor, as used by the cache. Only [`Monitor::allowed`] is called on hits; all other functions are called on
-/// misses.
+/// A monitor, as used by the cache. Hits call only [`Monitor::checks_rights`] and [`Monitor::allowed`].
 pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// Returns the name of the monitor, for messages.
     fn name(&self) -> &'static str;

@@ -117,7 +117,7 @@ static POOL: OfProcess<Pool> = OfProcess::new();
 
 /// Locks the pool of this process.
 fn pool() -> MutexGuard<'static, Pool> {
-    // Locking makes no system call, because each miss locks the pool.
+    // Each miss may lock the pool, so a lock without contention makes no system call.
     POOL.lock(|| Pool { arenas: Vec::new(), free: BTreeMap::new() })
 }
 
@@ -218,7 +218,7 @@ fn mseal(start: usize, len: usize) -> io::Result<()> {
     if crate::calls::errno(&error) == Some(libc::ENOSYS) {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the kernel cannot seal mappings: mseal(2) came with 6.10",
+            "the kernel cannot seal mappings: mseal(2) needs Linux 6.10",
         ));
     }
     Err(error)

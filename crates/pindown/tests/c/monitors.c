@@ -39,7 +39,7 @@ void imported(void)
 	/* The range is invalid, so all memory counts as changed, and no kept registration is used again. */
 	REFUSED(pindown_changed(cache, PLACE(1), 0), EINVAL, "0 bytes");
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 5);
-	REFUSED(pindown_changed(cache, PLACE(1), SIZE_MAX), EINVAL, "past the end");
+	REFUSED(pindown_changed(cache, PLACE(1), SIZE_MAX), EINVAL, "exceed the address space");
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 6);
 	CHECK(stats_of(cache).flushes == 3);
 	CHECK(pindown_lane_close(lane) == 0);
@@ -64,9 +64,9 @@ void sealed(void)
 
 	REFUSED(pindown_alloc(1, NULL), EINVAL, "memory is NULL");
 	REFUSED(pindown_alloc(0, &again), EINVAL, "0 bytes");
-	REFUSED(pindown_alloc(SIZE_MAX, &again), ENOMEM, "addresses");
+	REFUSED(pindown_alloc(SIZE_MAX, &again), ENOMEM, "exceed the address space");
 	CHECK(pindown_free(NULL) == 0);
-	REFUSED(pindown_free(stack), EINVAL, "no memory of");
+	REFUSED(pindown_free(stack), EINVAL, "not allocated by");
 	code = pindown_alloc(3 * page() - 1, (void **)&memory);
 	if (code == -EOPNOTSUPP) {
 		skip("sealed memory", pindown_last_error());
@@ -92,9 +92,9 @@ void sealed(void)
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 
-	REFUSED(pindown_free(memory + page()), EINVAL, "no memory of");
+	REFUSED(pindown_free(memory + page()), EINVAL, "not allocated by");
 	CHECK(pindown_free(memory) == 0);
-	REFUSED(pindown_free(memory), EINVAL, "freed before");
+	REFUSED(pindown_free(memory), EINVAL, "already freed");
 	CHECK(pindown_alloc(3 * page(), &again) == 0);
 	CHECK(*(char *)again == 0);
 	CHECK(pindown_free(again) == 0);

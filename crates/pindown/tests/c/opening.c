@@ -44,7 +44,7 @@ static void sizes(void)
 	longer.attr.size = sizeof(longer);
 	opens(&longer.attr);
 	longer.newer = 1;
-	REFUSED(pindown_open(&longer.attr, &cache), E2BIG, "does not know");
+	REFUSED(pindown_open(&longer.attr, &cache), E2BIG, "unknown field");
 
 	cache = open_with(&device, "none");
 	REFUSED(pindown_read_stats(cache, &stats), EINVAL, "size");
@@ -73,7 +73,7 @@ void opening(void)
 	attr.monitor = "memhooks";
 	REFUSED(pindown_open(&attr, &cache), EINVAL, "memhooks");
 	attr.monitor = "\xff";
-	REFUSED(pindown_open(&attr, &cache), EINVAL, "known are best");
+	REFUSED(pindown_open(&attr, &cache), EINVAL, "valid names are best");
 	attr = attributes();
 	attr.flags = 1u << 31;
 	REFUSED(pindown_open(&attr, &cache), EINVAL, "flags");

@@ -30,13 +30,13 @@ void own_registrations(void)
 	/* RCACHE-027: the registration is reported, and still pinned. MON-039. */
 	CHECK(device_pinned(&device) == 3);
 	CHECK(pindown_deregister(cache, one.handle) == 0);
-	REFUSED(pindown_deregister(cache, one.handle), ENOENT, "deregistered before");
+	REFUSED(pindown_deregister(cache, one.handle), ENOENT, "already deregistered");
 	CHECK(pindown_deregister(cache, two.handle) == 0);
 	CHECK(device_pinned(&device) == 1);
 
 	/* MON-040. */
 	device.fails = -EFAULT;
-	REFUSED(pindown_register(cache, place, 1, 0, &one), EFAULT, "could not be registered");
+	REFUSED(pindown_register(cache, place, 1, 0, &one), EFAULT, "cannot register");
 	device.fails = 0;
 	REFUSED(pindown_register(cache, place, 0, 0, &one), EINVAL, "0 bytes");
 	REFUSED(pindown_register(cache, place, 1, 1u << 9, &one), EINVAL, "rights");
@@ -51,7 +51,7 @@ void own_registrations(void)
 	cache = open_with(&device, "none");
 	CHECK(pindown_register(cache, place, 1, 0, &one) == 0);
 	CHECK(one.unwatched == PINDOWN_NOT_CACHING);
-	CHECK(strcmp(pindown_reason_text(one.unwatched), "the cache keeps nothing") == 0);
+	CHECK(strcmp(pindown_reason_text(one.unwatched), "caching is off") == 0);
 	CHECK(pindown_reason_text(PINDOWN_WATCHED) && pindown_reason_text(PINDOWN_CHANGED));
 	CHECK(pindown_reason_text(PINDOWN_MONITOR_ENDED + 1) == NULL);
 	CHECK(pindown_close(cache) == 0);
@@ -81,7 +81,7 @@ void waiting(void)
 	pthread_t thread;
 
 	REFUSED(pindown_wait(cache, 0, NULL), EINVAL, "handle is NULL");
-	REFUSED(pindown_wait(cache, -2, &handle), EINVAL, "-1 waits");
+	REFUSED(pindown_wait(cache, -2, &handle), EINVAL, "use -1 to wait");
 	CHECK(pindown_wait(cache, 0, &handle) == 0);
 	CHECK(pindown_wait(cache, 20, &handle) == 0);
 	/* MON-051: ends a wait that is under way, and the next one. */

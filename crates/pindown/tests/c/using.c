@@ -32,7 +32,7 @@ void uses(void)
 	REFUSED(pindown_get(NULL, place, 1, 0, &use), EINVAL, "lane is NULL");
 	REFUSED(pindown_get(lane, place, 1, 0, NULL), EINVAL, "use is NULL");
 	REFUSED(pindown_get(lane, place, 0, 0, &use), EINVAL, "0 bytes");
-	REFUSED(pindown_get(lane, place, SIZE_MAX, 0, &use), EINVAL, "past the end");
+	REFUSED(pindown_get(lane, place, SIZE_MAX, 0, &use), EINVAL, "exceed the address space");
 	REFUSED(pindown_get(lane, place, 1, 1u << 4, &use), EINVAL, "rights");
 	REFUSED(pindown_end(NULL, &use), EINVAL, "is NULL");
 	REFUSED(pindown_end(lane, NULL), EINVAL, "is NULL");
@@ -44,8 +44,8 @@ void uses(void)
 	CHECK(device_pinned(&device) == 2);
 	CHECK(stats_of(cache).retired == 2);
 	CHECK(pindown_end(lane, &use) == 0);
-	REFUSED(pindown_end(lane, &use), EINVAL, "ended before");
-	REFUSED(pindown_hold(lane, &use), EINVAL, "ended before");
+	REFUSED(pindown_end(lane, &use), EINVAL, "already ended");
+	REFUSED(pindown_hold(lane, &use), EINVAL, "already ended");
 	REFUSED(pindown_hold(lane, NULL), EINVAL, "is NULL");
 	REFUSED(pindown_hold(other, &again), EINVAL, "another lane");
 	CHECK(pindown_end(lane, &again) == 0);
@@ -55,7 +55,7 @@ void uses(void)
 
 	/* The registrar's error is returned to the caller; nothing remains pinned. */
 	device.fails = -EPERM;
-	REFUSED(pindown_get(lane, place, 1, 0, &use), EPERM, "could not be registered");
+	REFUSED(pindown_get(lane, place, 1, 0, &use), EPERM, "cannot register");
 	device.fails = 7;
 	REFUSED(pindown_get(lane, place, 1, 0, &use), EIO, "returned 7");
 	device.fails = INT32_MIN;
@@ -79,7 +79,7 @@ void uses(void)
 	CHECK(device_pinned(&device) == 1 && stats_of(cache).retired == 1);
 	REFUSED(pindown_lane_close(lane), EBUSY, "under way");
 	CHECK(pindown_end(lane, &use) == 0);
-	REFUSED(pindown_end(lane, &use), EINVAL, "ended before");
+	REFUSED(pindown_end(lane, &use), EINVAL, "already ended");
 	CHECK(pindown_sweep(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 	CHECK(pindown_lane_close(lane) == 0);

@@ -216,7 +216,7 @@ impl SharedFile {
 
     pub(crate) fn of(fd: RawFd) -> Self {
         let start = crate::client::map(libc::MAP_SHARED, fd);
-        // SAFETY: the memory was mapped only for this function.
+        // SAFETY: the memory was mapped above, and no reference to it exists.
         unsafe { start.cast::<u8>().write_volatile(1) };
         Self { fd, start: start as u64 }
     }

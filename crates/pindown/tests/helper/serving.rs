@@ -171,5 +171,5 @@ fn helper_errors_state_the_cause() {
     }
     let nowhere = Path::new("/nonexistent/pindown.sock");
     assert!(matches!(Monitor::from_helper(nowhere), Err(Unavailable::NoHelper { .. })));
-    assert_eq!(Denial::Version.to_string(), "it speaks another version");
+    assert_eq!(Denial::Version.to_string(), "the protocol version differs");
 }

@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 	last = size - 1;
 	memset(buffer, 1, LONG);
 	if (rank == last) {
-		/* After this, all ranks are connected, and the others know that this rank is about to end. */
+		/* After this exchange, all ranks are connected. */
 		for (int other = 0; other < last; other++) {
 			MPI_Recv(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			MPI_Send(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD);

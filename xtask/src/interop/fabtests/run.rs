@@ -349,8 +349,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_found() {
-        let said = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints ask for this\n";
-        assert_eq!(refusal(said).as_deref(), Some("hints ask for this"));
+        let said = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints request this\n";
+        assert_eq!(refusal(said).as_deref(), Some("hints request this"));
         assert_eq!(refusal("libfabric:1:2::core:core:x<warn> no answer: that"), None);
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn median(of: &[f64]) -> Option<f64> {
 /// Makes a vector for an expected number of addresses (libfabric gets the number as well).
 pub(super) fn vector(expected: usize) -> Result<AddressVector> {
     AddressVector::new(VectorOptions { expected, ..VectorOptions::default() })
-        .map_err(percale("making an address vector"))
+        .map_err(percale("creating an address vector"))
 }
 
 /// Returns `count` IPv4 addresses.

@@ -153,14 +153,14 @@ impl Peer {
         // SAFETY: the hints are complete, and `info` has room for the result.
         let code = unsafe { get(API, null_mut(), null_mut(), 0, hints, &raw mut info) };
         if code != 0 {
-            return Err(format!("fi_getinfo of tcp says {code}"));
+            return Err(format!("fi_getinfo(tcp) failed: {code}"));
         }
         // SAFETY: the call above returned the info.
         let attributes = unsafe { (*info).fabric_attr };
         // SAFETY: the attributes come from the provider, and `fabric` has room for the result.
         let code = unsafe { open(attributes, &raw mut fabric, null_mut()) };
         if code != 0 {
-            return Err(format!("fi_fabric says {code}"));
+            return Err(format!("fi_fabric failed: {code}"));
         }
         // SAFETY: the fabric is open.
         let ops = unsafe { (*fabric).ops };
@@ -169,7 +169,7 @@ impl Peer {
         // SAFETY: the fabric is open, the info belongs to it, and `domain` has room for the result.
         let code = unsafe { call(fabric.cast(), info, &raw mut domain, null_mut()) };
         if code != 0 {
-            return Err(format!("fi_domain says {code}"));
+            return Err(format!("fi_domain failed: {code}"));
         }
         // SAFETY: this is the function's type (fi_version(3)).
         let version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(library, c"fi_version")?) };
@@ -198,7 +198,7 @@ impl Peer {
 }
 
 fn failed(what: &str, code: c_int) -> Failure {
-    Failure::Data(format!("libfabric's {what} says {code}"))
+    Failure::Data(format!("libfabric: {what} failed: {code}"))
 }
 
 impl Vector {

@@ -90,7 +90,7 @@ pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
                 }
                 let received = receive.wait().map_err(percale("receiving"))?;
                 if received.to_vec() != (turn as u64).to_le_bytes() {
-                    return Err(Failure::Data("another message arrived than was sent".into()));
+                    return Err(Failure::Data("a received message differs from the one that was sent".into()));
                 }
             }
         }

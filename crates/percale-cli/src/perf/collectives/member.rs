@@ -57,7 +57,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
     // may use the memory.
     let mut memory = None;
-    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain
         .endpoint()
         .vector(&vector)

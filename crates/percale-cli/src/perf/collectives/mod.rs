@@ -34,17 +34,19 @@ const ROUND: Duration = Duration::from_millis(10);
 /// The maximum number of collectives of a round.
 const MOST: u64 = 20_000;
 
-const ROW: &str = "allreduce, a row that a store starts";
-const THERE_AND_BACK: &str = "two lines' ways";
-const ONE_WAY: &str = "a line's way";
+const ROW: &str = "allreduce, a chain that a store starts";
+const THERE_AND_BACK: &str = "a cache line, there and back";
+const ONE_WAY: &str = "a cache line, one way";
 const COPY: &str = "a copy";
 
 const NOTES: &str = "\
-p50: of rounds, of one collective, of the slowest member. They are posted one after the other and polled for; a row is deferred work, which
-goes on by itself. broadcast: each member in turn, of what it got before. allreduce: the sum of F64. The last result of each round was checked.
-limit: p50 of a plain program in the same run, of two processes however many there are.
-  a line's way: 8 bytes and a mark in a cache line, from one processor to another (more: a copy in, a copy out); two: there and back
-  a copy: one processor copies what the other has written";
+p50: over rounds, time per collective in the slowest member. Collectives are posted one after the other and polled;
+a chain is deferred work and needs no further calls. broadcast: each member in turn sends the data that it received
+before. allreduce: the sum of F64. The last result of each round was checked.
+limit: p50 of a plain program in the same run, with two processes for any number of members.
+  a cache line, one way: 8 bytes and a mark in a cache line, from one processor to another (more: a copy in, a copy
+    out); there and back: two of these
+  a copy: one processor copies data that the other has written";
 
 /// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
@@ -68,7 +70,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         report.add([measure(&mut team, what, bytes, time, way)?])?;
     }
     drop(team);
-    report.begin("a row of sums");
+    report.begin("a chain of sums");
     let sums = row::measure(processes, time)?;
     let sums = Figure { processes: Some(processes), bytes: Some(8), ..Figure::of(ROW, sums, row::SUMS) };
     report.add([sums.beside(THERE_AND_BACK, 2.0 * small)])?;

@@ -37,7 +37,7 @@ pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
 /// Runs a member until its input ends.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
-    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
     let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
@@ -53,7 +53,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
             let (counter, threshold) = if round == 0 { (&start, u64::from(number == 0)) } else { (&ended, round) };
             let bytes = ((round + number) as f64).to_ne_bytes().to_vec();
             let sum = group.allreduce(AtomicOp::Sum, Datatype::F64, bytes).when(counter, threshold).counting(&ended);
-            sum.start().map_err(percale("queueing a sum"))
+            sum.start().map_err(percale("queueing a reduction"))
         };
         let sums = (0..SUMS).map(queue).collect::<Result<Vec<_>>>()?;
         desk.answer(())?;
@@ -66,7 +66,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
             ended.wait_since(SUMS, 0, Some(PATIENCE))
         });
         let took = since.elapsed();
-        done.map_err(percale("a row of sums"))?;
+        done.map_err(percale("a chain of sums"))?;
         for (round, mut sum) in (0..SUMS).zip(sums) {
             let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
             // The expected result is the sum of the numbers of all members, plus the number of the round for each

@@ -69,7 +69,7 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
         iterations.and(waited)
     });
     processors::allow(&before).map_err(other)?;
-    // Process the changes that the thread has not processed when it was interrupted.
+    // Process the changes that the thread had not processed when it was interrupted.
     cache.wait(Some(Duration::ZERO))?;
     while let Some(handle) = cache.check() {
         deregister(cache, handle)?;
@@ -90,7 +90,7 @@ fn iteration(bench: &Bench, bytes: usize, way: Way, source: &File) -> io::Result
         }
         drop(memory);
         if way == Way::Check {
-            let told = cache.check().ok_or_else(|| io::Error::other("a change was not told"))?;
+            let told = cache.check().ok_or_else(|| io::Error::other("a change was not reported"))?;
             deregister(cache, told)?;
         }
         Ok(())

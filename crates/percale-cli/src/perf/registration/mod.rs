@@ -164,7 +164,7 @@ impl Measured<'_> {
     /// Measures the work of this process and of another one. The other process opens a cache between the two runs.
     fn others(&self, monitor: &str) -> Result<Vec<Line>> {
         let alone = monitor == bench::RECORDS_ALONE;
-        self.say("what others do");
+        self.say("the work of other processes");
         let clock = Clock::calibrate();
         let seconds = self.seconds / f64::from(LOADINGS);
         let mut measured: Vec<Compared> = Vec::new();
@@ -179,7 +179,7 @@ impl Measured<'_> {
                 let here = || {
                     let time = Duration::from_secs_f64(seconds);
                     others::measure(&clock, work, time)
-                        .map_err(Failure::system("what has nothing to do with registrations"))
+                        .map_err(Failure::system("system calls that do not involve registrations"))
                 };
                 // This cache has no cost for other processes, so that the two runs differ only in the monitor.
                 open(&mut worker, monitors::IMPORTED).map_err(|why| self.failed(why))?;

@@ -44,23 +44,25 @@ pub(super) fn text(lines: &[Line]) -> String {
             "Fresh memory in each iteration",
             &["monitor", "size", "deregistered", "p50", "p99", "ratio"],
             change,
-            "Mapped, filled, registered, received into, unmapped. Deregistered by hand, by asking what changed, or by a thread.",
+            "Mapped, filled, registered, received into, unmapped. Deregistered explicitly, by a check for changes, or by a thread\n\
+             that waits for changes.",
         ),
         (
             "Hits",
             &["monitor", "entries", "threads", "a hit", "slow", "its ioctl", "ratio"],
             hit,
-            "Random look-ups with their ends. The slow ones took the lock. The ioctl is what such a hit asks the kernel, by itself and by as many threads.",
+            "Random look-ups, including the end of the use. Slow ones took the lock. The ioctl is the query of such a hit alone,\n\
+             in one thread and in the same number of threads.",
         ),
         (
-            "Misses and changes, nothing being pinned",
+            "Misses and changes, without pinning",
             &["monitor", "", "each", "a query"],
             piece,
-            "The miss of the monitor imported is the cache's own bookkeeping. A query is one PROCMAP_QUERY,\n\
-             which is asked once for a mapping until something changes.",
+            "The miss with the monitor imported is the overhead of the cache itself. A query is one PROCMAP_QUERY,\n\
+             made once for a mapping until it changes.",
         ),
         (
-            "What has nothing to do with registrations",
+            "System calls that do not involve registrations",
             &["monitor", "process", "what", "without", "with", "ratio"],
             other,
             "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.\n\

@@ -21,7 +21,8 @@ enum Side {
     Cached,
 }
 
-/// The orders in which the three methods alternate. Each method follows each other method equally often.
+/// The orders in which the three methods alternate. Within these orders, each method follows each other method equally
+/// often.
 const ORDERS: [[Side; 3]; 6] = {
     use Side::{Cached, EachTime, InAdvance};
     [

@@ -24,7 +24,7 @@ impl Node {
             Place::Local(_) => crate::loopback::here().to_string(),
             Place::Remote(address, _) => address.to_string(),
         };
-        let info = Info::discover().map_err(percale("looking what is here"))?;
+        let info = Info::discover().map_err(percale("discovering transports"))?;
         let domain = info.domain().transport(transport.kind()).progress(Progress::Manual);
         let domain = if cma { domain } else { domain.cma(false) };
         let domain = match place.key() {
@@ -33,7 +33,7 @@ impl Node {
         };
         let domain = domain.open();
         let domain = domain.map_err(percale("opening a domain"))?;
-        let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+        let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.as_str()).map_err(percale("opening an endpoint"))?;
         Ok(Self { endpoint, vector, domain, peer: PeerAddress::UNSPECIFIED, entries: [Entry::default(); 32] })
     }

@@ -189,7 +189,7 @@ impl OneSided {
     /// Returns a slot of the other side's memory.
     #[inline]
     fn remote(&self, slot: usize) -> Result<RemoteMemory> {
-        let theirs = self.theirs.ok_or_else(|| Failure::Protocol("an access before the memory was named".into()))?;
+        let theirs = self.theirs.ok_or_else(|| Failure::Protocol("access before the memory was announced".into()))?;
         let start = (slot * self.shape.stride()) as u64;
         theirs
             .checked_slice(start..start + self.shape.bytes as u64)
@@ -293,7 +293,7 @@ fn take(pending: &mut u64, entry: &Entry) -> Result<()> {
 impl Subject for OneSided {
     fn prepare(&mut self, shape: &Shape) -> Result<()> {
         if self.pending != 0 {
-            return Err(Failure::Protocol("operations of the last row are still under way".into()));
+            return Err(Failure::Protocol("operations of the previous series are still in progress".into()));
         }
         self.shape = *shape;
         let len = (shape.slots() - 1) * shape.stride() + shape.bytes;
@@ -361,7 +361,7 @@ impl Subject for OneSided {
                 }
             }
             op if op.is_atomic() && !self.in_order => {
-                Err(Failure::Data(format!("{} found another value than there was", op.name())))
+                Err(Failure::Data(format!("{} returned a wrong value", op.name())))
             }
             _ => Ok(()),
         }

@@ -197,7 +197,7 @@ impl Percale {
 impl Subject for Percale {
     fn prepare(&mut self, shape: &Shape) -> Result<()> {
         if self.messages.out.pending + self.messages.into.pending > 0 {
-            return Err(Failure::Protocol("operations of the last row are still under way".into()));
+            return Err(Failure::Protocol("operations of the previous series are still in progress".into()));
         }
         self.bytes = shape.bytes;
         self.tagged = shape.op != Operation::MessageLatency;

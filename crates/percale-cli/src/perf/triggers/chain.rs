@@ -18,7 +18,7 @@ use super::LINE;
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
-const HOP: &str = "pass a token on by deferred work";
+const HOP: &str = "pass a token by deferred work";
 
 /// The number of passes of each process that are queued before the token arrives.
 const PASSES: u64 = 500;
@@ -56,7 +56,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
     // use the memory.
     let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
-    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
     let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
@@ -76,7 +76,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
                 let took = ring.pass(stretch)?;
                 stretch += 1;
                 if memory.to_vec() != TOKEN {
-                    return Err(Failure::Data("what was passed on is not the token".into()));
+                    return Err(Failure::Data("the token has a wrong value".into()));
                 }
                 desk.answer(took.as_nanos() as f64)?;
             }
@@ -91,7 +91,7 @@ struct Ring {
     endpoint: SharedEndpoint,
     next: PeerAddress,
     is_first: bool,
-    /// The number of stretches started, of tokens received, and of tokens sent.
+    /// The numbers of started stretches (of [`PASSES`] passes each), of received tokens, and of sent tokens.
     counters: [Counter; 3],
 }
 

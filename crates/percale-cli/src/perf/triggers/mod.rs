@@ -32,20 +32,21 @@ const PROCESSES: u8 = 4;
 
 /// Limits that are shared by several results.
 const CALL: &str = "a call";
-const LINE: &str = "a line's way";
+const LINE: &str = "a cache line, one way";
 const SEND: &str = "an ordinary send";
 
 const NOTES: &str = "\
-p50: of rounds and batches, of one operation. A send has left when the call returns; both sides are of one thread then. It goes from one processor
-to another over shared memory; that it arrives is half a round trip, for an ordinary one what is left of it without the answer. A store makes no
-call: the sender's progress is made on the other processor, and the send comes back. Of a token, it is a hop; more processes than
-processors wait for their turns, too.
+p50: over rounds and batches, time per operation. A send is sent when the call returns; here one thread drives both
+endpoints. It is sent from one processor to another over shared memory. The time until it arrives is half a round trip;
+for an ordinary send it is the round trip less the reply. A store makes no call: the sender makes progress on the other
+processor, and the send returns to the first. For a token it is one hop; with more processes than processors it
+includes waiting for a processor.
 limit: p50 of a plain program in the same run.
-  a push: 32 bytes of each operation, written behind those of the others in memory that is there
+  a push: 32 bytes of each operation, appended to preallocated memory
   a call: of a function that is not inlined
-  an ordinary send: posted by a call, in turn with those that counters set off
-  a line's way: 8 bytes and a mark in a cache line, from one processor to another (the limit of tagged-latency)
-  seen and answered: the other processor sees the store, and writes a line that the first one looks at";
+  an ordinary send: posted by a call, alternately with those that counters start
+  a cache line, one way: 8 bytes and a mark in a cache line, from one processor to another (the limit of tagged-latency)
+  a store detected and answered: the other processor reads the store, and writes a line that the first one reads";
 
 /// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
@@ -65,7 +66,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     // Measure the limit again for each result that is compared with it, because the load of the machine varies.
     report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
     for processes in rings {
-        report.begin(format!("a token round {processes} processes"));
+        report.begin(format!("a token passed around {processes} processes"));
         report.add([chain::measure(processes, time, line::way(8, time / 2)?)?])?;
     }
     report.begin("stores");

@@ -55,7 +55,7 @@ pub(super) fn pair() -> Result<[Side; 2]> {
 impl Side {
     fn open() -> Result<Self> {
         let domain = domain(Progress::Manual)?;
-        let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+        let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
         let memory = |bytes| domain.allocate(bytes).map_err(percale("allocating memory"));
@@ -85,14 +85,14 @@ impl Side {
     pub(super) fn send_when(&mut self, number: u64, counter: &Counter, threshold: u64) -> Result<()> {
         let send = Operation::Send(self.send(number));
         // SAFETY: the memory exists as long as the endpoint.
-        unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a send that waits"))
+        unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a deferred send"))
     }
 
     /// Posts a send that waits for a variable.
     pub(super) fn send_when_written(&mut self, number: u64, variable: &Variable) -> Result<()> {
         let send = Operation::Send(self.send(number));
         // SAFETY: the memory exists as long as the endpoint.
-        unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a send that waits"))
+        unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a deferred send"))
     }
 
     /// Posts a receive.

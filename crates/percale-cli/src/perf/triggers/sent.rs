@@ -20,10 +20,10 @@ use crate::failure::Result;
 use crate::statistics::Samples;
 
 const ALONE: &str = "increment a counter";
-const POSTED: &str = "post a send, and it has left";
-const SET_OFF: &str = "increment it, and a send has left";
-const POSTED_ARRIVED: &str = "post a send, and it arrives";
-const ARRIVED: &str = "increment it, and a send arrives";
+const POSTED: &str = "post a send, until it is sent";
+const SET_OFF: &str = "increment it, until a send is sent";
+const POSTED_ARRIVED: &str = "post a send, until it arrives";
+const ARRIVED: &str = "increment it, until a send arrives";
 
 /// The number of messages in a batch, half of which are ordinary, and the number of increments that are timed together.
 const BATCH: u64 = 100;

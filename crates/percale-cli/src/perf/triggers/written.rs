@@ -19,9 +19,9 @@ use crate::clock::Clock;
 use crate::failure::{Result, percale};
 use crate::statistics::Samples;
 
-const THREAD: &str = "a thread's store, and a send arrives";
-const STREAM: &str = "a CUDA stream's store, and a send arrives";
-const LINES: &str = "seen and answered";
+const THREAD: &str = "a thread's store, until a send arrives";
+const STREAM: &str = "a CUDA stream's store, until a send arrives";
+const LINES: &str = "a store detected and answered";
 
 /// The number of messages of a batch.
 const BATCH: u64 = AHEAD;

@@ -101,7 +101,7 @@ fn transparent() -> io::Result<Memory> {
     memory.lot.advise(memory.whole, libc::MADV_HUGEPAGE)?;
     memory.touch()?;
     if !is_huge(memory.whole.start())? {
-        return Err(io::Error::other("no transparent huge page was to be had"));
+        return Err(io::Error::other("no transparent huge page is available"));
     }
     Ok(memory)
 }
@@ -139,7 +139,7 @@ fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
     if (i128::from(rustix::fs::fstatfs(&file)?.f_type) == i128::from(TMPFS)) != on_tmpfs {
-        let wrong = if on_tmpfs { "is no tmpfs" } else { "is a tmpfs (set TMPDIR to a directory on a disk)" };
+        let wrong = if on_tmpfs { "is not a tmpfs" } else { "is a tmpfs (set TMPDIR to a directory on a disk)" };
         return Err(io::Error::other(format!("{} {wrong}", directory.display())));
     }
     let bytes = vec![1; Shape::small().bytes() as usize];

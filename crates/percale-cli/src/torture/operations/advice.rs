@@ -109,7 +109,7 @@ pub(super) const ALL: &[Operation] = &[
     }),
     own("mseal", Way::Once, |memory, _| {
         if matches!(memory.origin, Origin::Stack(_)) {
-            return Err(io::Error::other("its thread could not end any more"));
+            return Err(io::Error::other("its thread could not exit"));
         }
         memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4])?;
         if matches!(memory.origin, Origin::Mapped | Origin::Segment(_)) {

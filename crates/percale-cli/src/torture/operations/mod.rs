@@ -42,7 +42,7 @@ pub(super) enum Way {
     Maps,
     /// By another process.
     Other,
-    /// By kernel threads on behalf of this process. A monitor may distrust the process afterwards.
+    /// By kernel threads on behalf of this process. Some monitors keep no registrations of the process afterwards.
     Worker,
 }
 

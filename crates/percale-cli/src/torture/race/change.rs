@@ -122,8 +122,8 @@ impl Arena<'_> {
     fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
         let old = std::mem::replace(memory, (region.kind.make)()?);
         region.start.store(memory.registered.start(), Ordering::Release);
-        // Addresses that a monitor may distrust are kept reserved. Other addresses may be reused, which is the more
-        // difficult test. Sealed memory remains in both cases.
+        // Addresses for which the monitor may no longer keep registrations stay reserved. Other addresses may be
+        // reused, which is the more difficult test. Sealed memory remains in both cases.
         if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
     }
 
@@ -166,7 +166,7 @@ fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io
 
 /// Lets another thread unmap the memory. This thread maps it again as soon as possible, and uses the new memory.
 fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
-    let gone = |_| io::Error::other("the thread that unmaps has gone");
+    let gone = |_| io::Error::other("the thread that unmaps has exited");
     hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;
     let deadline = Instant::now() + MUNMAP_TIMEOUT;
     let mut answer = None;
@@ -180,7 +180,7 @@ fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl 
             Some(Err(error)) => return Err(io::Error::other(format!("munmap: {error}"))),
             Some(Ok(())) => {
                 let there = hands.tools.mappings.of(memory.whole);
-                return Err(io::Error::other(format!("what munmap left was given to somebody else: {there:?}")));
+                return Err(io::Error::other(format!("the unmapped range was reused by another mapping: {there:?}")));
             }
         }
     }

@@ -117,7 +117,7 @@ impl Interrupted {
     }
 }
 
-/// Installs a signal handler that yields the processor.
+/// Installs a signal handler that sleeps for a short time.
 pub(super) fn give_way_on_signals() {
     // SAFETY: the handler only sleeps, which is async-signal-safe.
     unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };

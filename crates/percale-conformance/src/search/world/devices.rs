@@ -34,7 +34,7 @@ impl Fabrics {
         }
         let fabrics = if devices.own_fabrics { settings.seats.len() } else { 1 };
         let own = (0..fabrics).map(|number| {
-            // A fabric opens the first device that has a port.
+            // A fabric opens the first device whose port is up.
             let second = u8::from(devices.both && number % DEVICES == 1);
             double::tell(&format!("device double0 up={}", 1 - second));
             discover()
@@ -98,7 +98,7 @@ impl World {
         let name = format!("double{}", number % DEVICES);
         let command = match what {
             DeviceStep::Delay(late, milliseconds) => format!("delay {name} {} {milliseconds}", request(late)),
-            // ENOMEM.
+            // 12 is ENOMEM.
             DeviceStep::Refuse(what, after) => format!("fail {name} {} {} 12", call(what), after + 1),
             DeviceStep::Fail(what, after, status) => {
                 format!("fail {name} {} {} status {status}", request(what), after + 1)

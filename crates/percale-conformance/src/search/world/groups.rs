@@ -45,13 +45,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Returns whether an object borrows the endpoint and so prevents it from being shared.
-    pub(super) fn uses(&self, _life: Life) -> bool {
-        false
-    }
-
     /// Records that an endpoint is closed. Returns whether it was a member of a group.
-    pub(super) fn forget(&mut self, life: Life, _forget: bool) -> bool {
+    pub(super) fn forget(&mut self, life: Life) -> bool {
         let is_member = |group: &Group| group.members.iter().any(|member| member.life == life);
         // A group without this endpoint continues.
         if self.current.as_ref().is_some_and(is_member) {

@@ -76,7 +76,7 @@ impl World {
     pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
         let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
         self.let_go_of_handles(life, forget);
-        if self.groups.forget(life, forget) {
+        if self.groups.forget(life) {
             self.groups_may_fail();
         }
         let Some(open) = self.seats[place].open.take() else { return Ok(()) };
@@ -107,7 +107,7 @@ impl World {
             Port::Shared(endpoint, _) => drop(endpoint.clone()),
             Port::Owned(..) => {
                 let life = open.life;
-                if self.held.iter().flatten().any(|held| held.life == Some(life)) || self.groups.uses(life) {
+                if self.held.iter().flatten().any(|held| held.life == Some(life)) {
                     return;
                 }
                 let Some(open) = self.seats[place].open.take() else { return };

@@ -1,6 +1,7 @@
 //! A run in this process: the endpoints, the memory lent to them, and the execution of the steps.
 //!
-//! * `messages`: posts messages and receives, and handles reports
+//! * `messages`: posts messages and receives
+//! * `reports`: reads and handles reports
 //! * `handles`: operations of the safe API
 //! * `lives`: opens and closes endpoints
 //! * `devices`: fabrics, and events of RDMA devices
@@ -19,6 +20,7 @@ mod groups;
 mod handles;
 mod lives;
 mod messages;
+mod reports;
 mod settle;
 mod windows;
 

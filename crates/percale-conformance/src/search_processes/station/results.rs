@@ -115,7 +115,7 @@ impl<A: Ownership + 'static> Station<A> {
         ledger.counts.failed += 1;
         // A successor at the address of an endpoint that has ended may return the identity of the calling endpoint, or
         // send an unrelated answer.
-        let misled = ["it claims to be the calling endpoint", "it answered what was not asked"];
+        let misled = ["the peer claims to be the calling endpoint", "unexpected verdict"];
         let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
         let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;
         let never = matches!(

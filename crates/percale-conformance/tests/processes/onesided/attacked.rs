@@ -64,7 +64,8 @@ const fn len_of(slot: usize) -> usize {
     }
 }
 
-/// 2,000 revocations. With `PERCALE_LONG`, a million of regions that peers access directly.
+/// 2,000 revocations for each kind of memory. With `PERCALE_LONG`, a million over shared memory and 100,000 over each
+/// other transport.
 ///
 /// Requirements: REV-001, MR-067, MR-068.
 fn a_closed_region_is_not_written_by_one_writer(kind: &str) {

@@ -61,7 +61,7 @@ pub(crate) fn target() {
     });
 }
 
-/// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds of transport.
+/// 5,000 tries over each of five kinds of transport (2,500,000 with `PERCALE_LONG`).
 ///
 /// Requirements: REV-008, MR-002, MR-003, MR-014, MR-050, MR-052, MW-008.
 fn random_accesses_with_wrong_keys_are_all_rejected(kind: &str) {
@@ -197,7 +197,7 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    /// Uses each region once. The initiator then knows its properties.
+    /// Uses each region to which the peer has access once. The initiator then knows how to access each of them.
     fn warm(&self) {
         let windowed = self.part(WINDOW, 0, 8);
         let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");

@@ -23,7 +23,7 @@ pub(super) const END: u64 = u64::MAX;
 /// Helpers exit after ten minutes, so writers are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// 500 revocations, or ten minutes with `PERCALE_LONG`.
+/// 500 revocations for each kind of memory. With `PERCALE_LONG`, ten minutes in total.
 ///
 /// Requirements: REV-001, MR-067, MR-068.
 fn a_closed_region_is_not_written_by_four_writers(kind: &str) {

@@ -189,7 +189,7 @@ impl Play {
         self.ground = Some(ground);
     }
 
-    /// Continues every stopped writer, or kills and replaces it. Retries to close the region until that succeeds.
+    /// Continues every stopped writer, or kills and replaces it. Repeats the close of the region until it succeeds.
     fn close_later(&mut self, mut held: Held) {
         for at in 0..WRITERS {
             if self.random.below(2) == 0 {

@@ -24,8 +24,8 @@ const LEN: usize = 256 << 10;
 const PART: u64 = 20;
 const EVERYTHING: u64 = 21;
 
-/// The role of the target: registers before memory is mapped. It maps, fills, protects and unmaps the memory on
-/// request.
+/// The role of the target: registers the regions before any memory is mapped at their addresses. It maps, fills,
+/// protects and unmaps the memory on request.
 pub(crate) fn target() {
     let open = open_as_told();
     let start = std::ptr::without_provenance_mut::<u8>(HOLE);

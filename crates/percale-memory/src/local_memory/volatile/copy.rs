@@ -1,4 +1,5 @@
-//! Copies of bytes. Few bytes are copied without a function call, and many with the processor's wide registers.
+//! Copies of bytes. 8 bytes are copied without a function call, other short copies do not call the C library, and
+//! longer copies use the processor's wide registers.
 
 #![expect(unsafe_code, reason = "copies through raw pointers; each block states its own reason")]
 

@@ -1,6 +1,6 @@
 //! Memory that other threads or processes may read or write at the same time as this process.
 //!
-//! Two rules allow all other code in the crate to be safe code:
+//! Two rules make accesses to such memory valid:
 //!
 //! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference guarantees that there are no other writers, and peers
 //!    do not keep this guarantee. It is a [`Segment`] (memory of this process, lent by the caller that posted an
@@ -10,11 +10,12 @@
 //!    ordinary copies. These do not guarantee an order, or the value of a byte that changes during the copy. The bytes
 //!    are copied to private memory, and the original is not read again.
 //!
-//! A segment has no lifetime, so only this crate copies through a segment, and only on behalf of an operation or a
-//! region. The owner of the operation or region guarantees the memory. Other crates identify their memory by segments
-//! and access it in their own ways.
+//! A segment has no lifetime, so only percale's crates copy through a segment, and only on behalf of an operation or a
+//! region. The owner of the operation or region guarantees the memory. Programs identify their memory by segments and
+//! access it in their own ways.
 //!
-//! Words that synchronize two processes are atomics and belong to the module of their protocol (`transport::shm`).
+//! Words that synchronize two processes are atomics and belong to the module of their protocol (such as
+//! `transport::shm`).
 //!
 //! `segment` is memory of this process, `view` is received bytes, `copy` copies bytes, and `vectors` contains copies
 //! that the kernel makes for a socket.

@@ -34,7 +34,7 @@ impl Binding {
         if access.changes() && !windows.may_change() {
             return Err(WindowError::ReadOnly);
         }
-        // The second subtraction does not wrap, because the first comparison is evaluated before.
+        // The subtraction does not wrap, because the first comparison is evaluated before.
         if *offset > region.len() || *len > region.len() - offset {
             return Err(WindowError::Range);
         }
@@ -154,7 +154,7 @@ impl Cell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the window's place in the table.
+    /// Returns the index of the window.
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index

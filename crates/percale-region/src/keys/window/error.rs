@@ -7,24 +7,24 @@ use super::WindowType;
 #[non_exhaustive]
 pub enum WindowError {
     /// The domain was opened with the other kind of type 2 windows.
-    #[error("the domain has no windows of {0:?}: see DomainBuilder::windows")]
+    #[error("windows of {0:?} are not enabled in this domain: see DomainBuilder::windows")]
     NoSuchType(WindowType),
     /// The domain has 2^24 windows, or regions use the keys that are left.
-    #[error("no window's keys are left in the domain")]
+    #[error("no window keys left in the domain")]
     Exhausted,
     /// A window of type 1 is bound by a call and never invalidated. A window of type 2 is bound by a posted operation.
     #[error(
-        "a window of type 1 is bound by a call and never invalidated, one of type 2 is bound by a posted operation"
+        "type 1 windows are bound by a call and cannot be invalidated; type 2 windows are bound by a posted operation"
     )]
     WrongType,
     /// The window, the region and the endpoint do not belong to the same domain.
-    #[error("the window, the region and the endpoint are not of one domain")]
+    #[error("the window, the region and the endpoint belong to different domains")]
     Domain,
     /// The range is not within the region.
-    #[error("the range is not a part of the region")]
+    #[error("the range is outside the region")]
     Range,
     /// The range is empty. A window of type 2 must have at least one byte.
-    #[error("a window of type 2 is bound to at least one byte; invalidate it instead")]
+    #[error("a window of type 2 cannot be bound to zero bytes; invalidate it instead")]
     Empty,
     /// The window would allow peers to change memory that must not be changed.
     #[error("the region's memory is read-only: bind the window without WRITE and ATOMIC")]
@@ -49,10 +49,10 @@ pub enum WindowError {
     Deallocated,
     /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. The old key is
     /// invalid. The window's memory is in use until the peer finishes. The operation may be tried again.
-    #[error("a peer in the middle of an access does not move (stopped?); try again later")]
+    #[error("timeout: a peer has not finished its access (is it stopped?); try again later")]
     Busy,
     /// The process is a forked child of the process that opened the domain.
-    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
     Forked,
 }
 

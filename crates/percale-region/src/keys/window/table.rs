@@ -11,7 +11,8 @@ use crate::{Lines, above_small_numbers};
 /// The number of indices, which have 24 bits.
 const INDICES: u32 = 1 << 24;
 
-/// The minimum number of free indices. An index is reused only if more are free.
+/// The number of indices that must be free before one of them is reused, as long as there are indices that were never
+/// used.
 const REST: usize = 1 << 10;
 
 /// The range of a table's keys within 64 bits, and the start of the indices within it. Both are random. So windows have
@@ -61,7 +62,7 @@ impl Default for Origin {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && fill(&mut random).is_err() {
-            random = [0x5A; 8]; // The only drawback is that other keys are more likely to be in this range.
+            random = [0x5A; 8]; // Then keys are more predictable, and those of two domains may be equal.
         }
         let random = u64::from_le_bytes(random);
         let upper = above_small_numbers((random >> 32) as u32);

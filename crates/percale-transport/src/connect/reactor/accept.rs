@@ -45,7 +45,7 @@ impl Reactor {
             if let Some(socket) = socket
                 && let Err(error) = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
             {
-                later!(error: %error, "a listener cannot be watched: nobody can connect to this endpoint");
+                later!(error: %error, "cannot watch a listener: no peer can connect to this endpoint");
             }
         }
     }
@@ -66,8 +66,8 @@ impl Reactor {
         self.wake_at(due, id);
     }
 
-    /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to the caller that
-    /// there are no descriptors, and closes the call. Returns `false` if even that fails.
+    /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to a caller over TCP
+    /// that there are no descriptors, and closes the call. Returns `false` if no descriptor could be reserved again.
     fn turn_away(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
@@ -109,7 +109,7 @@ impl Reactor {
                     return None;
                 }
                 Err(error) => {
-                    later!(warn: %error, "no calls can be taken for a moment");
+                    later!(warn: %error, "cannot accept connections now; retrying later");
                     self.rest(id);
                     return None;
                 }
@@ -122,7 +122,7 @@ impl Reactor {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let listeners = &mut endpoint.opened.listeners;
         if unix {
-            later!(warn: %errno, "accept4 failed: local peers are reached over TCP from now on");
+            later!(warn: %errno, "accept4 failed: local peers use TCP from now on");
             listeners.unix = None;
             return;
         }
@@ -142,7 +142,7 @@ impl Reactor {
             let called = match local_address(&socket) {
                 Ok(called) => called,
                 Err(errno) => {
-                    later!(warn: %errno, "getsockname failed: a call could not be taken");
+                    later!(warn: %errno, "getsockname failed: a connection was not accepted");
                     let error = ConnectError::of_call("getsockname", errno);
                     endpoint.post(Notice::TurnedAway { from: remote, error });
                     continue;
@@ -162,7 +162,7 @@ impl Reactor {
         let Some(socket) = &setup.tcp else { return };
         listen::send_at_once(socket);
         if let Err(errno) = self.register(socket, id, false) {
-            later!(warn: %errno, "epoll_ctl failed: a call could not be taken");
+            later!(warn: %errno, "epoll_ctl failed: a connection was not accepted");
             if let Some(endpoint) = self.endpoints.get(&setup.endpoint) {
                 let error = ConnectError::of_call("epoll_ctl", errno);
                 endpoint.post(Notice::TurnedAway { from: setup.remote, error });
@@ -232,7 +232,7 @@ impl Reactor {
             let due = Instant::now() + endpoint.opened.timeouts.host;
             let caller = self.number();
             if let Err(error) = self.register(&socket, caller, true) {
-                later!(warn: %error, "a local call could not be taken");
+                later!(warn: %error, "a local connection was not accepted");
                 continue;
             }
             self.wake_at(due, caller);
@@ -251,7 +251,7 @@ impl Reactor {
                 return;
             }
             Err(degraded) => {
-                later!(debug: ?degraded, "a local call came to nothing");
+                later!(debug: ?degraded, "a local connection failed");
                 return;
             }
         };
@@ -268,7 +268,7 @@ impl Reactor {
         match Meeting::answer(&bell, socket, &offer, descriptors, room) {
             Ok(meeting) => {
                 if let Err(error) = self.register(meeting.control(), setup, true) {
-                    later!(warn: %error, "a meeting cannot go on");
+                    later!(warn: %error, "set-up of shared memory failed");
                     return;
                 }
                 if let Some(setup) = self.setups.get_mut(&setup) {
@@ -276,7 +276,7 @@ impl Reactor {
                 }
                 self.drive(setup);
             }
-            Err(degraded) => later!(debug: ?degraded, "a meeting failed; the peer goes on over TCP"),
+            Err(degraded) => later!(debug: ?degraded, "set-up of shared memory failed; the peer uses TCP"),
         }
     }
 }
@@ -293,5 +293,5 @@ fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
     // If unread input were left when the socket is closed, the answer could be lost.
     let heard = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
     let told = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");
+    later!(debug: ?heard, ?told, "rejected a connection: no file descriptors left");
 }

@@ -25,7 +25,7 @@ fn tcp_connects_over_both_families() {
         assert_eq!(at_b.identity.incarnation, a.registration.incarnation());
         assert_eq!((at_a.identity.address, at_b.identity.address), (b.address(), a.address()));
         assert!(at_a.identity.host_local && at_b.identity.host_local);
-        assert_eq!(at_a.reason, "tcp: shared memory is not allowed by one side");
+        assert_eq!(at_a.reason, "shared memory is not allowed by one side");
         assert_eq!(at_b.reason, at_a.reason);
         let (mut from, mut to) = (stream(at_b.link), stream(at_a.link));
         from.write_all(b"first bytes").unwrap();
@@ -44,7 +44,7 @@ fn local_peers_get_shared_memory() {
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     a.registration.connect(1, b.address());
     let (at_a, at_b) = (a.up(), b.up());
-    assert_eq!(at_a.reason, "shared memory: same host, network namespace and user");
+    assert_eq!(at_a.reason, "same host, network namespace and user");
     assert_eq!(at_a.reason, at_b.reason);
     assert_eq!(at_a.identity.pid, std::process::id().cast_signed());
     let (left, right) = (shm(at_a.link), shm(at_b.link));
@@ -83,7 +83,7 @@ fn failed_shared_memory_setup_degrades_to_tcp() {
     let b = Peer::with(&two, |options| options.bell = Some(Arc::clone(&odd) as Arc<dyn LocalBell>));
     a.registration.connect(1, b.address());
     let (at_a, at_b) = (a.up(), b.up());
-    assert!(at_a.reason.starts_with("tcp: the peer passed wrong descriptors"), "{}", at_a.reason);
+    assert!(at_a.reason.starts_with("the peer passed wrong file descriptors"), "{}", at_a.reason);
     assert_eq!(at_a.reason, at_b.reason);
     stream(at_a.link).write_all(b"y").unwrap();
     stream(at_b.link).read_exact(&mut [0]).unwrap();
@@ -93,7 +93,7 @@ fn failed_shared_memory_setup_degrades_to_tcp() {
     let c = Peer::with(&one, |options| options.transports = Transports::SHM);
     c.registration.connect(2, b.address());
     let error = c.error();
-    assert!(matches!(&error, ConnectError::NoTransport(why) if why.contains("wrong descriptors")), "{error}");
+    assert!(matches!(&error, ConnectError::NoTransport(why) if why.contains("wrong file descriptors")), "{error}");
 }
 
 /// Requirements: CON-003.
@@ -139,7 +139,7 @@ fn a_full_doorbell_degrades_to_tcp() {
     while b.bell.allocate().is_some() {}
     a.registration.connect(1, b.address());
     let reason = a.up().reason;
-    assert_eq!(reason, "tcp: all places of a doorbell are taken");
+    assert_eq!(reason, "the doorbell has no free slots");
     assert_eq!(b.up().reason, reason);
 }
 

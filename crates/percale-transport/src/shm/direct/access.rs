@@ -65,10 +65,10 @@ impl Initiator {
     /// # Errors
     /// If the peer violated the protocol.
     pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
-        let key = self.grants.answered(id).ok_or("an answer about a key that nobody asked for")?;
+        let key = self.grants.answered(id).ok_or("unexpected reply about a key")?;
         let exact = payload.len() == size_of::<Resolution>();
         let resolution =
-            payload.read::<Resolution>(0).filter(|_| exact).ok_or("an answer about a key of another length")?;
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key with a wrong length")?;
         let answer = match resolution.check()? {
             Status::Executed => Answer::Executed,
             Status::NoKey => Answer::NoKey,
@@ -107,7 +107,7 @@ impl Initiator {
         if let Some(page) = self.path.page()
             && let Err(error) = page.prepare(entry)
         {
-            crate::later::later!(debug: %error, "a key page cannot be read: accesses will be executed");
+            crate::later::later!(debug: %error, "cannot map a key page: the target executes accesses");
             return Ok(Answer::Executed);
         }
         let (access, len) = (resolution.access(), resolution.len.get());

@@ -61,7 +61,7 @@ struct Request {
     /// 1 if the region is written.
     writes: U32,
     /// The generation of the initiator's grant. The key may belong to another region in the meantime. In this case the
-    /// initiator does not copy.
+    /// target does not help.
     generation: U64,
 }
 
@@ -251,7 +251,7 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            // The initiator copies the chunk that this side may not copy, or lets this side execute the access.
+            // The whole access fails, with the error that corresponds to the reason.
             let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }

@@ -4,10 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectError {
     /// The region does not grant this right.
-    #[error("the region does not give this right")]
+    #[error("the region does not grant this right")]
     Right,
     /// Part of the access lies outside the region.
-    #[error("the access leaves the region")]
+    #[error("the access is outside the region")]
     Range,
     /// The grant no longer holds: it has to be removed and requested again. Part of a long access may have been
     /// executed.

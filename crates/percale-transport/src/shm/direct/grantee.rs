@@ -105,8 +105,8 @@ impl ShmGrantee {
     /// `Err` if the page is full.
     pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
-        // Locked until the entry is valid. A thread that closes the region then either finds the grant, or has closed
-        // the region before.
+        // Locked until the entry is valid. So a thread that closes the region either finds the grant or has finished
+        // before the grant is made.
         let mut grants = region.grants();
         if let Some(entry) = grants.find(&me) {
             return Ok(self.granted().entries.get(entry as usize).map(|(generation, _)| (entry, *generation)));

@@ -179,7 +179,7 @@ impl Direct {
     #[cold]
     pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         if !head.flags.contains(Flags::ID) {
-            return Err("a question about a key, or its answer, without a number");
+            return Err("key request or reply without a number");
         }
         if head.kind == Kind::Assist {
             // A second request arrives only after the first access has ended.
@@ -195,12 +195,12 @@ impl Direct {
         if head.kind == Kind::Resolve {
             let target = self.target.get_or_insert_default();
             if target.owed.len() >= ASKED {
-                return Err("more questions about keys than may be under way");
+                return Err("too many key requests in progress");
             }
             target.owed.push_back((head.id, head.data));
             return Ok(());
         }
-        let initiator = self.initiator.as_mut().ok_or("an answer about a key that nobody asked for")?;
+        let initiator = self.initiator.as_mut().ok_or("unexpected reply about a key")?;
         initiator.resolved(head.id, payload, link)
     }
 

@@ -283,9 +283,9 @@ fn piece(
 #[inline]
 unsafe fn store(to: *mut u8, from: Segment) {
     match from.len() {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: guaranteed by the caller; the length and the alignment are those of the word.
         8 if to.cast::<u64>().is_aligned() => unsafe { store_word::<u64>(to, from) },
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: as above.
         4 if to.cast::<u32>().is_aligned() => unsafe { store_word::<u32>(to, from) },
         // SAFETY: the segment was lent for reading; the caller guarantees the rest.
         len => unsafe { to.copy_from_nonoverlapping(from.as_ptr(), len) },
@@ -299,9 +299,9 @@ unsafe fn store(to: *mut u8, from: Segment) {
 #[inline]
 unsafe fn load(from: *const u8, into: Segment) {
     match into.len() {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: guaranteed by the caller; the length and the alignment are those of the word.
         8 if from.cast::<u64>().is_aligned() => unsafe { load_word::<u64>(from, into) },
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: as above.
         4 if from.cast::<u32>().is_aligned() => unsafe { load_word::<u32>(from, into) },
         // SAFETY: the segment was lent for writing; the caller guarantees the rest.
         len => unsafe { into.as_ptr().copy_from_nonoverlapping(from, len) },

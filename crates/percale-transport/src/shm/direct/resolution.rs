@@ -63,16 +63,16 @@ impl Resolution {
             2 => Status::Cma,
             3 => return Ok(Status::Executed),
             4 => return Ok(Status::NoKey),
-            _ => return Err("a key that is reached in an unknown way"),
+            _ => return Err("unknown access method of a key"),
         };
         if !(1..=15).contains(&self.rights) || self.notify > 1 || self.page.get() == 0 {
             return Err("a malformed answer about a key");
         }
         if self.generation.get() == 0 || self.entry.get() as usize >= ENTRIES {
-            return Err("a grant that cannot be");
+            return Err("invalid grant");
         }
         if self.len.get().checked_sub(1).and_then(|last| self.base.get().checked_add(last)).is_none() {
-            return Err("a region that cannot be");
+            return Err("invalid region");
         }
         Ok(status)
     }

@@ -110,7 +110,7 @@ impl Target {
             Some(grantee) => grantee,
             none => {
                 let made = ShmGrantee::new(link.pair, link.side, process).inspect_err(
-                    |error| crate::later::later!(warn: %error, "no page for keys: accesses will be executed"),
+                    |error| crate::later::later!(warn: %error, "cannot allocate a key page: accesses are executed by this process"),
                 );
                 none.insert(Arc::new(made.ok()?))
             }

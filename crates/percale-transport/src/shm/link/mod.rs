@@ -114,7 +114,7 @@ impl ShmLink {
         self.sender.peer_processor()
     }
 
-    /// Ends streaming, because frames are sent one at a time. The peer may then sleep without a barrier again.
+    /// Ends streaming. After that the peer may sleep without a fence on behalf of this side.
     #[doc(hidden)]
     #[inline]
     pub fn end_stream(&mut self) {
@@ -248,7 +248,7 @@ impl ShmLink {
                 return;
             }
             if Instant::now() > until {
-                crate::later::later!(warn: "a peer did not confirm that it stopped copying");
+                crate::later::later!(warn: "timeout: a peer did not confirm the end of its copies");
                 return;
             }
             std::thread::yield_now();
@@ -280,8 +280,8 @@ impl ShmLink {
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
-            SendError::TooLong => "we sent a frame longer than the link takes",
-            SendError::BadCredits => "it claims to have received what was not sent",
+            SendError::TooLong => "frame too long for the link",
+            SendError::BadCredits => "the peer acknowledged data that was not sent",
         };
         self.break_with(Broken::Protocol(why.to_owned()));
         Refused::Broken

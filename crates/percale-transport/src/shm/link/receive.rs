@@ -64,7 +64,7 @@ impl ShmLink {
                 return Ok(());
             }
             Kind::Transport => {
-                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
+                return Err(self.break_with(Broken::Protocol("unknown transport frame".to_owned())));
             }
             Kind::Data => {
                 // SAFETY: the frame is consumed only below.

@@ -120,10 +120,10 @@ impl Consumer {
         Mark(mark): Mark,
         scratch: &mut Scratch,
     ) -> Result<Option<Arrival>, &'static str> {
-        let kind = Kind::from_u8((mark >> 16) as u8).ok_or("a frame of no known kind")?;
+        let kind = Kind::from_u8((mark >> 16) as u8).ok_or("unknown frame kind")?;
         let flags = Flags::from_bits((mark >> 24) as u8).ok_or("a frame with unknown flags")?;
         if flags != complete(flags) {
-            return Err("a frame that asks for an answer and says not to what");
+            return Err("acknowledgement request without a number");
         }
         let mut words = 0;
         let mut get = || {

@@ -1,4 +1,5 @@
-//! Tests of the ring, and its loom model (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`).
+//! Tests of the ring, and its loom model
+//! (`RUSTFLAGS="--cfg loom" cargo test --release -p percale-transport --lib loom_`).
 
 #![expect(unsafe_code, reason = "rings on private memory; each block states its own reason")]
 

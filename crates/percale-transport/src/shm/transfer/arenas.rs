@@ -6,10 +6,10 @@
 //!
 //! The mappings of one peer's arenas are bounded in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a sealed
 //! file can be large without using memory. Each mapping uses part of the address space of this process, which is 128
-//! TiB, and is one of the 65,530 mappings that Linux allows for a process. If a grant or a transfer still uses a
-//! mapping when its arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are recorded
-//! but not mapped, and are reached in other ways. Page tables, and pages of a sparse file, are allocated only where
-//! this process touches the memory, and it touches the memory only within operations that the application posts.
+//! TiB, and is one of the 65,530 mappings that Linux by default allows for a process. If a grant or a transfer still
+//! uses a mapping when its arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are
+//! recorded but not mapped, and are reached in other ways. Page tables, and pages of a sparse file, are allocated only
+//! where this process touches the memory, and it touches the memory only within operations that the application posts.
 //!
 //! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a
 //! number is also a generation. An unknown number identifies an arena that was taken back or has not arrived yet, and
@@ -159,7 +159,7 @@ impl Arenas {
         };
         if let Err(error) = announced {
             // The next operation that needs the arena tries again. This one uses another way.
-            crate::later::later!(debug: %error, ?arena, "cannot hand out an arena");
+            crate::later::later!(debug: %error, ?arena, "cannot share an arena");
             return false;
         }
         self.given.push((arena, Arc::downgrade(fd)));
@@ -175,7 +175,7 @@ impl Arenas {
                 return true;
             }
             let told = announce(control, *arena, 0, None);
-            told.inspect_err(|error| crate::later::later!(debug: %error, ?arena, "cannot take an arena back yet"))
+            told.inspect_err(|error| crate::later::later!(debug: %error, ?arena, "an arena cannot be withdrawn yet"))
                 .is_err()
         });
     }
@@ -270,7 +270,7 @@ impl Arenas {
             let sharing = match announcement.read_only.get() {
                 0 => Sharing::Writable,
                 1 => Sharing::ReadOnly,
-                _ => return Err("an arena that is shared in an unknown way"),
+                _ => return Err("unknown sharing method of an arena"),
             };
             let arena = (announcement.arena.get(), sharing);
             if bytes != size_of::<Announcement>() || arena.0 == 0 {
@@ -281,16 +281,16 @@ impl Arenas {
                 continue;
             }
             if self.known(arena).is_some() {
-                return Err("an arena that was handed over twice");
+                return Err("an arena was shared twice");
             }
             if self.mapped.len() == LIMIT {
-                return Err("more arenas than anyone has");
+                return Err("too many arenas");
             }
             // If this process has no descriptors (or address space) left, the arena is recorded but not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
                 if !self.may_map(size as u64) {
-                    crate::later::later!(warn: size, ?arena, "more of a peer's arenas than are mapped: its memory is reached in other ways");
+                    crate::later::later!(warn: size, ?arena, "too many arenas of a peer: further ones are not mapped, and their memory is accessed in other ways");
                     return None;
                 }
                 let mapping = match sharing {
@@ -303,7 +303,7 @@ impl Arenas {
             });
             self.mapped.push((arena, mapping.map(Arc::new)));
         }
-        Err("more messages about arenas than anyone sends")
+        Err("too many messages about arenas")
     }
 }
 

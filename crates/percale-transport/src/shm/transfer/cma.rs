@@ -132,7 +132,7 @@ impl Cma {
                 Err((Some(libc::EINTR), _)) => continue,
                 Err((Some(libc::ESRCH), _)) => Err(NoCopy::Ended),
                 Err((_, error)) => {
-                    crate::later::later!(debug: %error, "process_vm_readv is not allowed any more");
+                    crate::later::later!(debug: %error, "process_vm_readv is no longer allowed");
                     peer.by_file.store(true, Ordering::Relaxed);
                     Ok(false)
                 }
@@ -165,7 +165,7 @@ impl Cma {
                     // Either the word is missing because the peer has ended, or local memory is missing.
                     Some(libc::EFAULT) => self.is_proved().and(Err(NoCopy::Fault)),
                     _ => {
-                        crate::later::later!(debug: %error, "process_vm_writev is not allowed any more");
+                        crate::later::later!(debug: %error, "process_vm_writev is no longer allowed");
                         peer.by_file.store(true, Ordering::Relaxed);
                         Ok(false)
                     }
@@ -215,7 +215,7 @@ impl Cma {
 
     #[cold]
     fn refuse(&self, error: &io::Error) {
-        crate::later::later!(warn: %error, "the kernel copies to and from a peer no more: its data goes through the ring");
+        crate::later::later!(warn: %error, "kernel copies with a peer are no longer possible: data uses the ring");
         self.0.refused.store(true, Ordering::Relaxed);
     }
 

@@ -20,12 +20,13 @@
 //! puller: its link has ended                       LEFT
 //! pusher: everything is done, or it read FINISHED, FAILED, REVOKED or LEFT   CLOSED*
 //! ```
-//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may
-//! use the slot again. The puller reports success when the pusher has accepted (so the operation was not cancelled) and
-//! the two counts add up to the requested length. Chunks that the puller read after the pusher's link had ended are not
-//! counted. The puller reports failure only when the pusher cannot have a copy in progress. The pusher reports the end
-//! when the counts add up or the puller has finished. After LEFT the pusher reports nothing: the operation gets its
-//! result when the end of the connection is detected, and this result is not a memory fault.
+//! After a state marked * the pusher never touches slot or destination for this transfer, and the puller may use the
+//! slot again. (After BOUNCE the pusher still reads the source, to send the frames.) The puller reports success when
+//! the pusher has accepted (so the operation was not cancelled) and the two counts add up to the requested length.
+//! Chunks that the puller read after the pusher's link had ended are not counted. The puller reports failure only when
+//! the pusher cannot have a copy in progress. The pusher reports the end when the counts add up or the puller has
+//! finished. After LEFT the pusher reports nothing: the operation gets its result when the end of the connection is
+//! detected, and this result is not a memory fault.
 //!
 //! The kernel may at any time forbid what it allowed when the connection was set up (a seccomp filter, a change of
 //! credentials). In this case the whole payload is sent as frames, from its beginning. The puller decides this
@@ -49,8 +50,9 @@
 //! # Memory that can be revoked
 //! Only the owner of revocable memory copies it. A revocable destination is not named in the request, and a revocable
 //! source is not named in the offer, so the other side cannot reach it. Each copy of a chunk enters the lease. If that
-//! fails, the side writes REVOKED to the slot. If the payload is sent as frames, the puller discards what arrives, and
-//! the pusher sends one empty `Data` frame at the offset [`GONE`](crate::wire::head::GONE).
+//! fails, the side writes REVOKED to the slot. If the payload is sent as frames, a puller with a revoked destination
+//! discards what arrives, and a pusher with a revoked source sends one empty `Data` frame at the offset
+//! [`GONE`](crate::wire::head::GONE).
 
 mod arenas;
 mod claim;
@@ -283,7 +285,7 @@ impl Transfers {
     /// If the frame matches no pull of this side.
     pub(super) fn data(&mut self, head: &Head, payload: View<'_>) -> Result<(), TransferError> {
         let pull = self.pulls.iter_mut().find(|pull| pull.token() == head.id);
-        let pull = pull.ok_or(TransferError::Protocol("data that nobody asked for"))?;
+        let pull = pull.ok_or(TransferError::Protocol("unrequested data"))?;
         pull.data(&self.pair, self.side, head.tag, payload)
     }
 

@@ -261,7 +261,7 @@ impl Pull {
                 self.ask_for_frames(slot, sender);
                 return Ok(Step::Moved);
             }
-            _ => return Err("a transfer in a state that does not exist".into()),
+            _ => return Err("unknown transfer state".into()),
         }
         if self.phase == Phase::Asked {
             return Ok(Step::Waits);
@@ -347,7 +347,7 @@ impl Pull {
             return Ok(());
         }
         if offset != arrived || len == 0 || len > self.wanted.saturating_sub(arrived) {
-            return Err("data out of place".into());
+            return Err("data at a wrong offset".into());
         }
         let arrived = arrived.saturating_add(len);
         self.phase = match self.into.enter() {

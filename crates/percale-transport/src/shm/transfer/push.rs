@@ -69,13 +69,13 @@ impl Transfers {
             return Ok(());
         }
         let theirs = self.side ^ 1;
-        let slot = self.pair.slot(theirs, usize::from(request.slot)).ok_or("a slot that does not exist")?;
+        let slot = self.pair.slot(theirs, usize::from(request.slot)).ok_or("invalid slot")?;
         let sound = wanted > 0 && (CHUNK_MIN..=CMA_CHUNK).contains(&chunk);
         if !sound || self.pushes.iter().any(|push| push.holds_slot(request.slot)) {
             return Err("a malformed pull".into());
         }
         if source.is_revocable() && request.puller_copies != 0 {
-            return Err("a pull that copies by itself what was not offered for that".into());
+            return Err("direct pull of a message that was not offered for it".into());
         }
         if wanted > source.len() as u64 {
             slot.pusher.0.state.store(pusher::GONE, Ordering::Release);

@@ -106,8 +106,8 @@ impl VerbsGrantee {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
-        // Locked until the grant is recorded. A thread that closes the region, or attaches a counter for its writes,
-        // then either finds the grant, or has done this before.
+        // Locked until the grant is recorded. So a thread that closes the region, or attaches a counter for its writes,
+        // either finds the grant or has finished before the grant is made.
         let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
@@ -163,7 +163,7 @@ impl VerbsGrantee {
         // fails to end it, the revocation does not complete.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
-            crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
+            crate::later::later!(warn: %error, len = memory.len(), "cannot register a region: its accesses are executed by this process");
             Located::Executed
         })
     }
@@ -295,7 +295,7 @@ impl VerbsGrantee {
         let mut record = self.record();
         match record.get(number) {
             Some(Entry::Gone { told: true, .. }) => record.give_back(number),
-            Some(_) => return Err("it forgets what is not gone"),
+            Some(_) => return Err("acknowledgement of a grant that was not revoked"),
             None => {}
         }
         Ok(())
@@ -338,9 +338,9 @@ impl VerbsGrantee {
         let (regions, windows) = record.granted();
         match &record.windows {
             Some(Windows { binds, .. }) => {
-                format!("the peer reaches {regions} regions and {windows} windows of ours, {binds} binds")
+                format!("the peer has direct access to {regions} regions and {windows} windows ({binds} binds)")
             }
-            None => format!("the peer reaches {regions} regions of ours"),
+            None => format!("the peer has direct access to {regions} regions"),
         }
     }
 }

@@ -73,7 +73,7 @@ impl Grants {
     /// If there was no such request.
     pub(super) fn learn(&mut self, question: u32, located: &Located) -> Result<(), &'static str> {
         let asked = self.asked.iter().position(|(number, _)| *number == question);
-        let (_, key) = self.asked.swap_remove(asked.ok_or("an answer about a region that nobody asked for")?);
+        let (_, key) = self.asked.swap_remove(asked.ok_or("unexpected reply about a region")?);
         match located {
             Located::Granted(grant) => drop(self.known.insert(key, Known::Granted(*grant))),
             Located::Executed => drop(self.known.insert(key, Known::Executed(AGAIN))),

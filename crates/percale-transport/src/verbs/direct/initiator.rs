@@ -192,7 +192,7 @@ impl Initiator {
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
         if self.is_dead {
-            return Err(Broken::Died("its device takes no accesses".into()));
+            return Err(Broken::Died("the peer's device does not accept accesses".into()));
         }
         if wire.accesses().is_empty() {
             return Ok(false);
@@ -246,7 +246,7 @@ impl Initiator {
         }
         let why = wire.explain(status);
         Err(match is_unanswered(status) {
-            true => Broken::Timeout(format!("its device did not answer: {why}")),
+            true => Broken::Timeout(format!("the peer's device did not answer: {why}")),
             false => Broken::Died(format!("an access failed: {why}")),
         })
     }
@@ -309,7 +309,7 @@ impl Initiator {
             Err(error) => {
                 crate::later::later!(warn: %error, "no queue pair for accesses: peers' processors execute them");
                 match errno_of(&error) {
-                    libc::EPERM => State::Off("this device allows too little for accesses".to_owned()),
+                    libc::EPERM => State::Off("the limits of the device are too low for RDMA accesses".to_owned()),
                     _ => self.again(),
                 }
             }
@@ -358,14 +358,14 @@ impl Initiator {
         let mut bytes = [0; size_of::<LocatedBytes>()];
         let whole = payload.len() == bytes.len() && payload.read_into(&mut bytes) == bytes.len();
         let read = LocatedBytes::read_from_bytes(&bytes).ok().filter(|_| whole);
-        let located = read.and_then(|read| read.parse()).ok_or("a region that lies nowhere")?;
+        let located = read.and_then(|read| read.parse()).ok_or("region without an address")?;
         self.grants.learn(question, &located)
     }
 
     /// Handles the report that a grant has ended.
     pub(super) fn revoked(&mut self, number: u32, key: u64) -> Result<(), &'static str> {
         if self.gone.len() >= super::record::GRANTS {
-            return Err("more grants are gone than there were");
+            return Err("too many revoked grants");
         }
         self.grants.forget(key, number);
         self.gone.push((key, number, self.next));

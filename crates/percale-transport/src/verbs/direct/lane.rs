@@ -140,7 +140,7 @@ impl Lane {
     /// Makes all outstanding requests complete. Requests that have not been executed complete with an error.
     pub(super) fn fail(&self) {
         if let Err(error) = self.pair.fail() {
-            crate::later::later!(debug: %error, "a queue pair for accesses does not go into error");
+            crate::later::later!(debug: %error, "cannot move a queue pair for accesses to the error state");
         }
     }
 }

@@ -178,13 +178,12 @@ impl Direct {
             return Err("a frame about direct access without a number");
         }
         if self.owed.0.len() >= OWED {
-            return Err("more questions about regions than answers are taken");
+            return Err("too many requests about regions");
         }
-        let initiator = self.initiator.as_mut().ok_or("an answer about direct access that nobody asked for");
+        let initiator = self.initiator.as_mut().ok_or("unexpected reply about direct access");
         match (head.kind, head.id, head.tag) {
             (Kind::QueuePair, ASKS, _) => {
-                let peer =
-                    offered(payload)?.map_err(|_| "it asks for the other end of a queue pair that it does not have")?;
+                let peer = offered(payload)?.map_err(|_| "request for the other end of an invalid queue pair")?;
                 let target = self.target.get_or_insert_default();
                 target.asked(self.keys.is_some(), wire, peer, &mut self.owed)
             }
@@ -202,10 +201,10 @@ impl Direct {
                 Ok(())
             }
             (Kind::Revoked, _, FORGOTTEN) => {
-                let target = self.target.as_mut().ok_or("it forgets what was never granted")?;
+                let target = self.target.as_mut().ok_or("acknowledgement for an unknown grant")?;
                 target.forgotten(head.id)
             }
-            _ => Err("a frame about direct access that does not exist"),
+            _ => Err("unknown frame about direct access"),
         }
     }
 
@@ -327,5 +326,5 @@ fn offered(payload: View<'_>) -> Result<Offered, &'static str> {
     }
     payload.read_into(&mut bytes);
     let read = OfferedBytes::read_from_bytes(&bytes).map_err(|_| "a queue pair that is not described")?;
-    read.parse().map_err(|_| "a queue pair that does not exist")
+    read.parse().map_err(|_| "invalid queue pair")
 }

@@ -18,7 +18,8 @@ use crate::table::Table;
 /// The maximum number of grants to one peer, including those that the peer has not confirmed to be unused.
 pub(super) const GRANTS: usize = 4096;
 
-/// A number that is never used for a grant. It means that memory was never offered to the peer.
+/// A number that is never used for an offered grant. A region has a grant with this number if its memory was never
+/// offered to the peer, but an object that the device failed to end may belong to it.
 pub(super) const NOBODYS: u32 = u32::MAX;
 
 // The slot of this number is never used.
@@ -308,7 +309,7 @@ impl Record {
                 "a window is bound to it".to_owned()
             }
         };
-        crate::later::later!(error: error, "a registration does not end");
+        crate::later::later!(error: error, "cannot deregister memory");
         self.fail();
     }
 
@@ -317,7 +318,7 @@ impl Record {
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
-            crate::later::later!(error: %error, "what is revoked does not end, nor does its queue pair");
+            crate::later::later!(error: %error, "cannot revoke a grant, nor move its queue pair to the error state");
         }
     }
 

@@ -41,7 +41,7 @@ impl Target {
         owed: &mut Owed,
     ) -> Result<(), &'static str> {
         if self.making.is_some() {
-            return Err("it asks for a queue pair while one is made for it");
+            return Err("second request for a queue pair while one is being created");
         }
         // If the address differs from that of the frames' queue pair, the kernel could search for a port for a long
         // time.
@@ -118,7 +118,7 @@ impl Target {
 
     /// Handles the peer's confirmation that a grant is no longer used.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
-        self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
+        self.grantee.as_ref().ok_or("acknowledgement for an unknown grant")?.forgotten(number)
     }
 
     /// Describes as text what the peer can access.

@@ -141,7 +141,7 @@ impl Windows {
         let window = match self.spare.iter().rposition(|window| !used(window.next_key())) {
             Some(at) => self.spare.swap_remove(at),
             None => Window::new(domain, self.using.kind).map_err(|error| {
-                crate::later::later!(warn: %error, "the device gives no window: accesses are executed");
+                crate::later::later!(warn: %error, "cannot allocate a device window: accesses are executed by this process");
                 (Unbound::Never, None)
             })?,
         };
@@ -219,7 +219,7 @@ impl Windows {
     /// The window, if the device does not deallocate it.
     pub(super) fn deallocate(window: Window) -> Result<(), Window> {
         window.end().map_err(|(window, error)| {
-            crate::later::later!(error: %error, "a window is not deallocated");
+            crate::later::later!(error: %error, "cannot deallocate a window");
             window
         })
     }
@@ -234,7 +234,7 @@ impl Windows {
     fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
         self.next += 1;
         if let Err(error) = post(self.next) {
-            crate::later::later!(error: %error, "a window's request is not posted");
+            crate::later::later!(error: %error, "cannot post a window request");
             return Err(Unbound::Never);
         }
         self.under_way += 1;
@@ -288,12 +288,12 @@ impl Windows {
 
     fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
         let pause = PAUSE * (1 << self.failures.min(DOUBLED));
-        crate::later::later!(error: why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
+        crate::later::later!(error: why, ?pause, "a window request failed: accesses of this peer through windows are executed by this process");
         self.failures += 1;
         (self.refuses, self.broken) = (Some(Instant::now() + pause), true);
         // The posted requests must not be executed later.
         if let Err(error) = pair.fail() {
-            crate::later::later!(error: %error, "its queue pair does not go into error");
+            crate::later::later!(error: %error, "cannot move its queue pair to the error state");
         }
         Unbound::Never
     }

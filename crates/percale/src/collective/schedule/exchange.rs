@@ -4,8 +4,9 @@
 //!   receives the next `k` blocks, until it has all of them. Each block is received at its final position, so no
 //!   rotation is needed at the end. A run that wraps around to the first block is sent in two pieces.
 //! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards, in one message,
-//!   all blocks that move by that round's distance. There are as many rounds as the number of members has bits.
-//!   Otherwise every member sends directly to every other member, to a few of them at a time. The order of the
+//!   all blocks that move by that round's distance. The number of rounds is the binary logarithm of the number of
+//!   members, rounded up. Otherwise every member sends directly to every other member, to a few of them at a time. The
+//!   order of the destinations differs between members (pairwise exchange).
 //!   destinations differs between members (pairwise exchange).
 
 use super::{Place, Program, runs};

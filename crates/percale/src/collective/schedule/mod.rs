@@ -39,8 +39,8 @@ pub(crate) enum Step {
     Receive { from: usize, into: Spot, len: usize },
     /// Waits until all earlier steps have ended.
     Settle,
-    /// Combines the elements at `ours` with those in scratch at `theirs`. The operand of the member with the lower rank
-    /// is the first.
+    /// Combines the elements at `ours` with those in scratch at `theirs`, which are the first operand if
+    /// `theirs_first`.
     Fold { ours: Spot, theirs: usize, into: Spot, len: usize, theirs_first: bool },
     /// Copies bytes.
     Copy { from: Spot, into: Spot, len: usize },

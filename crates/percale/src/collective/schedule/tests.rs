@@ -191,7 +191,7 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     }
 }
 
-/// Returns all operations. Those with a root use this root.
+/// Returns all operations except the barrier. Those with a root use this root.
 fn all(root: usize) -> [Collective; 8] {
     [
         Collective::Broadcast { root },

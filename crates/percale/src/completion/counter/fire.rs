@@ -34,8 +34,8 @@ enum Job<'a> {
     Wake(Arc<dyn Starter>),
 }
 
-/// The jobs of a thread. They have no destructor, because a thread may also count in one of its last destructors, and
-/// must not fire there while it processes a line. [`Ending`] frees the memory instead.
+/// The jobs of a thread. They have no destructor, because a counter may be incremented in a destructor of another
+/// thread-local variable, and nested calls must be detected there too. [`Ending`] frees the memory instead.
 struct Jobs {
     /// Set while a call further up in this thread's stack processes the list.
     busy: bool,
@@ -113,7 +113,7 @@ pub(crate) fn taken_back(due: Due) {
     }
 }
 
-/// Held by the call that processes the list. If a panic ends that call, the next call starts with an empty list.
+/// Held by the call that processes the list. If a panic ends that call, the next call processes the remaining jobs.
 struct Working;
 
 impl Drop for Working {

@@ -19,7 +19,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bucket n holds the items that differ from the floor in bit n first.
+/// Bucket n holds the items for which bit n is the highest bit that differs from the floor.
 const BUCKETS: usize = u64::BITS as usize;
 /// A bucket of at most this many items is sorted.
 const FEW: usize = if cfg!(test) { 8 } else { 256 };

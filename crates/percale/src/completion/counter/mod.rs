@@ -1,8 +1,8 @@
 //! Counters, which count completed operations instead of describing them.
 //!
 //! A [`Counter`] has a value, which is the number of operations that succeeded, and an error value, which is the number
-//! of those that failed. Counting costs one atomic addition and one load: both values and the mark of a sleeping thread
-//! share a cache line. Cloning returns another handle to the same counter.
+//! of those that failed. Counting costs one atomic addition and a few loads: both values and the mark of a sleeping
+//! thread share a cache line. Cloning returns another handle to the same counter.
 //!
 //! Order: additions are sequentially consistent, so a thread that goes to sleep and one that counts cannot miss each
 //! other, and writes made before counting are visible to every thread that sees the count.
@@ -37,7 +37,7 @@ use super::wait::{Progress, Wait, WaitError};
 #[non_exhaustive]
 pub enum CounterError {
     /// The timeout expired.
-    #[error("the counter did not reach its threshold before the time was up")]
+    #[error("timeout: the counter did not reach the threshold")]
     TimedOut,
     /// Operations failed during the wait. Their errors are in the completion queue, if there is one.
     #[error("operations failed: the counter's error value is now {errors}")]

@@ -169,7 +169,7 @@ impl Waiting {
         Some(due)
     }
 
-    /// Returns the number of entries that were queued after this one.
+    /// Returns the number of entries that were queued since this one, including this one.
     const fn age(&self, entry: &Entry) -> u32 {
         self.stamp.wrapping_sub(entry.stamp)
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Work that waits for successes and work that waits for successes and errors are in one line.
+        /// Work that waits for successes, and work that waits for successes and errors, is taken in one common order.
         ///
         /// Requirements: TRIG-009.
         #[test]

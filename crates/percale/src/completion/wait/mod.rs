@@ -90,15 +90,15 @@ pub trait Progress: Send + Sync {
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout expired.
-    #[error("nothing came before the time was up")]
+    #[error("timeout: no event arrived")]
     TimedOut,
     /// An endpoint of one owner reports here, and only its owner can drive it, so the wait might never end.
     #[error(
-        "an endpoint that reports here has one owner, so this wait cannot drive it; open it with bind_shared, or wait with the endpoint"
+        "an endpoint bound to this object is not shared, so this wait cannot make progress on it; open it with bind_shared, or wait on the endpoint"
     )]
     NotDriven,
     /// The system could not let the thread sleep, usually because no descriptors are left.
-    #[error("the system refused a descriptor to sleep on: {0}; or poll instead")]
+    #[error("cannot create a descriptor to wait on: {0}; poll instead")]
     System(io::Error),
 }
 
@@ -200,8 +200,9 @@ impl Wait {
     /// check, even if it is attached several times.
     ///
     /// # Errors
-    /// If a thread has slept here or in a follower and the system cannot watch the driver's descriptor as well, if the
-    /// drivers make progress without calls and the system cannot start a thread, or in a forked child.
+    /// If the system cannot watch the driver's descriptor (it is watched after a thread has slept here or in a
+    /// follower, or has requested a descriptor), if the drivers make progress without calls and the system cannot start
+    /// a thread, or in a forked child.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
@@ -461,7 +462,7 @@ impl<'a> Sleeper<'a> {
         let rest = Timespec::try_from(rest).ok();
         let set = self.wait.set()?;
         match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
-            // The sleep was interrupted by a signal. The caller checks again, and checks its deadline.
+            // After an interruption by a signal, the caller checks again, and checks its deadline.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(named("poll")(error)),
         }

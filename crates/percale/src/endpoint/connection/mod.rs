@@ -9,9 +9,9 @@
 //!
 //! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]. In all other respects it is like any
 //! other endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side
-//! [shuts down](Endpoint::shutdown), closes or dies, the other side reads [`Event::Shutdown`](crate::Event::Shutdown)
-//! once, after all messages that were posted before. Receives that have no message then fail. An endpoint is connected
-//! at most once in its lifetime.
+//! [shuts down](Endpoint::shutdown), closes or dies, the other side first receives the messages that have arrived, and
+//! then reads [`Event::Shutdown`](crate::Event::Shutdown) once. Receives that have no message then fail. An endpoint is
+//! connected at most once in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,22 +55,24 @@ pub use crate::wire::control::DATA_LIMIT;
 #[derive(thiserror::Error)]
 pub enum ConnectionError {
     /// The endpoint was not opened for a single connection.
-    #[error("this endpoint is for many peers: open it with connect, accept or bind_single")]
+    #[error("not an endpoint of one connection: open it with connect, accept or bind_single")]
     NotForOne,
     /// The endpoint is connecting, is connected, or was connected before.
-    #[error("this endpoint was connected before; an endpoint has one connection in its lifetime")]
+    #[error("the endpoint was already connected; an endpoint has only one connection in its lifetime")]
     Used,
     /// The endpoint has neither requested nor accepted a connection.
     #[error("this endpoint was neither connected nor used to accept")]
     Unconnected,
     /// The data is longer than [`DATA_LIMIT`].
-    #[error("{0} bytes are too many to go with a request or an answer; at most {DATA_LIMIT} are taken")]
+    #[error("{0} bytes of connection data exceed the limit of {DATA_LIMIT}")]
     TooMuchData(usize),
     /// The request can no longer be answered.
-    #[error("the request is gone: it was answered, or who asked has left, or the listener was closed")]
+    #[error(
+        "the connection request no longer exists: it was answered, its sender disconnected, or the listener was closed"
+    )]
     Gone,
     /// The connection could not be established.
-    #[error("no connection: {reason}")]
+    #[error("connection failed: {reason}")]
     Refused {
         /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
         error: ErrorCode,
@@ -80,10 +82,10 @@ pub enum ConnectionError {
         data: Vec<u8>,
     },
     /// The caller's timeout has expired. The connection may still be established later.
-    #[error("the connection does not stand yet")]
+    #[error("the connection is not established yet")]
     NotYet,
     /// The process is a fork of the process that opened the endpoint.
-    #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
+    #[error("the endpoint belongs to the parent process of this fork; open a domain in this process")]
     Forked,
     /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]
@@ -163,7 +165,9 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Shuts down the connection in an orderly way (fi_shutdown(3)). Pending data is sent first, for at most one second
     /// if the peer does not read it. Then all outstanding operations fail with [`ErrorCode::Canceled`], and the peer
-    /// reads [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has already ended.
+    /// reads [`Event::Shutdown`](crate::Event::Shutdown). If the connection is not established yet, the attempt ends,
+    /// and the endpoint cannot be connected any more. If the connection has already ended, receives that have no
+    /// message fail at once.
     ///
     /// # Errors
     /// If the endpoint is not for a single connection, or this is a forked child.

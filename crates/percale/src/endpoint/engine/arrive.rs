@@ -189,7 +189,7 @@ impl Core {
     /// Handles the offer of a message.
     fn offered(&mut self, from: Connection, head: Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.accuse(from, "an offer shorter than offers are");
+            return self.peers.accuse(from, "offer frame too short");
         };
         match self.match_posted(from, &head, offer.len.get()) {
             Some(receive) => self.start_pull(from, head, &offer, receive),
@@ -217,7 +217,7 @@ impl Core {
     /// Handles the peer's request for the payload of a local offer.
     fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if payload.len() > Request::MAX {
-            return self.peers.accuse(from, "a pull request longer than pull requests are");
+            return self.peers.accuse(from, "pull the request is too long");
         }
         let asked = match head.id {
             id if id & PART != 0 => self.remote.write_asked(from, id),
@@ -228,7 +228,7 @@ impl Core {
             Asked::Source(source) => source,
             Asked::Gone => Lease::own(&Segments::EMPTY), // This is shorter than the request.
             Asked::Nothing => {
-                return self.peers.accuse(from, "a pull request for an operation that offers nothing");
+                return self.peers.accuse(from, "pull request for an operation without an offer");
             }
         };
         let request = Request::of(payload);
@@ -413,11 +413,9 @@ impl Sink for Core {
 /// Returns the error code and text of a failed pull.
 fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
     match error {
-        PullError::Fault => {
-            (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
-        }
+        PullError::Fault => (ErrorCode::Fault, "the source or the destination is not accessible"),
         PullError::Gone | PullError::Refused(_) | PullError::Unknown => {
-            (ErrorCode::Canceled, "the sender gave the message up")
+            (ErrorCode::Canceled, "the sender cancelled the message")
         }
         PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }

@@ -4,7 +4,7 @@
 //! closed long before. So the memory that closing endpoints own for such operations is kept here until the peer has
 //! released it or the peer process has ended. Operations on memory of the application are reported only then.
 //!
-//! A thread checks the kept memory while there is any, so that an end is reported independent of the calls of the
+//! A thread checks the kept memory while there is any, so that an end is reported independently of the calls of the
 //! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
 //! endpoints. The memory is also checked when endpoints are opened and closed, by progress threads, and by readers of
 //! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory
@@ -149,7 +149,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Keeps the memory and the reports of a closed endpoint until no peer writes to the memory any more.
 #[cold]
 pub(super) fn keep(aside: Aside) {
-    crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
+    crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint; the memory is kept until the peer releases it"
     );
     // This does not fail, because the mark of this process was created when the endpoint was opened.
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
@@ -204,7 +204,7 @@ fn check() {
         };
         pause = if over.is_empty() { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
         // A panic would end the thread while `has_thread` is set, and no other would be started.
-        over.into_iter().for_each(|aside| _ = contained("the end of an operation panicked", || aside.end()));
+        over.into_iter().for_each(|aside| _ = contained("a completion callback panicked", || aside.end()));
         if !more {
             return;
         }

@@ -16,12 +16,13 @@ use crate::wire::head::{Head, Kind};
 /// The reason that the operations of a closed endpoint report.
 const WHY: &str = "the endpoint was closed";
 
-/// How long a closing endpoint tries to send its remaining frames.
+/// How long a closing endpoint tries to send its remaining frames. It does so once more if it has to notify members of
+/// groups.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Like [`LINGER`], but over the simulated network, where the clock does not advance during that time unless another
-/// thread advances it. The remaining frames then mostly wait for a peer that this thread drives, so a longer wait has
-/// no use (with 2 ms, these waits took a third of the time of the search in the simulation tests).
+/// Like [`LINGER`], but over a simulated network, whose clock does not advance during that time unless another thread
+/// advances it. The remaining frames then mostly wait for a peer that this thread drives, so a longer wait has no use
+/// (with 2 ms, these waits took a third of the time of the search in the simulation tests).
 const SIMULATED_LINGER: Duration = Duration::from_micros(500);
 
 impl Engine {
@@ -124,7 +125,7 @@ impl Engine {
     fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
         let bye = Head { kind: Kind::Bye, ..Head::default() };
         if link.send(&bye, &Segments::EMPTY, false).is_err() {
-            crate::later::later!(debug: "no room for a goodbye; the peer will see the connection close");
+            crate::later::later!(debug: "no space for the closing message; the peer will only see the connection end");
         }
         self.leave(slot, &mut link, error, why);
         let left = until.saturating_duration_since(Instant::now());
@@ -135,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Sets aside the operations with memory that the peer of a link may still be writing.
+    /// Sets aside the operations with memory to which the peer of a link may still be writing.
     pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
         if let AnyLink::Shm(link) = link
             && let Some(residue) = link.residue()

@@ -155,7 +155,7 @@ impl Engine {
                     return; // The peer connected to this endpoint meanwhile.
                 }
                 if self.role.is_some() {
-                    return self.give_up(slot, ErrorCode::Refused, "it is connected there already".into());
+                    return self.give_up(slot, ErrorCode::Refused, "the peer is already connected".into());
                 }
                 match self.core.peers.with_incarnation(u128::from_be_bytes(incarnation.0)) {
                     Some(real) => {
@@ -180,22 +180,22 @@ impl Engine {
             Notice::Replaced { serial, old, new } => {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
                     let (peer, address) = self.core.peers.identify(slot);
-                    crate::later::later!(info: %address, ?old, ?new, "another incarnation answers at a peer's address");
+                    crate::later::later!(info: %address, ?old, ?new, "the process at the peer's address has changed");
                     if self.role.is_none() {
                         self.core.event(|| Event::PeerReplaced { peer, address });
                     }
-                    self.died(slot, "another process answers at its address".into());
+                    self.died(slot, "a different process answers at the peer's address".into());
                 }
             }
             Notice::TurnedAway { from, error } => {
-                crate::later::later!(warn: %from, %error, "a stranger was turned away");
+                crate::later::later!(warn: %from, %error, "rejected an unknown peer");
             }
-            _ => {} // There are no other results.
+            _ => {} // There are no other notices.
         }
     }
 
-    /// Handles the death of a link's peer. The frames that the peer sent before are still delivered, then everything
-    /// else fails.
+    /// Handles the death of a link's peer. The frames that the peer sent before over shared memory are still delivered,
+    /// then everything else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
             link.connection_end().set(&reason);
@@ -217,7 +217,7 @@ impl Engine {
         let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
         let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation, identity.proven)
         else {
-            crate::later::later!(debug: peer = %identity.address, "somebody else connected to an endpoint of one connection");
+            crate::later::later!(debug: peer = %identity.address, "rejected a second peer at an endpoint of one connection");
             bit.inspect(|bit| self.doorbell.release(*bit));
             return self.close_serial(serial);
         };
@@ -250,7 +250,7 @@ impl Engine {
         if !self.core.peers.get(slot).is_up() {
             return Some(slot);
         }
-        self.down(slot, &Broken::Died("it connected afresh".into()));
+        self.down(slot, &Broken::Died("the peer reconnected".into()));
         // A listener has freed that slot.
         if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation, proven) }
     }
@@ -272,7 +272,7 @@ impl Engine {
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
             Made::Shm(parts) if self.core.left.keeps_too_much(&parts.process) => {
-                Err("connections with this process have ended, and it has not let go of their memory yet".into())
+                Err("the peer process still uses memory of ended connections".into())
             }
             Made::Shm(parts) => {
                 let (keys, via) = self.core.local.granted(peer);
@@ -385,8 +385,8 @@ impl Engine {
             SimNotice::Failed { attempt, peer, context } => {
                 if let Some(slot) = self.attempts.remove(&attempt) {
                     let reason = match context {
-                        0 => format!("nobody is at {peer} in the simulated network"),
-                        _ => format!("{peer} has no receive context {context} in the simulated network"),
+                        0 => format!("no endpoint at {peer} in the simulated network"),
+                        _ => format!("receive context {context} of {peer} does not exist in the simulated network"),
                     };
                     self.give_up(slot, ErrorCode::Refused, reason);
                 }

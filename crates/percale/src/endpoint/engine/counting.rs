@@ -1,9 +1,10 @@
 //! Counts operations and accesses (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
 //!
-//! Operations that this endpoint begins, and messages that it receives, are counted when they are reported, by the
-//! flags of their completions. Accesses of peers to local regions are counted when this endpoint executes them. Peers
-//! send a notice of accesses that this endpoint does not see ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because
-//! it requested that when the connection was established ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
+//! Operations that this endpoint begins, and messages that it receives, are counted when they end, by the flags of
+//! their completions, whether or not the completion is reported. Accesses of peers to local regions are counted when
+//! this endpoint executes them. Peers send a notice of accesses that this endpoint does not see
+//! ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it requested that when the connection was established or
+//! the counter was added ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
 use crate::wire::head::Counts;
 
-/// The way in which an access can be made now.
+/// The result of an attempt to make an access now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     /// The access has ended: it was reported, and nothing remains to do.
@@ -42,7 +42,7 @@ impl Engine {
             return Err(PostError::Lengths { local: work.local.len() as u64, remote: work.remote.len() });
         }
         if !write && work.data.is_some() {
-            return Err(PostError::Flags("a read tells nobody: data goes with what writes"));
+            return Err(PostError::Flags("a read cannot carry remote data; only writes can"));
         }
         let slot = self.access_slot(work.peer)?;
         let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
@@ -260,7 +260,7 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
     }
     if work.op == AtomicOp::Read && work.data.is_some() {
-        return Err(PostError::Flags("a read tells nobody: data goes with what writes"));
+        return Err(PostError::Flags("a read cannot carry remote data; only writes can"));
     }
     if len as usize > ATOMIC_LIMIT {
         return Err(PostError::TooLong(len as usize));

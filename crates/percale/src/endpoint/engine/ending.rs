@@ -78,8 +78,8 @@ impl Core {
         }
     }
 
-    /// Removes the operations with memory to which the peer of a broken link may still be writing from those that are
-    /// about to fail.
+    /// Takes the operations whose memory the peer of a broken link may still be writing out of the tables, so that they
+    /// do not fail yet.
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
@@ -139,8 +139,8 @@ impl Core {
         self.fail(Side::Receive, receive.notify, error);
     }
 
-    /// Ends an operation that waited for the users of a dead key. They may still be using the key, but closing the
-    /// region waits for them.
+    /// Ends an operation that waits until no peer uses an invalidated key. A peer may still be using the key, but
+    /// closing the region waits for that peer.
     fn end_window(&mut self, dying: Dying, why: &str) {
         match dying.abandon() {
             Abandoned::Operation(notify, entry) => {

@@ -54,7 +54,7 @@ impl Engine {
     /// progress handles. Returns false at once if other work must not wait for that (a socket, bytes that have not left
     /// yet, other threads that need the processor), or if there is no such ring.
     ///
-    /// This only polls: it makes no system call and writes nothing.
+    /// While it spins, this makes no system call and writes no shared memory.
     #[inline(never)]
     pub(super) fn linger(&mut self, at_most: Duration) -> bool {
         if !self.process.is_here()

@@ -99,14 +99,14 @@ impl Engine {
         for (from, control) in self.core.take_heard() {
             match control {
                 Control::Request { data } => self.requested(from, data),
-                _ => self.core.peers.accuse(from, "an answer to a listener"),
+                _ => self.core.peers.accuse(from, "unexpected reply at a listener"),
             }
         }
         let thrown = self.listening().and_then(|listening| listening.thrown.as_ref().map(|thrown| thrown.take()));
         for number in thrown.unwrap_or_default() {
             let unanswered = Control::Rejected { why: Rejection::Unanswered, data: Vec::new() };
             if self.answer_request(number, &unanswered).is_ok() {
-                crate::later::later!(warn: "a request for a connection was thrown away unanswered");
+                crate::later::later!(warn: "a connection request was dropped without a reply");
             }
         }
     }
@@ -116,7 +116,7 @@ impl Engine {
         let at = self.address();
         let Some(listening) = self.listening() else { return };
         if listening.asked.contains_key(&from) {
-            return self.core.peers.accuse(from, "a second request for one connection");
+            return self.core.peers.accuse(from, "second request on one connection");
         }
         let (Some(owner), Some(thrown)) = (&listening.owner, &listening.thrown) else { return };
         if listening.pending.len() >= listening.backlog {
@@ -165,7 +165,7 @@ impl Engine {
         }
         let waits = |slot: &Connection| matches!(listening.asked.get(slot), Some(Some(_)));
         if let Some(oldest) = listening.connected.iter().copied().find(|slot| !waits(slot)) {
-            self.core.peers.accuse(oldest, "it keeps a connection to a listener and asks nothing");
+            self.core.peers.accuse(oldest, "timeout: the peer sent no connection request");
         }
     }
 

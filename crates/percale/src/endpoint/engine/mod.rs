@@ -1,10 +1,11 @@
 //! The engine of one endpoint: its links, and the protocol above them.
 //!
 //! One thread at a time uses the engine: its owner, or the thread that holds the lock of a shared endpoint. The engine
-//! never blocks, and it makes no connection itself: the domain's service thread makes connections and leaves notices in
-//! a mailbox. [`Engine::progress`] makes all progress. It handles the following, in this order: hot links; notices;
-//! cold links and sockets; links with waiting sends, which are retried; the actions that arrived frames request. While
-//! hot links are busy, most rounds only poll them and perform these actions.
+//! does not block, except for a bounded time while an endpoint is closed or a connection is shut down. It makes no
+//! connection itself: the domain's service thread makes connections and leaves notices in a mailbox.
+//! [`Engine::progress`] handles the following, in this order: hot links; notices; cold links and sockets; links with
+//! waiting sends, which are retried; the actions that arrived frames request. While hot links are busy, most rounds
+//! only poll them and perform these actions.
 //!
 //! The protocol's state consists of components with private fields, and of routes between them (see [`core`]):
 //!
@@ -125,10 +126,10 @@ pub struct Engine {
     next_attempt: u64,
     /// The bell that local peers ring.
     bell: Arc<Bell>,
-    /// The doorbell bits and the peers to which they belong.
+    /// The bell, and the allocation of its bits to local peers.
     doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when there is work to do, once it is armed. It contains the bell's event
-    /// and every socket.
+    /// The descriptor that becomes readable when there is work to do, once it is armed. It contains the bell's event,
+    /// every socket, and the descriptors of queue pairs.
     epoll: Arc<OwnedFd>,
     /// The timer that ticks while there are sockets to peers that may have become silent. It is in the epoll set too.
     ticks: Option<OwnedFd>,
@@ -148,7 +149,7 @@ pub struct Engine {
     closed: bool,
     /// The pace at which reads of results make progress (see [`read`]).
     pace: ReadPace,
-    /// Whether a poll that found nothing watches the rings for a while.
+    /// Decides whether a poll that found nothing watches the rings for a while.
     linger_policy: LingerPolicy,
     /// The address at which peers reach the endpoint.
     address: SocketAddr,
@@ -343,14 +344,14 @@ impl Engine {
         let ready = match epoll::wait(&*self.epoll, &mut events[..], Some(&now)) {
             Ok((ready, _)) => ready,
             Err(error) => {
-                crate::later::later!(debug: %error, "epoll_pwait2 failed: every socket is looked at");
+                crate::later::later!(debug: %error, "epoll_pwait2 failed: all sockets are polled");
                 return any | self.poll_all_sockets();
             }
         };
         for event in ready {
             let slot = event.data.u64();
             if slot == BELL || slot == LOOKS || slot == ALARM {
-                continue; // The next arming clears or sets this timer; the alarm ends with its deadline.
+                continue; // The next arming clears the event or sets the timer; the alarm ends with its deadline.
             }
             if slot == TICKS {
                 self.tick();

@@ -5,8 +5,9 @@
 //! address is not in the vector or does not lead to it, no receive is directed at it, none of its messages waits to be
 //! received, and no operation waits until another process releases memory (`residue`). Slots are checked when a
 //! connection ends, or an attempt to connect fails: then up to [`LOOKS`] slots whose connections ended or failed before
-//! are checked, so a slot that was still referred to is checked again later. Endpoints with a role, members of groups
-//! and users of shared receives keep their slots.
+//! are checked, so a slot that was still referred to is checked again later. Members of groups, users of shared
+//! receives and endpoints of one connection keep their slots. A listener gives up the slot of a requester as soon as
+//! the connection has ended (`listening`).
 
 use super::Engine;
 use crate::transport::Connection;

@@ -1,13 +1,13 @@
 //! Decides which links to poll, and when.
 //!
-//! * Shared memory: a poll costs a load, so recently active links ("hot", at most [`HOT`]) are polled in every round.
-//!   The others ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
+//! * Shared memory: a poll costs a load, so recently active links ("hot", about [`HOT`]) are polled in every round. The
+//!   others ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
 //! * TCP: a poll costs a system call. The hot socket is polled in every round. If it has nothing to read, all sockets
 //!   are polled by epoll, because between two rounds the application may have yielded the processor, which takes longer
-//!   than both calls. A busy hot socket delays the others for at most [`SWEEP`] rounds, and a crowded thread
-//!   (`system::spin`) polls epoll only. While shared memory is busy, sockets are polled only every [`SWEEP`] rounds,
-//!   unless the thread is crowded. If the hot socket is the only one, epoll can report nothing else and is polled every
-//!   [`LONE_SWEEP`] rounds.
+//!   than both calls. A busy hot socket delays the others for at most [`SWEEP`] rounds. A crowded thread
+//!   (`system::spin`) that has several sockets polls only epoll. While shared memory is busy, sockets are polled only
+//!   every [`SWEEP`] rounds, unless the thread is crowded. If the hot socket is the only one, epoll can report nothing
+//!   else and is polled every [`LONE_SWEEP`] rounds.
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until nothing waits.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Connection, Link};
 
-/// The maximum number of shared-memory links that are polled in every round.
+/// If more links than this are polled in every round, an idle shared-memory link becomes cold.
 const HOT: usize = 64;
 
 /// Rounds between two polls of every socket.
@@ -70,7 +70,7 @@ pub(crate) struct Poller {
     /// The socket that was active last.
     pub(super) hot_socket: Option<Connection>,
     round: u32,
-    /// Consecutive rounds, modulo [`SWEEP`], that skipped everything but the hot links.
+    /// The number of calls of [`chores_can_wait`](Self::chores_can_wait), modulo [`SWEEP`].
     skipped: u32,
     /// Rounds since a hot link delivered a frame.
     quiet: u32,
@@ -172,7 +172,8 @@ impl Poller {
         self.round.is_multiple_of(COLD_SWEEP)
     }
 
-    /// Returns whether the hot links are active, so that everything else can wait for another round.
+    /// Called in a round in which a hot link was active. Returns whether everything else can wait for another round,
+    /// which is the case at all but every [`SWEEP`]th call.
     #[inline]
     pub(super) fn chores_can_wait(&mut self) -> bool {
         self.skipped = (self.skipped + 1) % SWEEP;

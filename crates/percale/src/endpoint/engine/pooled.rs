@@ -178,7 +178,7 @@ impl Core {
     #[cold]
     fn promise_over(&mut self, tagged: bool, receive: Option<Waiting>) {
         let Some(receive) = receive else { return };
-        let why = "its message went with the message's sender, and later ones were received meanwhile";
+        let why = "the sender of the matched message disconnected, and later messages have been received since";
         self.end_shared(tagged, receive, ErrorCode::PeerDied, why);
     }
 
@@ -254,7 +254,7 @@ impl Core {
                 self.promise_over(tagged, receive);
             }
             Note::Canceled { tagged, receive } => {
-                self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
+                self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message arrived");
             }
             Note::Over(over) => {
                 let Over { notify, part, result } = *over;

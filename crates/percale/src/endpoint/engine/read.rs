@@ -194,7 +194,8 @@ impl Engine {
     }
 
     /// Handles a read that found nothing and took as long as `looks` polls of a ring. Other threads may need the
-    /// processor, unless they have just used it because the caller did other work.
+    /// processor, so it is offered to them from time to time. It is offered less often if they had it between two reads
+    /// because the caller yielded or did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {

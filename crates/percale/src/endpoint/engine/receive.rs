@@ -123,7 +123,7 @@ impl Core {
                 return Err(PostError::Flags("a multi-receive buffer cannot peek, claim or discard"));
             }
             if work.segments.as_slice().len() != 1 {
-                return Err(PostError::Flags("a multi-receive buffer is one segment"));
+                return Err(PostError::Flags("a multi-receive buffer must be one segment"));
             }
             return self.post_multi(work, notify, tagged, pattern);
         }
@@ -131,7 +131,7 @@ impl Core {
             return self.peek(work, notify, tagged, pattern);
         }
         if !work.flags.contains(OpFlags::CLAIM) {
-            return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
+            return Err(PostError::Flags("DISCARD requires PEEK or CLAIM"));
         }
         let identity = Identity::of(notify, work.context);
         let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
@@ -155,7 +155,7 @@ impl Core {
             let flags =
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
-            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
+            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no matching message");
             self.report_error(Side::Receive, notify, error);
             return Ok(());
         };
@@ -337,8 +337,8 @@ impl Core {
         }
     }
 
-    /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was
-    /// one.
+    /// Cancels the first operation with this context and notification that can still be canceled: a posted receive, or
+    /// an operation that was not sent yet, not even in part. Returns whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
         if self.triggered.any() && self.cancel_waiting(context, notify_operation) {
@@ -362,7 +362,7 @@ impl Core {
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
             if let Some(receive) = self.messages.table(tagged).cancel_where(wanted) {
-                self.cancel_receive(tagged, receive, "cancelled before a message came");
+                self.cancel_receive(tagged, receive, "cancelled before a message arrived");
                 return true;
             }
         }

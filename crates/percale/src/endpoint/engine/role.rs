@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// Performs the work that only some endpoints have: for roles, shared receive contexts and counters. Returns
-    /// whether there was any.
+    /// whether any of it counts as progress.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
         let mut any = match self.role.as_deref() {
@@ -131,7 +131,7 @@ impl Core {
             return;
         }
         if peer.control_frames() == HEARD_LIMIT {
-            return self.peers.accuse(from, "more control frames than a peer may send before they are looked at");
+            return self.peers.accuse(from, "too many unprocessed control frames");
         }
         match Control::parse(head, payload) {
             Ok(control) => {

@@ -158,7 +158,7 @@ impl Engine {
             return Err(PostError::TooLong(work.segments.len()));
         }
         if work.flags.contains(OpFlags::INVALIDATE) && work.data.is_none() {
-            return Err(PostError::Flags("INVALIDATE goes with data, which is the key"));
+            return Err(PostError::Flags("INVALIDATE requires data, which is the key"));
         }
         let peer = self.core.peers.get(slot);
         if self.core.peers.is_single() && !peer.is_up() {
@@ -328,8 +328,8 @@ const fn message(tagged: bool) -> Kind {
     if tagged { Kind::Tagged } else { Kind::Message }
 }
 
-/// Like [`transmit`], but for a message of a group. Returns whether the message has left. If so, the end of the message
-/// is not reported in another way.
+/// Like [`transmit`], but for a message of a group. Returns whether the message has left. If it has, its end is not
+/// reported later.
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
@@ -353,8 +353,8 @@ pub(super) fn transmit_collective(
     Ok(core.has_left(slot, link, notify, || message.entry()))
 }
 
-/// Like [`transmit`], but for sends that wait for an answer of their peer: messages, or offers of messages, of these
-/// kinds.
+/// Like [`transmit`], but for a send that waits for an answer of its peer. `kind` is the kind of the message (`Ok`), or
+/// of its offer (`Err`).
 #[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
 fn transmit_tracked(
     link: &mut AnyLink,

@@ -172,7 +172,7 @@ impl Engine {
     fn deadline(&self, after: Duration) -> Deadline {
         let timer = self.timer(after, None, super::ALARM);
         if let Err(error) = &timer {
-            crate::later::later!(warn: %error, "no timer: who sleeps does not notice that a connection takes too long");
+            crate::later::later!(warn: %error, "no timer: the connect timeout may be detected late");
         }
         Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
     }
@@ -189,11 +189,11 @@ impl Engine {
             }
             Stage::Joining { listener, peer, incarnation } if *peer == slot => {
                 if *incarnation != there {
-                    return self.fail_single(ErrorCode::Refused, "another endpoint took the place", Vec::new());
+                    return self.fail_single(ErrorCode::Refused, "replaced by another endpoint", Vec::new());
                 }
                 let listener = *listener;
                 self.connected(slot, transport);
-                self.hang_up(listener, ErrorCode::Closed, "its answer came", Instant::now());
+                self.hang_up(listener, ErrorCode::Closed, "the listener has answered", Instant::now());
             }
             Stage::Awaiting { peer, .. } if *peer == slot => self.connected(slot, transport),
             _ => {}
@@ -264,7 +264,7 @@ impl Engine {
         self.core.reporting.count_change();
     }
 
-    /// Ends the connection or the attempt to establish it, and closes all links.
+    /// Ends the connection or the attempt to establish it, and closes all links to peers.
     fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
@@ -320,7 +320,7 @@ impl Engine {
                 (Control::Rejected { why, data }, Stage::Asking(listener)) if *listener == from => {
                     self.fail_single(ErrorCode::Refused, why.text(), data);
                 }
-                _ => self.core.peers.accuse(from, "an answer that nobody asked for"),
+                _ => self.core.peers.accuse(from, "unexpected reply"),
             }
         }
         let Ok(single) = self.single() else { return };
@@ -341,7 +341,7 @@ impl Engine {
         let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
-            return self.core.peers.accuse(listener, "a connection to nobody");
+            return self.core.peers.accuse(listener, "a connection to an unknown endpoint");
         }
         if let Ok(single) = self.single() {
             single.stage = Stage::Joining { listener, peer, incarnation };

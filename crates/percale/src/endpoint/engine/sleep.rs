@@ -12,7 +12,7 @@
 //! Only waiters sleep on the bell alone, and only while the bell is the endpoint's only source of events: a new source
 //! of events wakes them ([`Engine::has_descriptor`]). Three rules follow. A thread that arms, finds work and does not
 //! sleep wakes the others, since it may leave some of that work. A waiter that wakes up leaves the bell armed while
-//! others sleep. Work that continues only through naps wakes the sleepers
+//! others sleep. When a link becomes busy, so that it makes progress only while a thread polls, the sleepers are woken
 //! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, so a sleeper that was just woken may stay
 //! asleep. That sleeper is then notified through the object with which it waits (its queue, its waker, or the condition
 //! variable of the lock).
@@ -63,7 +63,7 @@ impl On {
 
 /// A registered waiter, which will be woken. The caller sleeps, then calls [`Engine::disarm`].
 #[derive(Debug)]
-#[must_use = "whoever was promised to be woken has to say that he is awake"]
+#[must_use = "the thread that may be woken must record that it is awake"]
 pub(crate) struct Armed {
     on: On,
     /// The maximum time to sleep. It is shorter while a link waits for its peer to make room or progress, because that
@@ -106,7 +106,7 @@ impl Armed {
 }
 
 fn no_looks(error: rustix::io::Errno) {
-    crate::later::later!(warn: %error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
+    crate::later::later!(warn: %error, "no timer: tasks in an event loop may detect the exit of a peer late");
 }
 
 impl Engine {
@@ -125,8 +125,8 @@ impl Engine {
         Some(Armed { on, longest })
     }
 
-    /// Returns whether the bell is the endpoint's only source of events: it has no socket, no queue pair, and no
-    /// connection with a deadline.
+    /// Returns whether the bell is the endpoint's only source of events: it has no socket and no queue pair, and is
+    /// neither a listener nor an endpoint of one connection.
     fn has_only_the_bell(&self) -> bool {
         self.poller.sockets == 0 && self.role.is_none()
     }
@@ -168,8 +168,8 @@ impl Engine {
         calm
     }
 
-    /// Like [`watch`](Self::watch), but for a sleeper that only the descriptor wakes: the descriptor also becomes
-    /// readable after [`SLEEP`].
+    /// Like [`watch`](Self::watch), but for a sleeper that only the descriptor wakes: while there are shared-memory
+    /// links, the descriptor also becomes readable after [`SLEEP`].
     pub(crate) fn watch_in_time(&mut self) -> bool {
         if self.poller.has_rings() {
             self.make_looks();
@@ -223,7 +223,7 @@ impl Engine {
         if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
-        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events was added since that poll.
+        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // There is another source of events now.
         // Results may appear although nothing arrived, for example because a link took a waiting send.
         if any || self.results() != looked || self.core.triggered.is_eager() {
             if self.waiting.any() {

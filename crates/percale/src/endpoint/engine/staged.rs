@@ -118,7 +118,7 @@ impl Located {
             return Ok(None);
         }
         if flags.contains(OpFlags::MULTI_RECEIVE) {
-            return Err(PostError::Device("a buffer for many messages cannot be a device's", libc::EOPNOTSUPP));
+            return Err(PostError::Device("multi-receive buffers cannot be device memory", libc::EOPNOTSUPP));
         }
         Ok(Some(Box::new(located)))
     }
@@ -191,11 +191,12 @@ impl Staged {
 /// Returns the error of an operation that is not posted.
 pub(super) fn refused(error: DeviceError) -> PostError {
     crate::later::later!(warn: %error, "an operation on a device's memory was not posted");
-    PostError::Device("the device's driver refused; the log says why", error.errno())
+    PostError::Device("the device driver returned an error; see the log", error.errno())
 }
 
 impl Engine {
-    /// Posts an operation on memory that may belong to a device, in part or in whole. Room for its result was reserved.
+    /// Posts an operation on memory that may belong to a device, in part or in whole. Room for its result was reserved,
+    /// except for a collective operation.
     #[cold]
     pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
         let Some(located) = Located::find(&mut operation)? else { return self.post_operation(&operation, notify) };

@@ -2,7 +2,7 @@
 //!
 //! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at
 //! the end of a pull, unless the peer expects the answer immediately. For every request, the memory of a region is
-//! touched only while the region is pinned, so that closing the region waits for this endpoint only.
+//! touched only while the region is pinned, so that closing the region waits until the memory is no longer touched.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -66,7 +66,7 @@ impl Core {
     fn too_many(&mut self, from: Connection) -> bool {
         let too_many = self.peers.get(from).asks_too_much();
         if too_many {
-            self.peers.accuse(from, "more requests than may be under way");
+            self.peers.accuse(from, "too many requests in progress");
         }
         too_many
     }
@@ -125,7 +125,7 @@ impl Core {
     fn write(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let (bytes, data) = if head.flags.contains(Flags::TELLS) {
             let Some(len) = payload.len().checked_sub(size_of::<U64>()) else {
-                return self.peers.accuse(from, "a write without the data that it announces");
+                return self.peers.accuse(from, "write without its data");
             };
             (payload.first(len), payload.read::<U64>(len).map(U64::get))
         } else {
@@ -191,7 +191,7 @@ impl Core {
 
     fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.accuse(from, "an offer shorter than offers are");
+            return self.peers.accuse(from, "offer frame too short");
         };
         let len = offer.len.get();
         match self.start_store(from, head, &offer, len) {
@@ -242,7 +242,7 @@ impl Core {
 
     fn read(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(ReadHead { len, expected }) = payload.read::<ReadHead>(0) else {
-            return self.peers.accuse(from, "a read that does not say how much");
+            return self.peers.accuse(from, "read without a length");
         };
         let Some(expected) = expected.get().checked_sub(1) else {
             if let Err(refusal) = self.start_read(from, head, len.get()) {
@@ -251,7 +251,7 @@ impl Core {
             return;
         };
         let Ok(token) = u32::try_from(expected) else {
-            return self.peers.accuse(from, "a read that expects its bytes nowhere");
+            return self.peers.accuse(from, "read without a destination");
         };
         let action = match self.lend_read(from, head, len.get()) {
             Ok((source, staged)) => self.push_read(from, token, source, staged, is_whole(head)),
@@ -358,7 +358,7 @@ impl Core {
 
     fn atomic(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(request) = AtomicRequest::parse(payload) else {
-            return self.peers.accuse(from, "an atomic operation that does not exist");
+            return self.peers.accuse(from, "unknown atomic operation");
         };
         let mut fetched = Vec::new();
         let result = self.region(from, head.data).and_then(|region| {
@@ -378,7 +378,7 @@ impl Core {
     /// Handles a notice of a peer that wrote or read a region itself, or that made an access of several parts.
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(Notice { generation, len }) = payload.read::<Notice>(0) else {
-            return self.peers.accuse(from, "a notice of an access that does not say of which region");
+            return self.peers.accuse(from, "access notification without a region");
         };
         let Ok(region) = self.region(from, head.tag) else { return }; // The region was closed meanwhile.
         let counts = Counts::from_bits_truncate(head.id);
@@ -398,7 +398,7 @@ impl Core {
     }
 }
 
-/// A checked request.
+/// A request for an atomic operation, which was checked.
 struct AtomicRequest {
     op: AtomicOp,
     datatype: Datatype,

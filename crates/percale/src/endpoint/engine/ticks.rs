@@ -33,7 +33,7 @@ impl Engine {
         match self.timer(period, Some(period), TICKS) {
             Ok(fd) => self.ticks = Some(fd),
             Err(error) => {
-                crate::later::later!(warn: %error, "no timer: a host that vanishes is noticed by keepalive only")
+                crate::later::later!(warn: %error, "no timer: an unreachable host is detected only by keepalive")
             }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Once such an operation has begun, it is treated like any other, except that its end is first reported to a
 //! [`Triggered`]. It never fails for lack of room: results go to the part of the queue that can grow, and an operation
-//! that a link does not take waits. Operations that are due begin during progress, even if a call that posts an
-//! operation made them due.
+//! that a link does not take waits. If posting an operation makes another one due, that one does not begin within the
+//! call, but during the next progress.
 
 use std::sync::Arc;
 
@@ -91,9 +91,7 @@ impl Engine {
         let mut operation = *operation;
         let flags = operation.flags();
         if flags.intersects(OpFlags::MULTI_RECEIVE | OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
-            return Err(PostError::Flags(
-                "a receive that waits for a counter takes one message, and is no look at what is here",
-            ));
+            return Err(PostError::Flags("triggered receives cannot be multi-receive, peek, claim or discard"));
         }
         if !self.process.is_here() {
             return Err(self.refusal());
@@ -104,7 +102,7 @@ impl Engine {
             Posted::lent(operation)
         } else if located.is_some() {
             // The data would have to be copied now, and again when the operation begins.
-            return Err(PostError::Device("what waits is not injected from a device's memory", libc::EOPNOTSUPP));
+            return Err(PostError::Device("triggered injects from device memory are not supported", libc::EOPNOTSUPP));
         } else {
             Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected)
         };
@@ -198,9 +196,9 @@ impl Engine {
         let Err(why) = result else { return };
         let entry = operation.entry();
         let error = match why {
-            None => ErrorEntry::new(entry, ErrorCode::Canceled).with_text("taken back before it was due"),
+            None => ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it started"),
             Some(why) => {
-                ErrorEntry::new(entry, code(&why)).with_text(format!("begun by a counter, but not possible: {why}"))
+                ErrorEntry::new(entry, code(&why)).with_text(format!("the triggered operation failed to start: {why}"))
             }
         };
         self.core.fail(operation.side(), notify, error);
@@ -273,7 +271,7 @@ impl Core {
     #[cold]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
         let Some(transfer) = self.triggered.cancel(context, operation) else { return false };
-        self.cancelled(*transfer, "cancelled before it was due");
+        self.cancelled(*transfer, "cancelled before it started");
         true
     }
 

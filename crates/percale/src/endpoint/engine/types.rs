@@ -24,7 +24,8 @@ use super::super::matching::Held;
 pub(crate) enum Notify {
     /// The completion queue, with the context.
     Queue,
-    /// The completion queue, without reserved room: one of many results of a multi-receive.
+    /// The completion queue, without reserved room: for an operation that may have many results, or that may wait for
+    /// long before it begins.
     Event,
     /// Success is not reported. A failure goes to the completion queue.
     Silent,
@@ -86,10 +87,10 @@ impl Identity {
     }
 }
 
-/// Which of an endpoint's two directions an operation belongs to.
+/// The direction of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Sends.
+    /// All operations that the endpoint begins, except receives.
     Transmit,
     /// Receives.
     Receive,
@@ -204,7 +205,7 @@ pub(crate) struct Receive {
     pub(crate) context: u64,
     /// Where its end is reported.
     pub(crate) notify: Notify,
-    /// The multi-receive buffer that this receive is, or of which `place` is a part.
+    /// The multi-receive buffer, if this receive is one, or if `place` is a part of one.
     pub(crate) multi: Option<Id<Multi>>,
 }
 
@@ -252,7 +253,7 @@ impl Short {
         Self { bytes, len: len as u8 }
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
@@ -356,7 +357,7 @@ pub(crate) enum Action {
     },
 }
 
-/// The payload of a pull frame: at most the bytes that one line and its continuation hold.
+/// The payload of a pull frame, at most [`MAX`](Self::MAX) bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The bytes, of which the first `len` are valid.

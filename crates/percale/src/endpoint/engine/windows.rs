@@ -68,14 +68,14 @@ impl Core {
         Some(())
     }
 
-    /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate the
+    /// Handles a message that invalidates a key. Returns false if the message may not invalidate the
     /// key. The message is then not delivered, and its sender gets an error.
     #[cold]
     pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
         use Kind::{Message, MessageOffer, Tagged, TaggedOffer};
         let message = matches!(head.kind, Message | Tagged | MessageOffer | TaggedOffer);
         if !message || !head.flags.contains(Flags::ID | Flags::ACK | Flags::DATA) {
-            self.peers.accuse(from, "what invalidates a key is a message that wants an answer");
+            self.peers.accuse(from, "a message that invalidates a key must request an acknowledgement");
             return false;
         }
         match self.local.invalidate(head.data, By::Peer(self.via(from))) {
@@ -86,7 +86,7 @@ impl Core {
             }
             Err(error) => {
                 // The answer is the same for every error, so a peer that guesses keys gets no information.
-                crate::later::later!(debug: %error, "a peer's message invalidates what it must not");
+                crate::later::later!(debug: %error, "a peer's message invalidates a key without permission");
                 self.peers.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
             }

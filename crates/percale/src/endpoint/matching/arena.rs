@@ -5,7 +5,7 @@
 //! insertion, so they also determine which entry is older when lists are compared.
 //!
 //! An entry can be in `L` lists at once, one for each link slot. The arena does not own lists: the owner of a list
-//! passes it to each call, always with the same slot. A list must not outlive the entries of the arena that it links.
+//! passes it to each call, always with the same slot. An entry must be unlinked from all lists before it is removed.
 
 /// The index that stands for no entry.
 pub(super) const NIL: u32 = u32::MAX;

@@ -10,7 +10,8 @@
 pub(crate) struct Envelope {
     /// The sender's tag; 0 for untagged messages.
     pub(crate) tag: u64,
-    /// The sender's address in this endpoint's vector.
+    /// The number of the sender: its connection number, or in a shared receive context the source that the pool
+    /// assigned.
     pub(crate) source: u64,
 }
 
@@ -19,7 +20,7 @@ pub(crate) struct Envelope {
 pub(crate) enum Source {
     /// Any sender.
     Any,
-    /// Only this address (a directed receive).
+    /// Only the sender with this number (a directed receive).
     From(u64),
 }
 

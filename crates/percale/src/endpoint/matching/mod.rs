@@ -1,8 +1,8 @@
 //! Matching of messages and posted receives.
 //!
-//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait
-//! for a message ([`posted`]) and the messages that wait for a receive ([`unexpected`]). The engine chooses what is
-//! stored with each: `R` for a receive, `U` for a message.
+//! [`Matching`] owns, for one kind of message (tagged, or untagged as tag 0), the receives that wait for a message
+//! ([`posted`]) and the messages that wait for a receive ([`unexpected`]). An endpoint has one for each kind, and so
+//! has a shared receive context. The owner chooses what is stored with each: `R` for a receive, `U` for a message.
 //!
 //! The rules are those of `fi_trecv` and of MPI:
 //! * a message takes the first receive, in posting order, with a pattern that it fits;
@@ -10,7 +10,7 @@
 //! * a message fits a pattern when the tags agree in every bit that is not ignored, and the source is the requested
 //!   one, if any.
 //!
-//! So the engine calls [`Matching::find`] before [`Matching::post`], and [`Matching::arrive`] before
+//! So the owner calls [`Matching::find`] before [`Matching::post`], and [`Matching::arrive_with`] before
 //! [`Matching::hold`]. A receive and a message that fit each other never wait at the same time.
 //!
 //! # Performance
@@ -20,7 +20,8 @@
 //! Within a class a search is one look-up, whichever bits it compares.
 //!
 //! All data is in vectors that are reused and linked by index ([`arena`], [`bins`]). Memory is allocated only when more
-//! entries wait at the same time than ever before. There are no locks, because the endpoint is the only owner.
+//! entries wait at the same time than ever before. There are no locks: one thread at a time uses an endpoint's engine,
+//! and a shared receive context has its own lock.
 
 mod arena;
 mod bins;
@@ -38,7 +39,7 @@ pub(crate) use arena::{Held, Posted};
 pub(crate) use key::{Envelope, Pattern, Source};
 pub(crate) use posted::{Keep, Met};
 
-/// The posted receives (`R`) and the unexpected messages (`U`) of one endpoint.
+/// The posted receives (`R`) and the unexpected messages (`U`) of one kind.
 #[derive(Debug)]
 pub(crate) struct Matching<R, U> {
     posted: posted::Queue<R>,
@@ -148,7 +149,7 @@ impl<R, U> Matching<R, U> {
         unexpected.rename(from, left.label([names, &[from]].concat()));
     }
 
-    /// Returns the sources with receives that take messages of senders that have disconnected.
+    /// Returns the sources (names of disconnected senders) for which messages that these senders left are held.
     pub(crate) fn left(&self) -> impl Iterator<Item = u64> {
         self.left.iter().flat_map(|left| left.names())
     }

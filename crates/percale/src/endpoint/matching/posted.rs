@@ -2,9 +2,9 @@
 //!
 //! All receives are in one list in posting order. Only that list is used while messages find their receives among the
 //! first [`LINEAR`] entries, regardless of the number of receives that wait after these. When an arrival would have to
-//! search further, all receives are also filed by class. This is undone when at most [`FEW`] receives wait; the gap
-//! prevents a queue whose length stays near one value from repeating it. While receives are filed, an arrival looks up
-//! the first receive of every class, and the lowest sequence number wins.
+//! search further, all receives are also filed by class. This is undone when at most [`FEW`] receives wait. Because the
+//! two limits differ, a queue whose length changes little is not filed again and again. While receives are filed, an
+//! arrival looks up the first receive of every class, and the lowest sequence number wins.
 //!
 //! Invariants:
 //! 1. An entry is in `order`, and while `filed`, it is also in exactly one of its class's bins or in `rest`.

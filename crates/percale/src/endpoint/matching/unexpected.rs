@@ -3,7 +3,7 @@
 //! All messages that are not claimed are in one list in arrival order. A message has no masks: only a receive that
 //! searches determines which bits are compared. So classes are created by searches. A search that had to walk more than
 //! [`LINEAR`] messages files them all under its own masks. This costs a small multiple of the cost of the walk, and
-//! later searches of that class are one look-up. While a class is in use, every held message is filed in it. All
+//! later searches of that class are one look-up. While a class is in use, every message of the list is filed in it. All
 //! classes are dropped when [`FEW`] messages are left, and a class that was not used recently is replaced by another
 //! one when needed.
 //!
@@ -294,7 +294,8 @@ impl<U> Queue<U> {
         }
     }
 
-    /// Returns a class for new masks: an unused one, or a new one, or the one that was not used for the longest time.
+    /// Returns a class for new masks: an unused one, or a new one, or the one that was not used for the longest time,
+    /// unless that was used [lately](LATELY).
     fn vacant_class(&mut self) -> Option<usize> {
         if let Some(unused) = self.classes.iter().position(|class| !class.in_use) {
             return Some(unused);

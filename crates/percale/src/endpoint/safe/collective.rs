@@ -19,9 +19,9 @@ use std::future::IntoFuture;
 
 use super::OperationError;
 use super::future::Started;
-use super::request::posted;
 use super::operation::Operation;
 use super::outcome::{Outcome, sealed};
+use super::request::posted;
 use super::when::When;
 use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
@@ -73,10 +73,7 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Errors
     /// If a group of these members is not possible.
-    pub fn join(
-        &self,
-        members: &AddressSet,
-    ) -> Result<Operation<A::Handle<'_>, Group<A::Handle<'_>>>, OperationError> {
+    pub fn join(&self, members: &AddressSet) -> Result<Operation<A::Handle<'_>, Group<A::Handle<'_>>>, OperationError> {
         let (mut group, mut rank) = (GroupId { index: 0, stamp: 0 }, 0);
         let id = self.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
@@ -142,12 +139,7 @@ impl<H: Handle + Clone> Group<H> {
     /// Combines the elements of all members and stores one block of the result at each member. The buffer holds as many
     /// equal blocks as there are members. Afterwards block number [`rank`](Self::rank) holds this member's block of the
     /// result, and the contents of the other blocks are unspecified.
-    pub fn reduce_scatter(
-        &self,
-        op: AtomicOp,
-        datatype: Datatype,
-        buffer: impl Into<Buffer>,
-    ) -> CollectiveRequest<H> {
+    pub fn reduce_scatter(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<H> {
         self.request(Collective::ReduceScatter, (op, datatype), buffer.into())
     }
 

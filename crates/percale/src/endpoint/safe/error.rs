@@ -29,7 +29,7 @@ pub enum Cause {
     #[error("the operation did not complete within the given time")]
     TimedOut,
     /// The result of the operation was taken before, for example because a finished future was polled again.
-    #[error("the operation has ended, and its result was taken before; a finished future gives no second one")]
+    #[error("the result of the operation was already taken")]
     Taken,
 }
 

@@ -54,7 +54,7 @@ impl<H: Handle> ReceivingMany<H> {
     /// Returns the next message, or `None` if the buffer is full and all messages were returned.
     ///
     /// # Errors
-    /// If a message failed to arrive. The buffer may have taken other messages.
+    /// If a message failed to arrive, or the timeout expires. The buffer may have taken other messages.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Part>, OperationError> {
         if !self.operation.access.access().is_here() {
             return Err(OperationError::refused());

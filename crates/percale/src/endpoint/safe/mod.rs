@@ -13,9 +13,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted
-//! [`Operation`] is a future for any runtime; it can also be waited for. Dropping it cancels it if no message was matched
-//! yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted operation
+//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if the
+//! receive has no message yet, or if nothing of the send was passed to the connection yet. Otherwise its buffer is kept
+//! until the peer no longer uses it, and the message of a receive is lost.
 
 // The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;
@@ -35,10 +36,10 @@ pub use self::collective::{CollectiveRequest, Group};
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
 pub use self::many::{Finished, Part, ReceivingMany};
-pub use self::remote::{AccessRequest, Element};
-pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::operation::Operation;
 pub use self::outcome::Outcome;
+pub use self::remote::{AccessRequest, Element};
+pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::windows::WindowRequest;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::buffer::Buffer;

@@ -18,9 +18,9 @@ use std::marker::PhantomData;
 
 use super::OperationError;
 use super::future::Started;
-use super::request::posted;
 use super::operation::Operation;
 use super::outcome::{Outcome, sealed};
+use super::request::posted;
 use super::when::When;
 use crate::completion::counter::Counter;
 use crate::completion::entry::Entry;
@@ -355,18 +355,7 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
                 let compare = (kind == Kind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));
-                Work::Atomic(AtomicWork {
-                    peer,
-                    op,
-                    datatype,
-                    operand,
-                    compare,
-                    result,
-                    remote,
-                    data,
-                    context,
-                    flags,
-                })
+                Work::Atomic(AtomicWork { peer, op, datatype, operand, compare, result, remote, data, context, flags })
             }
         };
         let id = match when {

@@ -1,4 +1,4 @@
-//! Safe operations that begin when a counter has reached a threshold.
+//! Safe operations that begin when a counter has reached a threshold or a variable is written.
 
 use super::OperationError;
 use crate::completion::counter::Counter;
@@ -28,13 +28,13 @@ enum Begins {
 }
 
 impl When {
-    /// Adds the condition that `counter` has reached `threshold` to the settings in `before`.
+    /// Sets the condition that `counter` has reached `threshold`, and keeps the other settings of `before`.
     pub(super) fn once(before: Option<Box<Self>>, counter: &Counter, threshold: u64) -> Box<Self> {
         let counting = before.and_then(|when| when.counting);
         Box::new(Self { begins: Begins::Counted(counter.clone(), threshold), counting })
     }
 
-    /// Adds the condition that `variable` was written to the settings in `before`.
+    /// Sets the condition that `variable` was written, and keeps the other settings of `before`.
     pub(super) fn written(before: Option<Box<Self>>, variable: &Variable) -> Box<Self> {
         let counting = before.and_then(|when| when.counting);
         Box::new(Self { begins: Begins::Written(variable.clone()), counting })
@@ -57,15 +57,13 @@ impl When {
         // Deferred work needs progress without calls by the application. A thread that waits for its end also makes
         // progress, with less delay.
         if let Some(counting) = &counting
-            && let Err(error) =
-                access.automate().and_then(|()| access.drive_for(counting)).and_then(|()| {
-                    match &begins {
-                        Begins::Counted(counter, _) => counter.automate(),
-                        Begins::Written(_) => Ok(()),
-                    }
-                })
+            && let Err(error) = access.automate().and_then(|()| access.drive_for(counting)).and_then(|()| match &begins
+            {
+                Begins::Counted(counter, _) => counter.automate(),
+                Begins::Written(_) => Ok(()),
+            })
         {
-            tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
+            tracing::warn!(%error, "no progress thread: deferred work makes progress only when the endpoint is used");
         }
         let (id, due) = access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));

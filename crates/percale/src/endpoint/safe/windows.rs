@@ -19,9 +19,9 @@
 use std::future::IntoFuture;
 
 use super::future::Started;
-use super::request::posted;
 use super::operation::Operation;
 use super::outcome::Outcome;
+use super::request::posted;
 use super::{OperationError, SendRequest};
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;

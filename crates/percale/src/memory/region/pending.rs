@@ -2,7 +2,7 @@
 //!
 //! The registration waits in the event queue, and the thread that reads the event performs it. So the properties of the
 //! region are not available before the event is read, and no peer can access it. Until then the memory belongs to the
-//! [`PendingRegion`] (MR-065), which has no method that returns a key (MR-062).
+//! [`PendingRegion`], which has no method that returns a key.
 
 use std::sync::Arc;
 

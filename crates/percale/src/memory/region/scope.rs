@@ -17,7 +17,7 @@ use crate::region::terms::Kept;
 /// A scope in which borrowed memory may be registered: see [`Domain::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
-    /// All regions of this scope, closed or not.
+    /// All regions of this scope.
     handles: RefCell<Vec<Handle>>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,

@@ -4,10 +4,10 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use percale::{Access, Info, WindowAccess, WindowType};
 //! # let domain = Info::discover()?.best()?.open()?;
-//! let region = domain.register(vec![0; 4096], Access::empty())?;      // peers may do nothing with it
+//! let region = domain.register(vec![0; 4096], Access::empty())?;      // gives peers no rights
 //! let mut window = domain.window(WindowType::One)?;
-//! let name = window.bind(&region, 512..1024, WindowAccess::READ)?;    // but read this part
-//! window.bind(&region, 0..0, WindowAccess::empty())?;                 // and now they may not: no access is under way
+//! let name = window.bind(&region, 512..1024, WindowAccess::READ)?;    // peers may read this part
+//! window.bind(&region, 0..0, WindowAccess::empty())?;                 // unbound: no access is in progress
 //! # drop(name); Ok(()) }
 //! ```
 //!

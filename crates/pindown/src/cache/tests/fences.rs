@@ -1,4 +1,4 @@
-//! The kernel rejects the fence of all threads after the cache was opened.
+//! Tests of a cache for which the kernel rejects the fence of all threads after the cache was opened.
 
 use super::*;
 use crate::cache::grace::Grace;

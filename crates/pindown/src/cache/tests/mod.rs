@@ -333,7 +333,7 @@ fn registrar_limit_evicts_idle_and_keeps_used_registrations() {
     cache.flush();
     let used: Vec<_> = (0..8).map(|n| lane.get(pages(10 * n, 1), READ).expect("registered")).collect();
     let error = lane.get(pages(2000, 1), READ).expect_err("all eight are in use");
-    assert!(error.to_string().contains("could not be registered"), "{error}");
+    assert!(error.to_string().contains("cannot register"), "{error}");
     assert!(used.iter().all(|used| memory.is_current(used.local_key())));
     used.into_iter().for_each(|used| lane.end(used));
     let _ = key(&lane, pages(2000, 1), READ);

@@ -61,7 +61,7 @@ fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, U
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let missing = || Unavailable::Refused { what: name, why: "it is not in the object".into() };
+    let missing = || Unavailable::Refused { what: name, why: "not found in the BPF object".into() };
     ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused(name))
 }
 
@@ -73,7 +73,7 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
     let fd = match ebpf.map(name) {
         Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
-        _ => return Err(Unavailable::Refused { what: name, why: "it is not in the object".into() }),
+        _ => return Err(Unavailable::Refused { what: name, why: "not found in the BPF object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
     if found == sizes {

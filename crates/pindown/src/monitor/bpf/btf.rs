@@ -1,7 +1,7 @@
 //! Reads the running kernel's description of its tracepoints: the names and arguments of those that exist.
 //!
 //! The loader finds offsets by itself, but does not detect an inserted argument. So the arguments of each tracepoint
-//! are compared here with the known ones, and nothing is loaded if they differ.
+//! that the programs use are compared here with the known ones, and nothing is loaded if they differ.
 
 use std::collections::HashMap;
 use std::fs;
@@ -146,7 +146,7 @@ impl<'a> Types<'a> {
         let &index = self.hooks.get(hook).ok_or(Unavailable::HookMissing(hook))?;
         let prototype = self.get(self.get(self.get(index).refers).refers);
         if prototype.kind != PROTOTYPE {
-            return Err(Unavailable::BadBtf("a tracepoint is no function"));
+            return Err(Unavailable::BadBtf("the type of a tracepoint is not a function"));
         }
         Ok((1..prototype.count).map(|i| self.spelled(self.word(prototype.members + 8 * i + 4), 0)).collect())
     }
@@ -280,10 +280,7 @@ mod tests {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "int", "bool"]);
         let error = made.check().expect_err("the second argument is none that is known");
-        assert_eq!(
-            error.to_string(),
-            "tracepoint mmap_lock_released has arguments that are not known: (mm_struct*, int, bool)"
-        );
+        assert_eq!(error.to_string(), "tracepoint mmap_lock_released has unknown arguments: (mm_struct*, int, bool)");
     }
 
     /// Requirements: MON-033.

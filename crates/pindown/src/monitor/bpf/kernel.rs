@@ -34,7 +34,7 @@ const VM_HUGETLB: u64 = 0x40_0000;
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// Local file systems, where files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
-/// SquashFS. On another file system, a server may truncate the file of a private mapping.
+/// SquashFS, tmpfs. On a network file system, a server may truncate the file of a private mapping.
 const LOCAL: [u64; 8] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x8584_58f6, 0xe0f5_e1e2, 0x7371_7368, TMPFS];
 
 /// The result of `identify`: `struct question` in bpf/page.h.
@@ -378,8 +378,8 @@ impl Kernel {
                 self.subscribe(space, (answer.0[Answer::DEV], answer.0[Answer::INO]), charge).map(Some)
             }
             (_, true) => Err(Unwatchable::FileSystem),
-            // The pages of hugetlbfs are added and removed without a report. The same holds for a mapping without a
-            // name: another process may truncate its file through /proc/PID/map_files.
+            // The pages of hugetlbfs are added and removed without a report. The same holds for a mapping of huge pages
+            // without a name: another process may truncate its file through /proc/PID/map_files.
             (HUGETLBFS, false) => Err(Unwatchable::PrivateHuge),
             (_, false) if answer.is(VM_HUGETLB) => Err(Unwatchable::PrivateHuge),
             (magic, false) if LOCAL.contains(&magic) => Ok(None),

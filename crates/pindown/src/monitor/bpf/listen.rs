@@ -49,7 +49,8 @@ impl Drop for Name {
 /// Listens at `path`.
 ///
 /// # Errors
-/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket.
+/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket; otherwise errors
+/// of the system calls.
 pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
@@ -61,7 +62,7 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
             return Err(error.into());
         }
         if !fs::symlink_metadata(path)?.file_type().is_socket() {
-            let what = format!("{} is there and is no socket", path.display());
+            let what = format!("{} exists and is not a socket", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         // The file remains from a helper that was killed, or belongs to another helper.
@@ -79,8 +80,8 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    // The queue has the maximum length that the system allows (net.core.somaxconn). The kernel keeps the order of
-    // connections in the queue, but not the order of callers that wait for room in it.
+    // The kernel reduces the length of the queue to net.core.somaxconn. It keeps the order of connections in the queue,
+    // but not the order of callers that wait for room in it.
     listen(&listener, 4096)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }

@@ -1,14 +1,16 @@
 //! The kernel monitor: small programs at tracepoints of the kernel report which addresses changed.
 //!
-//! It covers every kind of memory that can be pinned, including changes by other processes (truncation of a shared
-//! file) and by io_uring workers. It does not intercept or delay the program's calls, or cause them to fail.
+//! It covers every kind of memory that can be pinned, except the kinds that [`Unwatchable`] lists, and includes changes
+//! by other processes (truncation of a shared file) and by io_uring workers. It does not intercept or delay the
+//! program's calls, or cause them to fail.
 //!
 //! # Loading the programs
 //! Loading requires root (CAP_BPF and CAP_PERFMON). A privileged process loads the programs for itself
 //! ([`Monitor::in_process`]). Other processes use `pindown-helper` ([`Monitor::from_helper`]), which has loaded them
 //! once for all processes. The helper passes a page that only the kernel writes, a ring that wakes threads that wait
-//! for reports, and the descriptors that keep the programs attached. So reports continue when the helper exits. Then
-//! only further shared mappings cannot be watched, and skipped programs are not detected.
+//! for reports, and the descriptors that keep the programs attached. So reports continue when the helper exits. From
+//! then on [`Monitor::watch`] fails (a cache still keeps further private anonymous memory, on Linux 6.11 and later),
+//! and skipped programs are not detected.
 //!
 //! # Isolation of the helper's clients
 //! A client gets no information about other processes and users, with two exceptions: that a limit of all users

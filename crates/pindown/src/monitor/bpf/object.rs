@@ -12,7 +12,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 #[cfg(not(pindown_bpf))]
 static OBJECT: &[u8] = &[];
 
-/// Loads only programs that report changes when they begin.
+/// A variant of the object that reports changes only when they begin.
 #[cfg(all(test, pindown_bpf))]
 pub(super) static ENTRY_ONLY: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));

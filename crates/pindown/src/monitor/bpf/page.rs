@@ -100,8 +100,9 @@ impl Page {
         Ok(())
     }
 
-    /// Returns the number of records written so far. It increases with each change, so an unchanged value means that
-    /// there was no change.
+    /// Returns the number of records written so far. It increases with each reported change of the address space, so an
+    /// unchanged value means that there was no such change. Pages that are removed from a watched inode are counted by
+    /// [`Page::inode`].
     #[inline]
     #[must_use]
     pub fn head(&self) -> u64 {
@@ -172,7 +173,8 @@ impl Slot {
     }
 }
 
-/// Changes in the order they happened. Ends after [`Change::Everything`], which includes all later changes.
+/// Changes in the order in which they were reported. Ends after [`Change::Everything`], which includes all later
+/// changes.
 #[derive(Debug)]
 pub struct Drain<'a> {
     page: &'a Page,

@@ -10,7 +10,7 @@ pub enum Unavailable {
     #[error("built without the kernel programs: {0}")]
     NotBuilt(&'static str),
     /// A privilege is missing.
-    #[error("{0} is missing: the kernel's programs are loaded by root, or by pindown-helper")]
+    #[error("{0} is missing: run as root, or start pindown-helper")]
     NoCapability(&'static str),
     /// The kernel does not describe its types.
     #[error("no /sys/kernel/btf/vmlinux ({0}): the kernel was built without CONFIG_DEBUG_INFO_BTF")]
@@ -22,7 +22,7 @@ pub enum Unavailable {
     #[error("the kernel has no tracepoint {0}")]
     HookMissing(&'static str),
     /// A tracepoint has arguments that no known kernel has.
-    #[error("tracepoint {hook} has arguments that are not known: ({found})")]
+    #[error("tracepoint {hook} has unknown arguments: ({found})")]
     HookArguments {
         /// The name of the tracepoint.
         hook: &'static str,
@@ -30,13 +30,13 @@ pub enum Unavailable {
         found: String,
     },
     /// Preemption inside the hooks would break the order of reports.
-    #[error("the kernel is PREEMPT_RT, where a program may be interrupted in the middle")]
+    #[error("PREEMPT_RT kernels are not supported: BPF programs can be preempted")]
     PreemptRt,
     /// The page size is not 4096 bytes.
     #[error("pages have {0} bytes; the programs expect 4096")]
     PageSize(usize),
     /// The kernel rejected a program or a map.
-    #[error("the kernel refused {what}: {why}")]
+    #[error("the kernel rejected {what}: {why}")]
     Refused {
         /// The request.
         what: &'static str,
@@ -50,7 +50,7 @@ pub enum Unavailable {
     #[error("descriptors of the monitor were closed: reports may be missing")]
     Closed,
     /// No process listens at the helper's socket.
-    #[error("no helper at {path}: {why}")]
+    #[error("cannot connect to pindown-helper at {path}: {why}")]
     NoHelper {
         /// The path of the socket.
         path: String,
@@ -58,13 +58,13 @@ pub enum Unavailable {
         why: io::Error,
     },
     /// The process behind the socket runs as another user, and not as root.
-    #[error("the helper runs as user {0}, neither root nor this process's user")]
+    #[error("pindown-helper runs as user {0}, which is neither root nor the user of this process")]
     ForeignHelper(u32),
     /// The helper rejected the client.
-    #[error("the helper refused: {0}")]
+    #[error("pindown-helper rejected the request: {0}")]
     Denied(Denial),
-    /// The helper has exited, or sent an invalid answer.
-    #[error("the helper does not answer: {0}")]
+    /// The helper has exited, has sent an invalid answer, or has not answered in time.
+    #[error("pindown-helper does not answer: {0}")]
     Helper(io::Error),
 }
 
@@ -95,13 +95,13 @@ impl Unavailable {
 #[non_exhaustive]
 pub enum Denial {
     /// The client and the helper use different versions of the protocol.
-    #[error("it speaks another version")]
+    #[error("the protocol version differs")]
     Version = 1,
     /// The request is invalid or out of order.
-    #[error("it does not understand the request")]
+    #[error("unknown request")]
     Protocol = 2,
     /// The process that sent the request cannot be identified with certainty.
-    #[error("the kernel does not name the process that asks (SO_PASSPIDFD, Linux 6.5), or the process has ended")]
+    #[error("the kernel does not report the sender of a request (SO_PASSPIDFD, Linux 6.5), or the sender has exited")]
     NoPidfd = 3,
     /// The process has ended, or has no memory.
     #[error("the process that connected has no address space")]
@@ -109,23 +109,23 @@ pub enum Denial {
     /// The process runs with privileges that its user does not have, or hides its memory from its user.
     #[error("the process is not dumpable, or changed its user")]
     NotTheUsers = 5,
-    /// The process did not answer the challenge correctly in time.
-    #[error("the challenge was not met")]
+    /// The process did not answer the challenge correctly in time, or did not send its first message in time.
+    #[error("the challenge was not answered correctly")]
     Challenge = 6,
     /// The limit on one user's connections is reached.
-    #[error("the user has as many connections as one user may have (--per-user of pindown-helper)")]
+    #[error("the user has reached the limit of connections (pindown-helper --per-user)")]
     TooManyClients = 7,
     /// A change that began before the page existed would end unreported.
-    #[error("a change of the memory that began earlier does not end")]
+    #[error("timeout: a change of memory that began earlier has not ended")]
     NeverQuiet = 8,
     /// The kernel rejected an allocation of the helper.
-    #[error("the kernel refused it a map")]
+    #[error("the kernel rejected the BPF map")]
     Kernel = 9,
     /// The limit on one user's address spaces is reached.
-    #[error("the user has as many address spaces as one user may have (--per-user of pindown-helper)")]
+    #[error("the user has reached the limit of address spaces (pindown-helper --per-user)")]
     TooManySpaces = 10,
     /// The limit on all users together is reached.
-    #[error("all users together have as many clients as the helper serves (--total of pindown-helper)")]
+    #[error("the limit of clients of all users is reached (pindown-helper --total)")]
     HelperFull = 11,
     /// The request was sent by a process outside the connection's address space.
     #[error("the request comes from another address space than the one that the connection was opened for")]
@@ -157,33 +157,33 @@ impl Denial {
 #[non_exhaustive]
 pub enum Unwatchable {
     /// Nothing is mapped at the start of the range.
-    #[error("nothing is mapped there")]
+    #[error("the range is not mapped")]
     Unmapped = 1,
     /// The range is in more than one mapping.
-    #[error("it lies in several mappings")]
+    #[error("the range spans several mappings")]
     SeveralMappings = 2,
     /// The range is in a shared mapping that cannot be made writable. Such memory cannot be pinned, and changes of its
     /// file are not watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
-    /// The range is in a file that changes without passing any tracepoint (network file systems, devices).
-    #[error("a mapping of a file whose changes cannot be seen")]
+    /// The range is in a file that may change without passing any tracepoint (network file systems, devices).
+    #[error("a mapping of a file whose changes cannot be watched")]
     FileSystem = 4,
     /// The range is in a private mapping of huge pages. Another process can remove the pages through their file without
     /// a report, and even a mapping without a name has a file (/proc/PID/map_files).
     #[error("a private mapping of huge pages")]
     PrivateHuge = 5,
     /// All slots of this page, or of this inode, are in use.
-    #[error("no more inodes can be watched")]
+    #[error("the limit of watched files is reached")]
     Full = 6,
     /// The address space was locked for too long.
     #[error("the address space is locked")]
     Locked = 7,
-    /// The monitor has ended, or this process is not the one that opened it.
-    #[error("the monitor does not answer for this process")]
+    /// The monitor or its helper has ended, or this process is not the one that opened the monitor.
+    #[error("the monitor does not cover this process")]
     Gone = 8,
     /// The limit on one user's watched files, or on one user's address spaces that watch this file, is reached.
-    #[error("the user watches as many files as one user may watch (--files-per-user of pindown-helper)")]
+    #[error("the user has reached the limit of watched files (pindown-helper --files-per-user)")]
     TooManyFiles = 9,
 }
 

@@ -101,7 +101,7 @@ fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
     let (mut sender, mut strangers) = (None, Vec::new());
     // SAFETY: the kernel has filled the header and its control buffer, which belong to the caller.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    // SAFETY: the pointer is not null, so it refers to a whole header in the control buffer.
+    // SAFETY: a pointer that is not null refers to a whole header in the control buffer.
     while let Some(control) = unsafe { next.as_ref() } {
         // SAFETY: as above; the address is only computed.
         let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::c_int>();

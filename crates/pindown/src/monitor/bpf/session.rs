@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Returns the space that was admitted for this session, if no process has yet proved to be in it.
+    /// Returns the space in which this session's process has not yet proved to be; `None` if it has.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
             State::Settling { space, .. } | State::Challenged { space, .. } => Some(space),
@@ -134,7 +134,7 @@ struct Admitted {
     quiet: bool,
     /// Whether a process has proved to be in the space.
     proven: bool,
-    /// The number of sessions that wait for these.
+    /// The number of sessions of the space that are in the states `Settling` and `Challenged`.
     waiting: usize,
 }
 

@@ -51,6 +51,8 @@ impl Attribute {
     }
 }
 
+/// Makes the system call bpf(2) with `len` bytes of the attribute.
+///
 /// # Safety
 /// Every address in `attribute` must point to as much memory as the command and the sizes in the attribute specify.
 unsafe fn bpf(command: libc::c_int, attribute: &mut Attribute, len: usize) -> io::Result<libc::c_int> {
@@ -92,7 +94,8 @@ fn element(map: BorrowedFd<'_>, key: *const u8, value: u64, flags: u64) -> Attri
 /// Writes an element. Key and value must have the sizes of the map.
 pub(super) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], only_new: bool) -> io::Result<()> {
     let mut a = element(map, key.as_ptr(), value.as_ptr() as u64, u64::from(only_new));
-    // SAFETY: key and value live through the call and have the map's sizes (kernel.rs checks the sizes of each map).
+    // SAFETY: key and value live through the call and have the map's sizes (attach.rs checks the sizes of the loaded
+    // maps).
     unsafe { bpf(MAP_UPDATE, &mut a, 32) }.map(drop)
 }
 
@@ -114,7 +117,7 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
 /// grace period of the kernel; separate removals take one each.
 pub(super) fn delete_all(map: BorrowedFd<'_>, keys: &[u64]) -> io::Result<()> {
     let mut a = Attribute::new().u64(16, keys.as_ptr() as u64).u32(32, keys.len() as u32).fd(36, map);
-    // SAFETY: the keys live through the call; the map's keys have eight bytes (kernel.rs calls this only for such
+    // SAFETY: the keys live through the call; the map's keys have eight bytes (publish.rs calls this only for such
     // maps).
     unsafe { bpf(MAP_DELETE_BATCH, &mut a, 56) }.map(drop)
 }

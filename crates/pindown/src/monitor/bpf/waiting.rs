@@ -93,7 +93,8 @@ impl Waiting {
         debug_assert!(other.is_none(), "the page before it is taken away first");
     }
 
-    /// Queues a removal. Returns it if it is unnecessary, because its page was not inserted yet and now never will be.
+    /// Queues a removal, unless its page still waits to be inserted. Such a page is not inserted, and the removal,
+    /// which is unnecessary, is returned.
     pub(super) fn take(&mut self, take: Take) -> Option<Take> {
         if self.puts.remove(&take.mm).is_some() {
             return Some(take);

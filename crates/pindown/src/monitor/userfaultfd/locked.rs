@@ -49,14 +49,18 @@ impl Locked {
     /// Errors of mlock2(2); ENOMEM if too many pieces are locked.
     pub(super) fn add(&self, range: Range) -> rustix::io::Result<()> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pieces at the two ends of the range may be split.
-        if pieces.len() + 2 > self.most {
+        let gaps = gaps(&pieces, range);
+        // Each gap becomes a piece, and the pieces at the two ends of the range may be split.
+        if pieces.len() + gaps.len() + 2 > self.most {
             return Err(Errno::NOMEM);
         }
-        let was_locked: Vec<(Range, bool)> =
-            gaps(&pieces, range).into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
+        let was_locked: Vec<(Range, bool)> = gaps.into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
         // Locks the whole range each time, because another mapping may be there than before.
-        sys::lock(range)?;
+        if let Err(error) = sys::lock(range) {
+            // Pages before the one that could not be locked are locked now.
+            was_locked.iter().filter(|(_, was_locked)| !was_locked).for_each(|(gap, _)| sys::unlock(*gap));
+            return Err(error);
+        }
         split(&mut pieces, range);
         for (_, piece) in pieces.range_mut(range.start()..range.end()) {
             piece.count += 1;
@@ -130,5 +134,17 @@ mod tests {
         split(&mut pieces, range(15, 35));
         let ends: Vec<(u64, u64)> = pieces.iter().map(|(start, piece)| (*start, piece.end)).collect();
         assert_eq!(ends, [(10, 15), (15, 20), (30, 35), (35, 40)]);
+    }
+
+    #[test]
+    fn gaps_of_a_range_count_against_the_limit() {
+        let mut pieces = BTreeMap::new();
+        for (start, end) in [(10, 20), (30, 40)] {
+            pieces.insert(start, Piece { end, count: 1, ours: true });
+        }
+        let locked = Locked { pieces: Mutex::new(pieces), most: 6 };
+        // Two pieces, three gaps, and room for two splits.
+        assert_eq!(locked.add(range(0, 50)), Err(Errno::NOMEM));
+        assert_eq!(locked.pieces.lock().unwrap().len(), 2, "a refused range changes nothing");
     }
 }

@@ -8,8 +8,8 @@
 //! compares the journal, so no change is missed between the two.
 //!
 //! The following memory cannot be watched, and the cache registers it for one use:
-//! * all memory except private anonymous memory: without an event, files can be truncated by another process, System V
-//!   segments can be detached, and shared memory can be remapped;
+//! * all memory except private anonymous memory that is writable and in pages of the ordinary size: without an event,
+//!   files can be truncated by another process, System V segments can be detached, and shared memory can be remapped;
 //! * also private anonymous memory, unless the program promises that no code in the process makes the two changes that
 //!   are not reported by an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a
 //!   System V segment attached over the memory (shmat with SHM_REMAP). Instead of the first promise the program may let
@@ -130,8 +130,7 @@ impl UserfaultfdMonitor {
 /// The reason why it would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why =
-            "it would keep sealed memory only, for nobody promised that there are no changes which it does not see";
+        let why = "without the promise that there are no changes that it misses, it would cache only sealed memory";
         return Err(io::Error::other(why));
     }
     Ok(())

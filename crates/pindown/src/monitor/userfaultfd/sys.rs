@@ -71,7 +71,7 @@ impl Mode {
     fn lack(self) -> &'static str {
         match self {
             Self::Asynchronous => {
-                "the kernel's userfaultfd has no asynchronous write protection, which came with Linux 6.7"
+                "the kernel's userfaultfd has no asynchronous write protection, which needs Linux 6.7"
             }
             Self::Plain => {
                 "the kernel's userfaultfd has no write protection, or is older than Linux 5.18 and does not count changes \
@@ -182,7 +182,7 @@ impl Userfaultfd {
         let mut argument = UffdioRegister { start: range.start(), len: range.len(), mode: REGISTER_MODE_WP, ioctls: 0 };
         // SAFETY: the opcode is UFFDIO_REGISTER, which takes this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioRegister>(0xAA, 0) }, _>::new(&mut argument) };
-        // SAFETY: the descriptor is a userfaultfd; nothing is write-protected, so no fault is ever reported or stopped.
+        // SAFETY: the descriptor is a userfaultfd; the monitor write-protects no page, so it causes no faults.
         unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }
     }
 

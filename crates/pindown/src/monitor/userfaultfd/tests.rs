@@ -369,3 +369,19 @@ fn guard_pages_are_refused_where_memory_is_locked() {
         Pages(again.0, again.1 / 2).unmap();
     }
 }
+
+#[test]
+fn a_failed_lock_leaves_no_page_locked() {
+    let _alone = alone();
+    let pages = Pages::map(3);
+    let (all, first) = (pages.range(), Range::new(pages.range().start(), 4096).expect("a range"));
+    if sys::is_locked(first) {
+        return println!("skipped: the kernel has no MADV_COLD, or locks all memory of the process");
+    }
+    // SAFETY: the page belongs to this test.
+    assert_eq!(unsafe { libc::munmap(pages.0.wrapping_byte_add(4096), 4096) }, 0);
+    // mlock2(2) locks the first page before it finds the hole.
+    assert_eq!(Locked::new().add(all), Err(rustix::io::Errno::NOMEM));
+    assert!(!sys::is_locked(first), "a page is locked that belongs to no registration");
+    pages.unmap();
+}

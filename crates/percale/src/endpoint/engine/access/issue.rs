@@ -129,8 +129,9 @@ fn send_part(
     Ok(())
 }
 
-/// Sends a write in one frame. The completion data is appended to the bytes if the bytes are few and the frame has
-/// room. The number of bytes is limited because a target assembles a frame that carries both.
+/// Sends a write in one frame. The completion data is appended to the bytes if the write has only one part, the bytes
+/// are few, and the frame has room. The number of bytes is limited because a target assembles a frame that carries
+/// both.
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,

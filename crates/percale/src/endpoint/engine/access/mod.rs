@@ -9,10 +9,10 @@
 //! by the initiator and sent at once.
 //!
 //! Order: only one way is used at a time. While executed accesses to a peer are outstanding, later ones to it are
-//! executed as well, and frames are handled in order. Only long parts are performed out of that order, at some time
-//! after their frames were handled: an access to the same bytes waits for them (unless both read), and a message waits
-//! for all long writes. So accesses to the same bytes of a region, and messages after writes, take effect in the order
-//! in which they were posted.
+//! executed as well (or wait, see `rdma`), and frames are handled in order. Only long parts are performed out of that
+//! order, at some time after their frames were handled: an access to the same bytes waits for them (unless both read),
+//! and a message waits for all long writes. So accesses to the same bytes of a region, and messages after writes, take
+//! effect in the order in which they were posted.
 //!
 //! `remote` records the accesses that are in progress. This module contains the routes from there to the links, to the
 //! counts of peers, and to the reports.
@@ -76,7 +76,7 @@ impl Core {
         let result = match (head.tag, Refusal::from_number(head.tag)) {
             (0, _) => Ok(()),
             (_, Some(refusal)) => Err(refusal),
-            (_, None) => return self.peers.accuse(from, "a refusal that does not exist"),
+            (_, None) => return self.peers.accuse(from, "unknown error code in a reply"),
         };
         match self.remote.answered(from, head, result) {
             Ok(Some(part)) => self.part_over(part, result),
@@ -208,7 +208,7 @@ impl Core {
         if let Some(id) = self.remote.access_of(from, wire) {
             let result = result.map_err(|error| match error {
                 PullError::Unknown => {
-                    (ErrorCode::TimedOut, "the peer's queue pair failed: whether it was written is not known".into())
+                    (ErrorCode::TimedOut, "the queue pair failed; the write may or may not have been executed".into())
                 }
                 other => {
                     let refusal = pull_refusal(other);

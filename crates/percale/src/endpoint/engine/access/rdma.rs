@@ -20,7 +20,7 @@ use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
 
-/// The way in which an access can be made now.
+/// The result of an attempt to make an access by RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Course {
     /// The whole access was posted.

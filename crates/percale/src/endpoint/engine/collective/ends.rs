@@ -65,13 +65,13 @@ impl Core {
     /// Handles the failure of a transfer.
     #[cold]
     pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
-        let why = "a message between members of the group failed: a member is gone";
+        let why = "a message between members of the group failed";
         if let Some(index) = self.groups.transfer_over(error.entry.context, Some((error.error, why))) {
             self.goes_on(index);
         }
     }
 
-    /// Performs the next steps of a group until one needs a link. Schedules the group if steps remain.
+    /// Performs the next steps of a group until one needs a link. Schedules the group if more remains to be done.
     #[inline(never)]
     fn goes_on(&mut self, index: Id<Group>) {
         if !(self.groups.go_on(index) && self.collective_done(index)) {
@@ -140,7 +140,7 @@ impl Core {
                 let held = self.groups.take_held(|envelope, _| envelope.tag == tag && envelope.source == source);
                 self.discard_all(held);
             }
-            Abort::NoMember => self.peers.accuse(from, "it breaks a group that it is no member of"),
+            Abort::NoMember => self.peers.accuse(from, "break of a group by a peer that is not a member"),
         }
     }
 
@@ -161,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Takes the operation to which the transfer with this context belongs out of its group. Returns where it is
-    /// reported, its completion, and its memory.
+    /// Removes an operation from its group, given the context of its transfers. Returns where it is reported, its
+    /// completion, and its memory.
     pub(in crate::endpoint::engine) fn take_collective(
         &mut self,
         context: u64,

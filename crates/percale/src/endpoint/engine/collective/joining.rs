@@ -69,11 +69,12 @@ impl Core {
         self.peers.push(0, Action::Advance);
     }
 
-    /// Handles a peer that advertises another address than the one at which it was found. The other members use the
-    /// advertised address for it, so no member joins a list with the address at which it was found.
+    /// Handles a peer that advertises another address than the one at which it was found. The other members identify
+    /// the peer by the advertised address, so they identify its lists differently. Attempts to join that wait for the
+    /// peer fail, and later attempts use the advertised address.
     pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
         let address = self.peers.get(slot).address();
-        let why = format!("a member is named by {address}, but advertises {advertised}; that is known from now on");
+        let why = format!("the member at {address} advertises {advertised}, which is used from now on");
         self.groups.misnamed(slot, &why);
         if self.groups.has_deeds() {
             self.joins_ready();
@@ -85,7 +86,7 @@ impl Core {
         if self.groups.hear_join(from, list, data) {
             self.joins_ready();
         } else {
-            self.peers.accuse(from, "what it says about joining groups makes no sense, or is of too many");
+            self.peers.accuse(from, "invalid message about joining a group, or too many groups");
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! [`Groups`](super::groups::Groups) decides which actions to take; this module performs them, with links, peers and
 //! reports. Transfers end in [`Core::collective_over`](super::core::Core::collective_over). When the last transfer for
-//! which an operation waits has ended, the group is added to the list of groups that can continue, and an action in the
-//! outbox continues these groups after the links were polled. Messages of other kinds do not execute code of this
-//! module.
+//! which an operation waits has ended, the steps that need no link are performed at once. If more remains to be done,
+//! the group is added to the list of groups that can continue, and an action in the outbox continues these groups after
+//! the links were polled. Messages of other kinds do not execute code of this module.
 //!
 //! * `joining`: groups that are being joined
 //! * `ends`: the end of transfers, operations and groups
@@ -34,7 +34,7 @@ use crate::wire::head::ABORT;
 const OWN: Connection = 0;
 
 impl Engine {
-    /// Joins a group of these members, of which this endpoint is one. The operation ends when all have joined.
+    /// Joins a group of these members, which include this endpoint. The operation ends when all have joined.
     pub(crate) fn join_group(
         &mut self,
         members: &[PeerAddress],
@@ -45,17 +45,17 @@ impl Engine {
             return Err(self.refusal());
         }
         if self.role.is_some() || self.core.peers.is_single() {
-            return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
+            return Err(PostError::Collective("endpoints of one connection cannot join groups"));
         }
         if members.len() > MEMBER_LIMIT {
-            return Err(PostError::Collective("a group of more members than groups have"));
+            return Err(PostError::Collective("too many members for a group"));
         }
         let slots = members
             .iter()
             .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));
         let slots = slots.collect::<Result<Box<[Connection]>, _>>()?;
         let rank = slots.iter().position(|slot| *slot == OWN);
-        let rank = rank.ok_or(PostError::Collective("the endpoint is no member of the group that it is to join"))?;
+        let rank = rank.ok_or(PostError::Collective("the endpoint is not a member of the group"))?;
         let mut sorted = slots.clone();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {

@@ -18,10 +18,10 @@ use crate::wire::control::Control;
 use crate::wire::head::Kind;
 
 /// The protocol violation of a peer that sends a message to an endpoint that does not accept it.
-pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that is not for it";
+pub(super) const STRANGER: &str = "frame to an endpoint that does not accept it";
 
 /// The violation of a peer that sends a control frame to an endpoint that takes none.
-pub(super) const NO_CONTROL: &str = "a control frame to an endpoint that takes none";
+pub(super) const NO_CONTROL: &str = "control frame to an endpoint that accepts none";
 
 /// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends that many.
 pub(super) const HEARD_LIMIT: u32 = 4;

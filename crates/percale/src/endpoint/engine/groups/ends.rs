@@ -90,7 +90,7 @@ impl Groups {
         // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be
         // discarded, and its group would wait forever.
         self.remember_broken(tag);
-        self.groups[index].breaks(heard_code(number), "a member gave the group up");
+        self.groups[index].breaks(heard_code(number), "a member left the group");
         self.make_ready(index);
         Abort::Broken(index)
     }
@@ -119,7 +119,7 @@ impl Groups {
             if error == ErrorCode::Closed {
                 group.gone.push(member);
             } else {
-                group.breaks(error, &format!("a member of the group is gone: {why}"));
+                group.breaks(error, &format!("{why} (a member of the group)"));
                 self.ready.push_back(Ready::Group(index));
                 any = true;
             }
@@ -184,8 +184,7 @@ impl Groups {
         groups.map(|group| (group.tag, group.members.clone())).collect()
     }
 
-    /// Removes the operation to which the transfer with this context belongs from its group. Returns its end, and its
-    /// memory.
+    /// Removes an operation from its group, given the context of its transfers. Returns its end, and its memory.
     pub(in super::super) fn take_operation(&mut self, context: u64) -> Option<(GroupEnd, Scratch, Option<Buffer>)> {
         let index = self.groups.find_wire((context >> 32) as u32)?;
         let group = &mut self.groups[index];

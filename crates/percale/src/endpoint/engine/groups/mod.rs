@@ -40,9 +40,9 @@ use crate::local_memory::volatile::Segment;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 
-/// The number of broken groups that are remembered after their removal.
+/// The maximum number of tags of broken groups that are remembered.
 const REMEMBERED: usize = 1024;
-/// The number of groups that one peer may have given up before they exist here.
+/// The maximum number of notices from one peer, about groups that do not exist here yet, that are remembered.
 const HEARD: usize = 64;
 
 /// Work that can continue after the links were polled.
@@ -142,7 +142,7 @@ pub(crate) struct Groups {
     chunks: Option<Box<Chunks>>,
     /// Groups that are being joined.
     joins: Joins,
-    /// Tags of groups that are broken.
+    /// The remembered tags of groups that are broken.
     broken: HashSet<u64>,
     /// The tags in `broken`, the oldest first.
     remembered: VecDeque<u64>,
@@ -168,9 +168,9 @@ impl Groups {
         self.get(id)?.members.iter().position(|other| *other == member)
     }
 
-    /// Returns the number of operations of a group that were posted after the one that runs.
-    pub(crate) fn waiting(&self, id: GroupId) -> usize {
-        self.get(id).map_or(0, |group| group.queue.len())
+    /// Returns the number of operations of a group that have not ended, without the one that joins the group.
+    pub(crate) fn outstanding(&self, id: GroupId) -> usize {
+        self.get(id).map_or(0, |group| group.running.iter().chain(&group.queue).filter(|one| !one.joins).count())
     }
 
     /// Creates a group of these members. It has no tag until they have agreed on one.
@@ -206,7 +206,7 @@ impl Groups {
         (group.tag, group.named) = (tag, true);
         let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
         if self.heard.iter().any(gave_up) {
-            group.breaks(ErrorCode::PeerDied, "a member had given the group up already");
+            group.breaks(ErrorCode::PeerDied, "a member had already left the group");
         }
         self.heard.retain(|(of, _)| *of != tag);
         if let Some((code, why)) = group.lost.take() {
@@ -293,7 +293,8 @@ impl Groups {
 
     // Operations.
 
-    /// Returns whether the group's last operation was of the same kind and shape, so that no plan is needed.
+    /// Returns whether the operation of the group that ended last was of the same kind and shape, and its plan can be
+    /// used again, so that no new plan is needed.
     ///
     /// # Errors
     /// If there is no such group.
@@ -314,7 +315,7 @@ impl Groups {
     }
 
     /// Starts an operation, or queues it after the existing ones. Without a plan it [repeats](Self::repeats) the
-    /// group's last operation. Returns whether the caller has to advance the group now.
+    /// operation that ended last. Returns whether the caller has to advance the group now.
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -483,7 +484,7 @@ impl Groups {
     /// Like [`transfer_over`](Self::transfer_over), but for a transfer that received a message with this data.
     #[inline]
     pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<Group>> {
-        let why = "the members of the group do not do the same, in the same order";
+        let why = "the members of the group did not call the same collectives in the same order";
         self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)))
     }
 

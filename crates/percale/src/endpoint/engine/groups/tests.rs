@@ -209,7 +209,7 @@ fn operations_of_a_group_run_one_after_another() {
         world.post(0, &barrier(context));
     }
     let id = GroupId::from_u64(world.members[0].index.to_u64());
-    assert_eq!(world.members[0].groups.waiting(id), 3);
+    assert_eq!(world.members[0].groups.outstanding(id), 4, "one that runs, and three that wait");
     for rank in [2, 1] {
         for context in 1..=4 {
             world.post(rank, &barrier(context));
@@ -217,7 +217,7 @@ fn operations_of_a_group_run_one_after_another() {
         }
     }
     assert!(world.members.iter().all(|member| member.ended == [1, 2, 3, 4]));
-    assert_eq!(world.members[0].groups.waiting(id), 0);
+    assert_eq!(world.members[0].groups.outstanding(id), 0);
 }
 
 #[test]

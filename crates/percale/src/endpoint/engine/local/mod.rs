@@ -72,13 +72,13 @@ impl LocalRegions {
         ((self.trust == Trust::SameUser).then(|| Arc::clone(&self.keys)), self.via(peer))
     }
 
-    /// Returns the registration of operations' memory with a device.
+    /// Returns the object that registers memory of operations with a device.
     #[cfg_attr(not(feature = "verbs"), allow(clippy::clone_on_copy, reason = "it is a unit without verbs"))]
     pub(super) fn pins(&self) -> Pins {
         self.pins.clone()
     }
 
-    /// Sets the registration of operations' memory with a device.
+    /// Sets the object that registers memory of operations with a device.
     #[cfg(all(test, feature = "verbs"))]
     pub(super) fn set_pins(&mut self, pins: Pins) {
         self.pins = pins;

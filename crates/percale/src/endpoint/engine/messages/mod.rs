@@ -8,8 +8,8 @@
 //! * `sends`: sends that wait for their peer; `unsent`: sends with bytes that have yet to leave
 //!
 //! Invariants:
-//! 1. A receive is in exactly one of these: a matching table, an arrival, a pull. The function that removes it there
-//!    ends it.
+//! 1. A receive that this module keeps is in exactly one of these: a matching table, an arrival, a pull. The function
+//!    that removes it there ends it, or passes it to another module.
 //! 2. A message without a receive is held in a matching table; while its payload arrives, it is in `arrivals` too.
 //! 3. A message that an operation has claimed is held, and only that operation finds it.
 //! 4. Messages of one peer are matched in the order in which they were sent.

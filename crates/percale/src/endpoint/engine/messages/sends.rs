@@ -13,7 +13,7 @@ use crate::transport::Connection;
 pub(in super::super) type SendFailure = (ErrorCode, &'static str);
 
 /// The failure of a send if the receiver could not take the message.
-const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not take the message");
+const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not receive the message");
 
 /// A send, after its number was sent to the peer. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
@@ -94,8 +94,8 @@ pub(in super::super) enum SendAsked {
 /// 1. A send ends once: when its payload is over and no answer is awaited, or when it fails. The function that ends it
 ///    returns its [`SendEnd`].
 /// 2. A send does not end while a transport reads its memory.
-/// 3. A send that failed while its peer owes an answer keeps its number, and nothing else, until the answer has arrived
-///    or the connection has ended: no other send gets the number.
+/// 3. A send that failed before its peer sent its last answer keeps its number, and nothing else, until the answer has
+///    arrived or the connection has ended: no other send gets the number.
 /// 4. Only the peer of a send can change it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sends {
@@ -172,7 +172,7 @@ impl Sends {
         if let SendState::Open(send) = &self.sends[id].state
             && matches!(send.payload, Payload::Leaving | Payload::LeavingRefused)
         {
-            return Err("it wants nothing of what it is pulling");
+            return Err("pull of zero bytes");
         }
         Ok(self.step(id, |send| send.payload = Payload::Over))
     }
@@ -231,7 +231,8 @@ impl Sends {
         let refused = match send.payload {
             Payload::Leaving => false,
             Payload::LeavingRefused => true,
-            // The push was for an operation that no longer exists, or of another kind, and sent nothing of this send.
+            // The push was for an operation that no longer exists, or for one of another kind, and sent nothing of this
+            // send.
             Payload::Offered | Payload::Over => return None,
         };
         send.ack &= !refused; // The receiver sends no further answer about a message that it refused.
@@ -245,7 +246,7 @@ impl Sends {
         }
     }
 
-    /// Ends all sends to a disconnected peer. The caller decides how they failed.
+    /// Ends all sends to a disconnected peer. The caller adds the error with which they fail.
     pub(in super::super) fn take_of(&mut self, to: Connection) -> Vec<SendEnd> {
         let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == to).map(|(id, _)| id).collect();
         let mut ended = Vec::with_capacity(gone.len());

@@ -10,7 +10,7 @@ use super::super::types::Notify;
 use crate::completion::entry::Entry;
 use crate::transport::Connection;
 
-/// A send of which a link still keeps some bytes.
+/// A send with bytes that its link has not sent yet.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// The position in the link's stream at which the send ends.

@@ -9,10 +9,10 @@
 //!    is asked to offer messages rather than to send them, until half of the cap is free. A peer that continues to send
 //!    is not read while its messages exceed the cap by more than [`BEYOND`]. percale's senders do not reach that limit:
 //!    they stop when they read the request.
-//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait, the
-//!    peer is not read, and messages to it wait for the answers. Two peers that both have many answers to send cannot
-//!    block each other permanently: a backlog can hold more answers than the connection between them can hold requests,
-//!    and answers leave first.
+//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. When more than [`BACKLOG`] wait, the
+//!    peer is not read, and messages to it wait for the answers, until half of that number is left. Two peers that both
+//!    have many answers to send cannot block each other permanently: a backlog can hold more answers than the
+//!    connection between them can hold requests, and answers leave first.
 //! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times the maximum for
 //!    one peer. Beyond that, the messages of the peer that disconnected first are dropped.
 
@@ -42,8 +42,8 @@ const HEAVY: usize = 8;
 /// The messages of all disconnected peers together are limited to this many times the maximum for one peer.
 const PARTED: usize = 2;
 
-/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without
-/// taking the answers is disconnected.
+/// The maximum number of answers to accesses of one peer that its link has not taken. A peer that makes more accesses
+/// without taking the answers is disconnected.
 const REPLIES_LIMIT: u32 = 8192;
 
 /// An answer that waits. Most are heads, which are kept small.
@@ -190,7 +190,7 @@ impl Peers {
         if was_read != is_read {
             self.count_stopped(is_read);
             let address = self.get(from).address;
-            crate::later::later!(debug: %address, is_read, "a peer uses up what may be kept for it");
+            crate::later::later!(debug: %address, is_read, "a peer has reached the limit of memory that is kept for it");
         }
         if let Change::Tell(on) = change
             && is_up
@@ -293,7 +293,7 @@ impl Peers {
         {
             held = held.saturating_sub(self.get(oldest).budget.held);
             let address = self.get(oldest).address;
-            crate::later::later!(warn: %address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
+            crate::later::later!(warn: %address, "unreceived messages of a disconnected peer are dropped (limit reached)");
             overdue.push(oldest);
         }
         overdue
@@ -345,13 +345,13 @@ impl Peer {
         self.replies > REPLIES_LIMIT || self.serving > 2 * super::PARTS_LIMIT
     }
 
-    /// Counts one more answer to this peer that is on its way.
+    /// Counts one more answer to an access of this peer.
     #[inline]
     pub(in super::super) const fn reply_queued(&mut self) {
         self.replies = self.replies.saturating_add(1);
     }
 
-    /// Counts an answer that the link took.
+    /// Counts an answer to an access that the link took.
     #[inline]
     pub(in super::super) const fn reply_left(&mut self) {
         self.replies = self.replies.saturating_sub(1);

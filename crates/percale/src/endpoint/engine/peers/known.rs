@@ -104,7 +104,7 @@ impl Known {
         }
     }
 
-    /// Removes all entries.
+    /// Invalidates all entries. A later sweep removes them.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bits, self.base);
     }

@@ -21,8 +21,9 @@
 //!    answered at its address, has a slot without an address.
 //! 3. A slot is an alias of another slot only while the connection of that other slot lasts, and only after the peer
 //!    proved at both addresses that it is the same peer.
-//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. Nothing overtakes an operation in the peer's
-//!    queue, and nothing from the outbox overtakes an answer in the peer's backlog.
+//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. No operation except a message of a group
+//!    overtakes an operation in the peer's queue, and nothing from the outbox overtakes an answer in the peer's
+//!    backlog.
 //! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection:
 //!    [`Peers::reset`] sets them to 0.
 
@@ -99,11 +100,11 @@ pub(crate) struct Peer {
     lost: bool,
     /// Operations that the link has not taken, in order. While there are any, later ones are queued too.
     pending: VecDeque<Pending>,
-    /// Operations that wait for the peer.
+    /// Operations that have begun and wait for the peer.
     outstanding: u32,
     /// The number of them that are messages of groups.
     of_groups: u32,
-    /// Accesses to the peer's memory that the peer executes, or that have yet to end otherwise.
+    /// Accesses that the peer executes, or helps to make, and that have yet to end.
     executed: u32,
     /// Accesses to the peer's memory by RDMA that have yet to end.
     direct: u32,
@@ -113,7 +114,7 @@ pub(crate) struct Peer {
     long_writes: u32,
     /// Parts of accesses that the peer has not answered.
     parts: u32,
-    /// Answers to the peer that its link has not taken.
+    /// Answers to accesses of the peer that its link has not taken.
     replies: u32,
     /// Notices of writes to the peer's regions that its link has not taken, and one more while answers to the peer
     /// precede everything else (see `budget`).
@@ -127,7 +128,8 @@ pub(crate) struct Peer {
     counts: Counts,
     /// Whether the peer asked for offers only.
     offers_only: bool,
-    /// The peer's place in the vector, or UNSPECIFIED, as of `source_changes` changes of the vector.
+    /// The peer's place in the vector, or UNSPECIFIED, as of `source_changes` changes of the vector. A later look-up of
+    /// the slot by a vector address sets it to that address, unless the slot was found by an alias.
     source: PeerAddress,
     source_changes: u64,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
@@ -408,8 +410,12 @@ impl Peers {
             self.known.insert(peer, slot);
             self.last.set((peer, slot));
             self.removals = removals;
-            // A hint: `find_source` verifies it whenever the vector has changed.
-            self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
+            // A hint: `find_source` verifies it whenever the vector has changed. The number of an alias is none: the
+            // messages of a peer are reported with the number of its own address, whichever was used last.
+            let found = &mut self.list[slot as usize];
+            if found.address == address {
+                found.source = PeerAddress(peer.0 << bits >> bits);
+            }
         } // Otherwise a removal is under way, and the slot is valid for this call only.
         Ok(slot)
     }

@@ -119,8 +119,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether a message has to wait: for long writes, which the target pulls during its own progress, or for
-    /// notices of writes.
+    /// Returns whether a message has to wait: for long writes, which the target pulls during its own progress, for
+    /// writes by RDMA, or for notices of writes.
     #[inline]
     const fn must_wait(&self) -> bool {
         self.long_writes | self.notices != 0
@@ -144,8 +144,9 @@ impl Peer {
         })
     }
 
-    /// Returns whether an operation may join the queue. On an established connection the queue is being sent, and more
-    /// can be posted when it is empty. `fenced` states whether the operation has a fence.
+    /// Returns whether an operation may join the queue. While the queue of an established connection is being sent, it
+    /// accepts no further message of the raw API, and only a quarter as many accesses. Operations with a fence, and
+    /// operations on windows, are not restricted in this way. `fenced` states whether the operation has a fence.
     pub(in super::super) fn may_queue(&self, what: Queuing, notify: Notify, fenced: bool) -> bool {
         let (waiting, draining) = (self.pending.len(), self.is_up() && !self.pending.is_empty() && !fenced);
         match what {

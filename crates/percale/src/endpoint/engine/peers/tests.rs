@@ -303,6 +303,19 @@ fn alias_lasts_until_the_connection_of_the_other_slot_ends() {
 }
 
 #[test]
+fn source_of_messages_does_not_depend_on_the_address_that_was_used_last() {
+    let vector = AddressVector::new(VectorOptions::default()).unwrap();
+    let mut peers = Peers::new(Some(vector.clone()), false, CAP);
+    let [own, other] = [1, 2].map(|number| vector.insert(at(number).0).unwrap());
+    let real = peers.resolve(own).unwrap();
+    assert_eq!(peers.source(real), own);
+    let slot = peers.slot(at(2));
+    peers.alias(slot, real);
+    assert_eq!(peers.resolve(other), Ok(real));
+    assert_eq!(peers.source(real), own);
+}
+
+#[test]
 fn advertised_address_does_not_resolve_to_a_slot() {
     let mut peers = Peers::new(None, false, CAP);
     let nameless = peers.nameless_slot(at(1));

@@ -15,6 +15,8 @@
 //!    answered.
 //! 4. A long part is in `long` exactly while it is in `parts`.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod serves;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -182,7 +184,7 @@ pub(super) struct OfferedRead {
     pub(super) into: Lease,
 }
 
-/// The part of a local access to which a number that a peer sent belongs.
+/// The result of looking up a part by a number that a peer sent.
 enum NamedPart {
     /// A part of an access to that peer.
     Here(Id<Part>),
@@ -206,7 +208,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Returns whether no further access can be started.
+    /// Returns whether no further part can be added.
     pub(super) fn is_full(&self) -> bool {
         self.parts.is_full()
     }
@@ -235,7 +237,7 @@ impl Remote {
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
-    /// Returns the number of the next started access.
+    /// Returns the number that the next access gets.
     pub(super) fn next_access(&self) -> Id<Execution> {
         self.accesses.next_id()
     }
@@ -269,7 +271,8 @@ impl Remote {
 
     /// Counts a part of an access that has left.
     pub(super) fn count_part(&mut self, access: Id<Execution>) {
-        self.accesses[access].left += 1;
+        let access = &mut self.accesses[access];
+        access.left = access.left.saturating_add(1); // There are fewer parts than the table of parts has entries.
     }
 
     /// Sets the notice that the target gets when all parts of an access have arrived, unless there is one already.
@@ -297,8 +300,8 @@ impl Remote {
         !std::mem::replace(&mut self.accesses[access].long, true)
     }
 
-    /// Records that a transport fetches the bytes of a read before the target was requested to send them. Returns the
-    /// part and its target.
+    /// Records that a transport expects the bytes of a read, which the target sends without an offer. Returns the part
+    /// and its target.
     pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
         let id = self.parts.find_wire(wire & !PART)?;
         let part = &mut self.parts[id];
@@ -352,15 +355,15 @@ impl Remote {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) => id,
             NamedPart::Gone => return Ok(None),
-            NamedPart::None => return Err("an answer to an access that nobody asked for"),
+            NamedPart::None => return Err("reply to an access that was not requested"),
         };
         self.learn(id, head);
         let part = &mut self.parts[id];
         if result.is_ok() && part.takes_data {
-            return Err("the end of a read without its bytes");
+            return Err("end of a read without data");
         }
         if part.takes_data && part.pushing {
-            return Err("an answer to a read that is being fetched");
+            return Err("unexpected reply to a read in progress");
         }
         if part.pushing {
             part.answered = Some(result);
@@ -383,11 +386,11 @@ impl Remote {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             NamedPart::Gone => return Ok(None),
-            _ => return Err("bytes that nobody reads"),
+            _ => return Err("data for an unknown read"),
         };
         let part = &self.parts[id];
         if payload.len() != part.local.len() {
-            return Err("more or fewer bytes than were to be read");
+            return Err("wrong number of bytes for a read");
         }
         payload.copy_into(&part.local, 0);
         self.learn(id, head);
@@ -408,11 +411,11 @@ impl Remote {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             // A part that has ended does not need the offered bytes.
             NamedPart::Gone => return Ok(None),
-            _ => return Err("an offer of bytes that nobody reads"),
+            _ => return Err("offer for an unknown read"),
         };
         let part = &mut self.parts[id];
         let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
-            return Err("an offer of other bytes than were to be read");
+            return Err("offer with a wrong length for a read");
         };
         part.pushing = true; // A transport uses the memory of the part.
         Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
@@ -449,7 +452,7 @@ impl Remote {
     /// Counts one of the events for which an access waits. Returns the access if that was the last event: it has ended.
     pub(super) fn step(&mut self, id: Id<Execution>, result: Result<(), AccessError>) -> Option<Execution> {
         let access = self.accesses.get_mut(id)?;
-        access.left -= 1;
+        access.left = access.left.saturating_sub(1);
         if let Err(error) = result {
             access.error.get_or_insert(error);
         }

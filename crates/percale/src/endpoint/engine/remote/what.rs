@@ -106,12 +106,12 @@ impl What {
         for piece in self.pieces() {
             let parts = piece.len.div_ceil(limit).max(1);
             if left < parts {
-                let start = left * limit;
-                let part = piece.slice(start..(start + limit).min(piece.len));
-                return Some((part, local + start));
+                let start = left.saturating_mul(limit);
+                let part = piece.slice(start..start.saturating_add(limit).min(piece.len));
+                return Some((part, start.saturating_add(local)));
             }
-            left -= parts;
-            local += piece.len;
+            left = left.saturating_sub(parts);
+            local = piece.len.saturating_add(local);
         }
         None
     }
@@ -142,7 +142,7 @@ impl What {
         for piece in self.pieces() {
             if !tell.regions().iter().any(|(key, _)| *key == piece.key) {
                 tell.regions[tell.count] = (piece.key, 0);
-                tell.count += 1;
+                tell.count = tell.count.saturating_add(1);
             }
         }
         tell
@@ -180,7 +180,7 @@ pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
     }
 }
 
-/// An access of which some parts, or all, have yet to leave.
+/// An access with parts that have not left yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     state: WaitingState,
@@ -211,7 +211,7 @@ impl Waiting {
 
     /// Counts a part that has left.
     pub(in super::super) const fn part_left(&mut self) {
-        self.sent += 1;
+        self.sent = self.sent.saturating_add(1);
     }
 
     /// Returns whether the target has to execute the access because the device cannot make it.

@@ -5,10 +5,11 @@
 //! * An operation of [`Notify::Queue`](super::types::Notify::Queue) has reserved room in the queue of its direction
 //!   before it is posted. One report uses up that room ([`push`](Reporting::push),
 //!   [`push_error`](Reporting::push_error)), or the room is returned ([`unreserve`](Reporting::unreserve)).
-//! * Without a shared queue for a direction, its results are in the endpoint's own queue.
+//! * Without a shared queue for a direction, its results are in the endpoint's own queue, except those of safe
+//!   operations.
 //! * [`results`](Reporting::results) increases with every result and is never reset. Sleeping threads compare it.
-//! * If the results of a direction may need more than one push to the endpoint's own queue, its `detour` is set and no
-//!   fast path is used for it.
+//! * If the results of a direction may need anything besides one push to the endpoint's own queue, its `detour` is set
+//!   and no fast path is used for it.
 
 mod counters;
 #[cfg(all(test, not(loom)))]
@@ -69,8 +70,8 @@ pub(crate) struct Reporting {
 }
 
 impl Reporting {
-    /// Creates the state for reports to these destinations. `detour` states whether a received message may need more
-    /// than one push to the endpoint's own queue for a reason other than the targets.
+    /// Creates the state for reports to these destinations. `detour` states whether a received message may need
+    /// anything besides one push to the endpoint's own queue, for a reason other than the targets.
     pub(crate) fn new(targets: Targets, detour: bool) -> Self {
         let Targets { transmit, receive, counters, events } = targets;
         let mut receive = Direction::new(receive, counters.count_receives());

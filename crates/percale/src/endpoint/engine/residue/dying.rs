@@ -1,4 +1,5 @@
-//! Keys of windows that are dead but still have users, and the reports that are made when these users have finished.
+//! Dead keys, which are invalidated keys of windows that peers (their users) are still using, and the reports that are
+//! made when these users have finished.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

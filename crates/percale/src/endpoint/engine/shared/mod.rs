@@ -46,7 +46,8 @@ impl SharedReceives {
     }
 
     /// Leaves the context. `reports_elsewhere` states whether a queue outlives the endpoint. If not, other members
-    /// report the receives that it has taken. Returns the membership. The caller then keeps its promises.
+    /// report the receives that it has taken. Returns the membership, so that the caller can still deliver the messages
+    /// that were promised to shared receives.
     pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
         let membership = self.membership.take()?;
         if !reports_elsewhere {

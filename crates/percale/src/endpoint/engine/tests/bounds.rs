@@ -118,6 +118,6 @@ fn peer_naming_too_many_groups_is_disconnected() {
             let (kind, flags) = (Kind::Collective, Flags::DATA);
             (Head { kind, flags, tag: u64::from(id), data: said.to_data(), ..Head::default() }, Vec::new())
         });
-        assert!(why.contains("about joining groups"), "{said:?}: {why}");
+        assert!(why.contains("about joining a group"), "{said:?}: {why}");
     }
 }

@@ -172,14 +172,14 @@ fn invalid_access_completions_end_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, ShortRead, ShortWrite};
     use Frame::Done;
     all(&[
-        (ShortWrite, &[Done(0, PART)], "nobody asked for"),
-        (ShortWrite, &[Done(7, OWN)], "does not exist"),
-        (LongWrite, &[Done(u64::MAX, OWN)], "does not exist"),
-        (ShortRead, &[Done(0, OWN)], "without its bytes"),
-        (LongRead, &[Done(0, OWN)], "without its bytes"),
-        (Fetch, &[Done(0, OWN)], "without its bytes"),
+        (ShortWrite, &[Done(0, PART)], "reply to an access that was not requested"),
+        (ShortWrite, &[Done(7, OWN)], "unknown error code in a reply"),
+        (LongWrite, &[Done(u64::MAX, OWN)], "unknown error code in a reply"),
+        (ShortRead, &[Done(0, OWN)], "end of a read without data"),
+        (LongRead, &[Done(0, OWN)], "end of a read without data"),
+        (Fetch, &[Done(0, OWN)], "end of a read without data"),
         // The memory is not returned while a pull reads it.
-        (LongWrite, &[Frame::Pull, Done(1, OWN), Done(1, PART)], "nobody asked for"),
+        (LongWrite, &[Frame::Pull, Done(1, OWN), Done(1, PART)], "reply to an access that was not requested"),
     ]);
 }
 
@@ -189,26 +189,26 @@ fn unrequested_read_data_ends_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, Message, ShortRead, ShortWrite};
     use Frame::{ReadData, ReadOffer};
     all(&[
-        (ShortWrite, &[ReadData(8, OWN)], "nobody reads"),
-        (LongWrite, &[ReadData(8, OWN)], "nobody reads"),
-        (Message, &[ReadData(8, OWN)], "nobody reads"),
-        (ShortRead, &[ReadData(8, PART)], "nobody reads"),
-        (ShortRead, &[ReadData(7, OWN)], "more or fewer"),
-        (ShortRead, &[ReadData(9, OWN)], "more or fewer"),
-        (ShortRead, &[ReadData(0, OWN)], "more or fewer"),
-        (Fetch, &[ReadData(16, OWN)], "more or fewer"),
-        (ShortRead, &[ReadOffer(9)], "other bytes"),
-        (ShortWrite, &[ReadOffer(8)], "nobody reads"),
+        (ShortWrite, &[ReadData(8, OWN)], "for an unknown read"),
+        (LongWrite, &[ReadData(8, OWN)], "for an unknown read"),
+        (Message, &[ReadData(8, OWN)], "for an unknown read"),
+        (ShortRead, &[ReadData(8, PART)], "for an unknown read"),
+        (ShortRead, &[ReadData(7, OWN)], "wrong number of bytes for a read"),
+        (ShortRead, &[ReadData(9, OWN)], "wrong number of bytes for a read"),
+        (ShortRead, &[ReadData(0, OWN)], "wrong number of bytes for a read"),
+        (Fetch, &[ReadData(16, OWN)], "wrong number of bytes for a read"),
+        (ShortRead, &[ReadOffer(9)], "offer with a wrong length for a read"),
+        (ShortWrite, &[ReadOffer(8)], "for an unknown read"),
     ]);
     for transport in ["shm", "tcp"] {
         // On a stream the bytes are expected already, and arrive only as the data of a pull.
         let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadOffer(LONG)], false);
-        assert!(why.contains("an offer of bytes that nobody reads"), "{transport}: {why}");
+        assert!(why.contains("offer for an unknown read"), "{transport}: {why}");
         let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadData(8, OWN)], false);
-        assert!(why.contains("nobody reads"), "{transport}: {why}");
+        assert!(why.contains("for an unknown read"), "{transport}: {why}");
     }
-    assert!(answered("tcp", LongRead, &[ReadOffer(LONG)], false).contains("nobody reads"));
-    assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("being fetched"));
+    assert!(answered("tcp", LongRead, &[ReadOffer(LONG)], false).contains("for an unknown read"));
+    assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("reply to a read in progress"));
 }
 
 /// Numbers of operations that no longer exist, or that never existed, are treated as late: they change nothing, and do
@@ -225,17 +225,17 @@ fn stale_operation_ids_are_ignored() {
         for other in [OLDER, OTHER, OLDER | OTHER] {
             for asks in [ShortRead, ShortWrite, LongWrite, Fetch] {
                 let why = answered(transport, asks, &[Done(1, other), ReadData(8, other), end], false);
-                assert!(why.contains("nobody asked for"), "{transport} {asks:?}: {why}");
+                assert!(why.contains("reply to an access that was not requested"), "{transport} {asks:?}: {why}");
             }
             let end = Done(0, OWN);
             let why = answered(transport, Message, &[Frame::Acked(5, other), Frame::Acked(0, other), end], false);
-            assert!(why.contains("nobody asked for"), "{transport}: {why}");
+            assert!(why.contains("reply to an access that was not requested"), "{transport}: {why}");
         }
         // The first answer was valid.
         let why = answered(transport, ShortRead, &[ReadData(8, OWN), ReadData(8, OWN), Done(1, OWN), end], true);
-        assert!(why.contains("nobody asked for"), "{transport}: {why}");
+        assert!(why.contains("reply to an access that was not requested"), "{transport}: {why}");
         let why = answered(transport, ShortWrite, &[Done(0, OWN), Done(1, OWN), end], true);
-        assert!(why.contains("nobody asked for"), "{transport}: {why}");
+        assert!(why.contains("reply to an access that was not requested"), "{transport}: {why}");
     }
 }
 
@@ -245,9 +245,9 @@ fn a_second_pull_of_the_same_bytes_ends_the_connection() {
     use Asks::{LongRead, LongWrite, Message, ShortRead};
     use Frame::Pull;
     all(&[
-        (LongWrite, &[Pull, Pull], "offers nothing"),
-        (Message, &[Pull, Pull], "offers nothing"),
-        (ShortRead, &[Pull], "offers nothing"),
-        (LongRead, &[Pull], "offers nothing"),
+        (LongWrite, &[Pull, Pull], "operation without an offer"),
+        (Message, &[Pull, Pull], "operation without an offer"),
+        (ShortRead, &[Pull], "operation without an offer"),
+        (LongRead, &[Pull], "operation without an offer"),
     ]);
 }

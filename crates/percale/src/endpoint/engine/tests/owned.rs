@@ -195,8 +195,6 @@ fn injected_compare_swap_copies_both_operands() {
     }
 }
 
-/// A send for which only the peer's answer is outstanding fails. An answer that the peer sends afterwards does not
-/// concern the next send.
 #[test]
 fn injected_write_copies_its_buffer() {
     for transport in ["shm", "tcp"] {

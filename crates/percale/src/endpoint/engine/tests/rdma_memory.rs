@@ -36,7 +36,8 @@ impl World {
         let builder = Info::discover().unwrap().domain().transport("verbs".parse().unwrap());
         let domain = builder.registration_cache(settings).open().unwrap();
         let (notifier, imported) = Notifier::new(|_, _| true).unwrap();
-        // SAFETY: the tests notify the monitor of all memory that changes before they post anything there again.
+        // SAFETY: the tests notify the monitor of all changes of memory that is in the cache, before they post anything
+        // there again.
         unsafe { domain.import_monitor(imported) }.unwrap();
         let a = Station::of(domain, &CompletionQueue::default());
         let peer = connect(&a, &b);
@@ -83,7 +84,7 @@ impl World {
 
     /// Returns the statistics of the domain's cache since the first long access.
     fn stats(&self) -> Stats {
-        // SAFETY: nothing is registered through it: the cache has its registrar.
+        // SAFETY: nothing is registered through it: the cache exists already and keeps its own registrar.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(self.adapter.domain()), Rights::empty()) };
         self.a.engine(|engine| engine.core.local.pins().cache(registrar).unwrap().stats())
     }
@@ -153,7 +154,8 @@ fn default_cache_limits_the_count_but_not_the_size() {
         world.write(memory, byte);
     }
     assert_eq!((world.made(), world.stats().bytes), (100, 100 * LEN as u64));
-    // These are registrations of two pages each, slightly more than the cache keeps.
+    // These are registrations of two pages each: first 800, which all fit, then 240 more, so that the maximum of 1024
+    // is exceeded.
     let many: Vec<_> = memories.iter().flat_map(|memory| (0..LEN / 2 / PAGE).map(move |at| (memory, at))).collect();
     let domain = World::open(CacheSettings::default()).unwrap();
     for (number, (memory, at)) in (1..).zip(many.iter().cycle().take(800)) {

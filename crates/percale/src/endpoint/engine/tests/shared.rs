@@ -12,7 +12,7 @@ fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain
     Station { endpoint, vector: vector.clone(), events, domain: domain.clone() }
 }
 
-/// Peers at every address of this machine, and members that share receives.
+/// A peer that is bound to every address of this machine, and members that share receives.
 struct Shared {
     shared: SharedReceive,
     members: Vec<Station>,

@@ -21,13 +21,13 @@ fn with_windows() -> Option<(Station, Station, PeerAddress)> {
     Some((a, b, peer))
 }
 
-/// Returns the number of windows that the device has currently bound for the user, and the total number of binds.
+/// Returns the number of windows that the device has currently bound for the initiator, and the total number of binds.
 fn bound(a: &Station, b: &Station) -> (u64, u64) {
     let text = how(b, a);
     (number_before(&text, "windows"), number_before(&text, "binds"))
 }
 
-/// Binds a window for the user. A window of type 2 gets the same key each time.
+/// Binds a window for the initiator. A window of type 2 gets the same key each time.
 fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: std::ops::Range<u64>) -> RemoteMemory {
     let access = WindowAccess::READ | WindowAccess::WRITE;
     if window.kind() == WindowType::One {
@@ -36,7 +36,7 @@ fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: s
     b.endpoint.bind_window(b.peer(a), window, region, Bind { range, access, key: 5 }).wait().unwrap()
 }
 
-/// Invalidates the key of a window. The user of the key makes no progress meanwhile.
+/// Invalidates the key of a window. The initiator makes no progress meanwhile.
 fn take_back(b: &Station, a: &Station, window: &mut Window, region: &Region) {
     if window.kind() == WindowType::One {
         window.bind(region, 0..0, WindowAccess::empty()).unwrap();
@@ -143,7 +143,7 @@ fn late_accesses_through_windows_are_refused() {
         late_accesses(&a, &b, peer, &other, name, round);
         assert_eq!(region.close().unwrap().into_vec(), vec![round; LEN], "a late write");
     }
-    // The same type 2 key refers to another memory, with another key of the device.
+    // The same type 2 key refers to other memory, with another key of the device.
     let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
     let name = bind(&b, &a, &mut windows[1], &region, 0..8);
     reach_part(&a, &b, peer, name);
