@@ -24,7 +24,7 @@ use super::OperationError;
 use super::future::Started;
 use super::request::posted;
 use super::under_way::UnderWay;
-use super::when::When;
+use super::when::StartCondition;
 use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
@@ -69,7 +69,7 @@ pub struct CollectiveRequest<'e, A: Ownership> {
     what: Collective,
     elements: (AtomicOp, Datatype),
     buffer: Buffer,
-    when: Option<When>,
+    when: Option<StartCondition>,
 }
 
 crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
@@ -252,14 +252,14 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// [`trigger`](crate::trigger). The operation takes its place in the order of the group's operations when it
     /// begins.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = Some(When::once(self.when.take(), counter, threshold));
+        self.when = Some(StartCondition::once(self.when.take(), counter, threshold));
         self
     }
 
     /// Makes the operation deferred work. It waits for successes *and errors* of its counter ([`when`](Self::when)),
     /// and `counter` counts its end. From now on a shared endpoint makes progress without calls by the application.
     pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = Some(When::counting(self.when.take(), counter));
+        self.when = Some(StartCondition::counting(self.when.take(), counter));
         self
     }
 

@@ -8,7 +8,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::refused::Refused;
+use crate::endpoint::refused::RefusedResult;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::types::PeerAddress;

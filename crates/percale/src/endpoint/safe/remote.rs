@@ -23,7 +23,7 @@ use super::OperationError;
 use super::future::Started;
 use super::request::posted;
 use super::under_way::UnderWay;
-use super::when::When;
+use super::when::StartCondition;
 use crate::completion::counter::Counter;
 use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
@@ -103,7 +103,7 @@ const COMPARE: usize = 8;
 const RESULT: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum AccessDetails {
     Read,
     Write,
     Atomic(Kind, AtomicOp, Datatype),
@@ -116,10 +116,10 @@ pub struct AccessRequest<'e, A: Ownership, R> {
     peer: PeerAddress,
     remote: RemoteMemory,
     buffer: Buffer,
-    what: What,
+    what: AccessDetails,
     data: Option<u64>,
     flags: OpFlags,
-    when: Option<When>,
+    when: Option<StartCondition>,
     outcome: PhantomData<R>,
 }
 
@@ -138,7 +138,7 @@ crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 impl<A: Ownership> Endpoint<A> {
     /// Creates a read of a peer's memory into the buffer, which has the same length. The result is the buffer.
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
-        self.access_request(peer, from, into.into(), What::Read)
+        self.access_request(peer, from, into.into(), AccessDetails::Read)
     }
 
     /// Creates a write of the buffer to a peer's memory, which has the same length. It completes when the bytes have
@@ -149,7 +149,7 @@ impl<A: Ownership> Endpoint<A> {
         buffer: impl Into<Buffer>,
         to: RemoteMemory,
     ) -> AccessRequest<'_, A, Buffer> {
-        self.access_request(peer, to, buffer.into(), What::Write)
+        self.access_request(peer, to, buffer.into(), AccessDetails::Write)
     }
 
     /// Creates an operation that adds to a number in a peer's memory. Its result is the previous value. Integers wrap
@@ -206,7 +206,7 @@ impl<A: Ownership> Endpoint<A> {
         let mut bytes = vec![0; RESULT + 8];
         bytes[OPERAND..COMPARE].copy_from_slice(&operand.to_bytes());
         bytes[COMPARE..RESULT].copy_from_slice(&compare.to_bytes());
-        self.access_request(peer, word, bytes.into(), What::Atomic(kind, op, T::DATATYPE))
+        self.access_request(peer, word, bytes.into(), AccessDetails::Atomic(kind, op, T::DATATYPE))
     }
 
     fn access_request<R>(
@@ -214,7 +214,7 @@ impl<A: Ownership> Endpoint<A> {
         peer: PeerAddress,
         remote: RemoteMemory,
         buffer: Buffer,
-        what: What,
+        what: AccessDetails,
     ) -> AccessRequest<'_, A, R> {
         let (data, flags) = (None, OpFlags::empty());
         AccessRequest { endpoint: self, peer, remote, buffer, what, data, flags, when: None, outcome: PhantomData }
@@ -243,8 +243,8 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     pub fn start(self) -> Result<Accessing<'e, A, R>, OperationError> {
         let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
-            What::Write => Some(buffer.segment_for_send()),
-            What::Read | What::Atomic(..) => buffer.segment_for_receive(),
+            AccessDetails::Write => Some(buffer.segment_for_send()),
+            AccessDetails::Read | AccessDetails::Atomic(..) => buffer.segment_for_receive(),
         };
         let Some(segment) = segment else {
             return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
@@ -254,9 +254,9 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
             RmaWork { peer, local, remote, data, context, flags }
         };
         let operation = |context| match what {
-            What::Read => Operation::Read(rma(context)),
-            What::Write => Operation::Write(rma(context)),
-            What::Atomic(kind, op, datatype) => {
+            AccessDetails::Read => Operation::Read(rma(context)),
+            AccessDetails::Write => Operation::Write(rma(context)),
+            AccessDetails::Atomic(kind, op, datatype) => {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
                 let compare = (kind == Kind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));

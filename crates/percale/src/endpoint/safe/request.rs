@@ -2,7 +2,7 @@
 
 use super::many::ReceivingMany;
 use super::under_way::{Receiving, Sending, UnderWay};
-use super::when::When;
+use super::when::StartCondition;
 use super::{OperationError, Received, Sent};
 use crate::completion::counter::Counter;
 use crate::conditions::variable::Variable;
@@ -26,7 +26,7 @@ pub struct SendRequest<'e, A: Ownership> {
     pub(super) tag: Option<u64>,
     pub(super) data: Option<u64>,
     pub(super) flags: OpFlags,
-    pub(super) when: Option<When>,
+    pub(super) when: Option<StartCondition>,
 }
 
 crate::short_debug!(for [A: Ownership] SendRequest<'_, A>, "SendRequest");
@@ -38,7 +38,7 @@ pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) buffer: Buffer,
     pub(super) from: PeerAddress,
     pub(super) tag: Option<(u64, u64)>,
-    pub(super) when: Option<When>,
+    pub(super) when: Option<StartCondition>,
 }
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
@@ -76,7 +76,7 @@ macro_rules! begins_later {
         /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
         /// [`trigger`](crate::trigger). Before that nothing is read or written, and dropping the operation cancels it.
         pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-            self.when = Some(When::once(self.when.take(), counter, threshold));
+            self.when = Some(StartCondition::once(self.when.take(), counter, threshold));
             self
         }
 
@@ -84,7 +84,7 @@ macro_rules! begins_later {
         /// (FI_TRIGGER_XPU), and all earlier operations that wait for variables have begun; see
         /// [`post_when_written`](Endpoint::post_when_written). Dropping the operation cancels it.
         pub fn when_written(mut self, variable: &Variable) -> Self {
-            self.when = Some(When::written(self.when.take(), variable));
+            self.when = Some(StartCondition::written(self.when.take(), variable));
             self
         }
 
@@ -92,7 +92,7 @@ macro_rules! begins_later {
         /// ([`when`](Self::when)), and `counter` counts its end in place of the endpoint's counters. From now on a
         /// shared endpoint makes progress without calls by the application.
         pub fn counting(mut self, counter: &Counter) -> Self {
-            self.when = Some(When::counting(self.when.take(), counter));
+            self.when = Some(StartCondition::counting(self.when.take(), counter));
             self
         }
     };

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::{Cause, OperationError, Received, Sent};
 use crate::completion::entry::{Entry, OperationResult};
+use crate::deferred_actions;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::refused::Refused;
+use crate::endpoint::refused::RefusedResult;
 use crate::endpoint::{Endpoint, reactor};
-use crate::errands;
 use crate::local_memory::buffer::Buffer;
 
 /// An operation under way.
@@ -33,11 +33,11 @@ pub(super) struct UnderWay<'e, A: Ownership> {
 const SPINS: u32 = 32;
 
 /// The result of an operation, and its buffer.
-type End = (OperationResult, Option<Buffer>);
+type ResultAndBuffer = (OperationResult, Option<Buffer>);
 
 /// The result of a poll.
-enum Look {
-    Ended(End),
+enum PollOutcome {
+    Ended(ResultAndBuffer),
     /// The task's waker has to be cloned first, while the endpoint is not borrowed.
     Clone,
     /// There is no result yet, and the task polls again.
@@ -52,7 +52,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
     }
 
     /// Takes the result and the buffer, if there is a result.
-    fn take(id: OperationId, engine: &mut Engine) -> Option<End> {
+    fn take(id: OperationId, engine: &mut Engine) -> Option<ResultAndBuffer> {
         engine.core.operations.take_end(id)
     }
 
@@ -89,7 +89,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         }
     }
 
-    fn end(&mut self, (result, buffer): End) -> Result<(Entry, Buffer), OperationError> {
+    fn end(&mut self, (result, buffer): ResultAndBuffer) -> Result<(Entry, Buffer), OperationError> {
         self.used_up();
         match (result, buffer) {
             (Ok(entry), Some(buffer)) => Ok((entry, buffer)),
@@ -123,15 +123,15 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         self.polls = self.polls.saturating_add(1);
         let mut fresh = None;
         let look = loop {
-            match self.look(context.waker(), &mut fresh, spin) {
-                Look::Clone => fresh = Some(context.waker().clone()),
+            match self.poll_outcome(context.waker(), &mut fresh, spin) {
+                PollOutcome::Clone => fresh = Some(context.waker().clone()),
                 look => break look,
             }
         };
-        errands::discard(fresh);
+        deferred_actions::discard(fresh);
         match look {
-            Look::Ended(end) => return Poll::Ready(self.end(end)),
-            Look::Sleep => {
+            PollOutcome::Ended(end) => return Poll::Ready(self.end(end)),
+            PollOutcome::Sleep => {
                 let (id, key) = (self.endpoint.id(), self.id.to_u64());
                 match reactor::wake_when_readable(id, &self.endpoint.descriptor, key, context.waker()) {
                     Ok(()) => self.watched = true,
@@ -141,30 +141,30 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
                     }
                 }
             }
-            Look::Clone | Look::Spin => context.waker().wake_by_ref(),
+            PollOutcome::Clone | PollOutcome::Spin => context.waker().wake_by_ref(),
         }
         Poll::Pending
     }
 
-    fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
+    fn poll_outcome(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> PollOutcome {
         let id = self.id;
         // The caller has checked for the result.
         self.endpoint.access.with_here(|engine| {
             engine.progress();
             if let Some(end) = Self::take(id, engine) {
-                return Look::Ended(end);
+                return PollOutcome::Ended(end);
             }
             if !engine.core.operations.set_waker(id, waker, fresh) {
-                return Look::Clone;
+                return PollOutcome::Clone;
             }
             if spin {
-                return Look::Spin;
+                return PollOutcome::Spin;
             }
             let calm = engine.watch();
             match Self::take(id, engine) {
-                Some(end) => Look::Ended(end),
-                None if calm => Look::Sleep,
-                None => Look::Spin,
+                Some(end) => PollOutcome::Ended(end),
+                None if calm => PollOutcome::Sleep,
+                None => PollOutcome::Spin,
             }
         })
     }
