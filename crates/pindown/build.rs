@@ -60,7 +60,7 @@ fn run(clang: &str, entry_only: &str, object: &Path) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| line.contains("error")).unwrap_or("failed").to_owned();
+    let message = String::from_utf8_lossy(&output.stderr);
+    let line = message.lines().find(|line| line.contains("error")).unwrap_or("failed").to_owned();
     Err(format!("{clang}: {line} (libbpf's headers are needed, package libbpf-dev)"))
 }

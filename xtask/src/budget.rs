@@ -9,7 +9,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, VALGRIND};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::{Program, on_path};
 use crate::steps::{Findings, Steps};
 use crate::table::table;
@@ -60,7 +60,7 @@ impl Build {
     }
 
     /// Returns a cargo program for commands on the package of the benchmark, and the target directory.
-    fn cargo(self, place: &Place) -> (Program, PathBuf) {
+    fn cargo(self, place: &Repository) -> (Program, PathBuf) {
         match self {
             Self::Workspace => (place.cargo(), place.target.clone()),
             Self::Downstream => {
@@ -79,7 +79,7 @@ impl Build {
     }
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     if arguments.update || arguments.json {
         packages::ensure(&[VALGRIND])?;
         let counts = count(place)?;
@@ -97,7 +97,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 }
 
 /// Counts the instructions and compares them with the ceilings.
-pub(crate) fn check(place: &Place) -> Outcome<Findings> {
+pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
     if !place.targets("percale", "bench").contains(&BENCHMARK) {
         return Ok(Findings::skipped(format!("crates/percale has no benchmark named {BENCHMARK}")));
     }
@@ -131,14 +131,14 @@ fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
 }
 
 /// Runs the benchmark in both builds and returns the instructions of each operation.
-fn count(place: &Place) -> Outcome<Counts> {
+fn count(place: &Repository) -> Outcome<Counts> {
     let runner = runner(place)?;
     let mut counts = count_build(place, Build::Workspace, &runner)?;
     counts.extend(count_build(place, Build::Downstream, &runner)?);
     Ok(counts)
 }
 
-fn count_build(place: &Place, build: Build, runner: &Path) -> Outcome<Counts> {
+fn count_build(place: &Repository, build: Build, runner: &Path) -> Outcome<Counts> {
     let (cargo, target) = build.cargo(place);
     // Removes earlier results, because gungraun would compare with them.
     fs::remove_dir_all(target.join("gungraun")).ok();
@@ -169,7 +169,7 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
 
 /// Installs the runner in the version of the library in Cargo.lock. It is built without optimization, because its speed
 /// does not matter.
-fn runner(place: &Place) -> Outcome<PathBuf> {
+fn runner(place: &Repository) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
     let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;
     let tools = place.target.join("tools");
@@ -209,7 +209,7 @@ fn entry(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), ceiling.trim().replace('_', "").parse().ok()?))
 }
 
-fn write(place: &Place, counts: &Counts) -> Outcome {
+fn write(place: &Repository, counts: &Counts) -> Outcome {
     let mut text =
         "# Instructions that 100 operations may take, at both ends: `cargo xtask budget --update` sets them.\n"
             .to_owned();

@@ -13,21 +13,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The interval at which a client is polled.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running client. Dropping it kills the client.
-pub(crate) struct Client {
+pub(crate) struct RunningClient {
     child: Child,
-    said: PathBuf,
+    printed: PathBuf,
     status: Option<ExitStatus>,
 }
 
-impl Client {
-    /// Starts a program with its standard output and error redirected to the file `said`.
-    pub(crate) fn start(program: Program, said: &Path) -> Outcome<Self> {
-        let directory = said.parent().unwrap_or(Path::new("."));
+impl RunningClient {
+    /// Starts a program with its standard output and error redirected to the file `printed`.
+    pub(crate) fn start(program: Program, printed: &Path) -> Outcome<Self> {
+        let directory = printed.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)?;
-        let file = File::create(said).map_err(Failure::during(said.display()))?;
+        let file = File::create(printed).map_err(Failure::during(printed.display()))?;
         let shown = program.shown();
         let mut command = program.into_command();
         // A crashing program may leave files in its working directory.
@@ -36,7 +36,7 @@ impl Client {
         }
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let child = command.spawn().map_err(Failure::during(format!("starting `{shown}`")))?;
-        Ok(Self { child, said: said.to_owned(), status: None })
+        Ok(Self { child, printed: printed.to_owned(), status: None })
     }
 
     /// Returns whether the client is still running.
@@ -55,7 +55,7 @@ impl Client {
     /// Waits until the client ends. At the deadline, kills the client and returns `None`.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while self.is_running() && Instant::now() < deadline {
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
         if self.status.is_none() {
             self.finish();
@@ -65,8 +65,8 @@ impl Client {
     }
 
     /// Returns the output of the client so far.
-    pub(crate) fn said(&self) -> String {
-        fs::read(&self.said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    pub(crate) fn printed(&self) -> String {
+        fs::read(&self.printed).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     /// Kills the client, its children and its group, and reaps it. Its process ID is not reused before that.
@@ -78,7 +78,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         if self.status.is_none() {
             self.finish();
@@ -94,13 +94,13 @@ fn has_ended(child: &Child) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Client;
+    use super::RunningClient;
     use crate::program::Program;
     use std::time::{Duration, Instant};
 
-    fn start(script: &str, name: &str) -> Client {
-        let said = std::env::temp_dir().join(format!("percale-client-{}-{name}", std::process::id()));
-        Client::start(Program::new("sh").args(["-c", script]), &said).unwrap()
+    fn start(script: &str, name: &str) -> RunningClient {
+        let printed = std::env::temp_dir().join(format!("percale-client-{}-{name}", std::process::id()));
+        RunningClient::start(Program::new("sh").args(["-c", script]), &printed).unwrap()
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         let mut client = start("echo one; echo two >&2; exit 3", "heard");
         let status = client.wait_until(Instant::now() + Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), Some(3));
-        assert_eq!(client.said(), "one\ntwo\n");
+        assert_eq!(client.printed(), "one\ntwo\n");
         assert!(!client.is_running());
     }
 
@@ -117,12 +117,12 @@ mod tests {
         // A child in its own session is not in the client's group. It is found by its parent.
         let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
         let deadline = Instant::now() + Duration::from_secs(60);
-        while client.said().is_empty() && Instant::now() < deadline {
+        while client.printed().is_empty() && Instant::now() < deadline {
             std::thread::yield_now();
         }
         assert!(client.is_running());
         assert_eq!(client.wait_until(Instant::now()), None);
-        let id = client.said().trim().to_owned();
+        let id = client.printed().trim().to_owned();
         let gone = || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         while gone() {
             assert!(Instant::now() < deadline, "process {id} is left");

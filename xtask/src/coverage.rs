@@ -6,9 +6,9 @@
 //! the requirements that are proved in any cell.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::requirements::{self, Marks, Requirements, TRANSPORTS};
-use crate::results::{Ending, Results, TestResult};
+use crate::results::{Results, TestEnding, TestResult};
 use crate::table::table;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 const ANY: &str = "any";
-const FACES: [&str; 2] = ["rust", "c"];
+const APIS: [&str; 2] = ["rust", "c"];
 
 /// The test results of one cell: the requirements with a passed test and those with a failed test.
 #[derive(Default)]
@@ -66,7 +66,7 @@ struct Report<'a> {
     unknown: &'a BTreeMap<String, String>,
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let mut all = requirements::load(place)?;
     let results = Results::load(place)?
         .ok_or_else(|| Failure::new("there are no results: run `cargo xtask test --only tests` first"))?;
@@ -115,9 +115,9 @@ impl Proofs {
                 }
                 let cell = proofs.cells.entry(cell_of(&test.name)).or_default();
                 match test.ending {
-                    Ending::Passed => cell.passed.insert(id),
-                    Ending::Failed => cell.failed.insert(id),
-                    Ending::Ignored | Ending::Skipped => continue,
+                    TestEnding::Passed => cell.passed.insert(id),
+                    TestEnding::Failed => cell.failed.insert(id),
+                    TestEnding::Ignored | TestEnding::Skipped => continue,
                 };
             }
         }
@@ -171,8 +171,8 @@ fn is_counted(all: &Requirements, id: &str, cell: &str) -> bool {
 fn cell_of(path: &str) -> String {
     let modules = || path.split("::").take(path.matches("::").count());
     let Some(transport) = modules().find(|module| TRANSPORTS.contains(module)) else { return ANY.to_owned() };
-    let face = modules().find(|module| FACES.contains(module)).unwrap_or(FACES[0]);
-    format!("{transport}/{face}")
+    let api = modules().find(|module| APIS.contains(module)).unwrap_or(APIS[0]);
+    format!("{transport}/{api}")
 }
 
 fn print_table(proofs: &Proofs, all: &Requirements) {
@@ -203,9 +203,9 @@ fn print_table(proofs: &Proofs, all: &Requirements) {
 mod tests {
     use super::{Proofs, cell_of};
     use crate::requirements::{Marks, Requirements};
-    use crate::results::{Ending, TestResult};
+    use crate::results::{TestEnding, TestResult};
 
-    fn test(name: &str, ending: Ending) -> TestResult {
+    fn test(name: &str, ending: TestEnding) -> TestResult {
         TestResult { step: "tests".into(), program: "conformance".into(), name: name.into(), ending, because: None }
     }
 
@@ -235,10 +235,10 @@ mod tests {
             &all,
             &marks,
             &[
-                test("shm::rust::a", Ending::Passed),
-                test("tcp::rust::a", Ending::Ignored),
-                test("shm::rust::b", Ending::Passed),
-                test("shm::rust::c", Ending::Failed),
+                test("shm::rust::a", TestEnding::Passed),
+                test("tcp::rust::a", TestEnding::Ignored),
+                test("shm::rust::b", TestEnding::Passed),
+                test("shm::rust::c", TestEnding::Failed),
             ],
         );
         assert_eq!(proofs.missing(&all, None).unwrap(), ["MSG-003"]);
@@ -255,7 +255,7 @@ mod tests {
         let proofs = Proofs::read(
             &document(),
             &Marks::for_test(&[("x", &["MSG-999"])]),
-            &[test("shm::x", Ending::Passed), test("shm::sends_100_messages", Ending::Passed)],
+            &[test("shm::x", TestEnding::Passed), test("shm::sends_100_messages", TestEnding::Passed)],
         );
         assert_eq!(proofs.unknown.keys().collect::<Vec<_>>(), ["MSG-999"]);
     }

@@ -1,7 +1,7 @@
 //! Runs the fuzz targets of fuzz/, which is a separate workspace because libFuzzer needs a C++ compiler.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::{Program, on_path};
 use crate::steps::{Findings, Steps};
 use std::fs;
@@ -30,7 +30,7 @@ const TARGETS: [(&str, &str); 6] = [
 /// The number of output lines that are shown for a failed target.
 const LINES: usize = 30;
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     if on_path("cargo-fuzz").is_none() {
         return Err(Failure::new(
             "cargo-fuzz is not here: cargo install cargo-fuzz --locked (and a C++ compiler: g++)",
@@ -51,7 +51,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 
 /// Builds and runs one target. Stable Rust has no sanitizers, so none is used. The code under test is safe or checks
 /// every access, and the targets search for panics and overflows.
-fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
+fn fuzz(place: &Repository, name: &str, seconds: u64) -> Outcome<Findings> {
     let artifacts = place.root.join("fuzz/artifacts").join(name);
     let before = inputs(&artifacts);
     // Arguments after `--` are passed to libFuzzer.

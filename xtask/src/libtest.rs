@@ -9,7 +9,7 @@
 //! harness can still break a line. Therefore the parsed lines are compared with the totals that the harness prints for
 //! each program. A difference is reported as a failure.
 
-use crate::results::{Ending, TestResult};
+use crate::results::{TestEnding, TestResult};
 use std::collections::VecDeque;
 
 /// Parses the output line by line.
@@ -35,13 +35,13 @@ pub(crate) struct Reader {
 
 /// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum LibtestLine {
     /// Cargo is about to start a test program.
     Announced,
     /// A test program starts.
     Program,
     /// One test ended.
-    Test(Ending),
+    Test(TestEnding),
     /// The totals of a program.
     Totals,
     /// The output of a passed test.
@@ -67,26 +67,26 @@ impl Reader {
     }
 
     /// Reads a line of standard error. It must be passed before lines of standard output that were printed later.
-    pub(crate) fn read_error(&mut self, line: &str) -> Line {
-        let Some(program) = program_in(line.trim_start()) else { return Line::Other };
+    pub(crate) fn read_error(&mut self, line: &str) -> LibtestLine {
+        let Some(program) = program_in(line.trim_start()) else { return LibtestLine::Other };
         self.announced.push_back(program);
-        Line::Announced
+        LibtestLine::Announced
     }
 
     /// Reads a line of standard output.
-    pub(crate) fn read(&mut self, line: &str) -> Line {
+    pub(crate) fn read(&mut self, line: &str) -> LibtestLine {
         if line == "successes:" {
             // This line precedes the output, and occurs again before the names.
             (self.in_output, self.in_names, self.speaker) = (!self.in_output, self.in_output, None);
-            return Line::Output;
+            return LibtestLine::Output;
         }
         self.in_names &= line.is_empty() || line.starts_with("    ");
         if self.in_names {
-            return Line::Output;
+            return LibtestLine::Output;
         }
         if self.in_output {
             self.hear(line);
-            return Line::Output;
+            return LibtestLine::Output;
         }
         let trimmed = line.trim_start();
         // A program of documentation tests may start several times. In the output of a failed test, this line has no
@@ -98,22 +98,22 @@ impl Reader {
             }
             self.first = self.tests.len();
             self.is_open = true;
-            return Line::Program;
+            return LibtestLine::Program;
         }
         if let Some((passed, failed, ignored)) = totals_in(trimmed) {
             let of = |ending| self.tests[self.first..].iter().filter(|test| test.ending == ending).count();
-            let good = of(Ending::Passed) + of(Ending::Skipped);
-            if (good, of(Ending::Failed), of(Ending::Ignored)) != (passed, failed, ignored) {
+            let good = of(TestEnding::Passed) + of(TestEnding::Skipped);
+            if (good, of(TestEnding::Failed), of(TestEnding::Ignored)) != (passed, failed, ignored) {
                 self.unread.push(format!("{}: the lines read disagree with \"{trimmed}\"", self.program));
             }
             self.first = self.tests.len();
             self.is_open = false;
-            return Line::Totals;
+            return LibtestLine::Totals;
         }
-        let Some((name, ending)) = test_in(line) else { return Line::Other };
+        let Some((name, ending)) = test_in(line) else { return LibtestLine::Other };
         let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
         self.tests.push(TestResult { step, program, name, ending, because: None });
-        Line::Test(ending)
+        LibtestLine::Test(ending)
     }
 
     /// Reads a line of the output of passed tests.
@@ -123,7 +123,7 @@ impl Reader {
         } else if says_skipped(line) {
             let tests = self.tests[self.first..].iter_mut();
             for test in tests.filter(|test| Some(&test.name) == self.speaker.as_ref()) {
-                test.ending = Ending::Skipped;
+                test.ending = TestEnding::Skipped;
                 test.because.get_or_insert_with(|| line[7..].trim_start_matches([':', ' ']).to_owned());
             }
         }
@@ -148,7 +148,7 @@ impl Reader {
         &self.program
     }
 
-    pub(crate) fn count(&self, ending: Ending) -> usize {
+    pub(crate) fn count(&self, ending: TestEnding) -> usize {
         self.tests.iter().filter(|test| test.ending == ending).count()
     }
 }
@@ -189,12 +189,12 @@ fn totals_in(line: &str) -> Option<(usize, usize, usize)> {
 }
 
 /// Returns the test and its result in "test a::b ... ok", "... FAILED" or "... ignored, needs root".
-fn test_in(line: &str) -> Option<(&str, Ending)> {
+fn test_in(line: &str) -> Option<(&str, TestEnding)> {
     let (name, ending) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let ending = match ending {
-        "ok" => Ending::Passed,
-        "FAILED" => Ending::Failed,
-        other if other.starts_with("ignored") => Ending::Ignored,
+        "ok" => TestEnding::Passed,
+        "FAILED" => TestEnding::Failed,
+        other if other.starts_with("ignored") => TestEnding::Ignored,
         _ => return None,
     };
     Some((name.strip_suffix(" - should panic").unwrap_or(name), ending))
@@ -202,8 +202,8 @@ fn test_in(line: &str) -> Option<(&str, Ending)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Reader};
-    use crate::results::Ending;
+    use super::{LibtestLine, Reader};
+    use crate::results::TestEnding;
 
     /// Reads lines. Lines that begin with "! " are from standard error.
     fn read(text: &str) -> Reader {
@@ -239,7 +239,7 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(reader.tests[0].program, "percale (src/lib.rs)");
         assert_eq!(reader.tests[1].name, "ring::overflows");
         assert_eq!(reader.tests[3].program, "two (tests/two.rs)");
-        assert_eq!(reader.count(Ending::Failed), 1);
+        assert_eq!(reader.count(TestEnding::Failed), 1);
     }
 
     #[test]
@@ -279,7 +279,7 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         );
         assert_eq!(reader.unread, Vec::<String>::new());
         let endings: Vec<_> = reader.tests.iter().map(|test| test.ending).collect();
-        assert_eq!(endings, [Ending::Skipped, Ending::Passed, Ending::Failed]);
+        assert_eq!(endings, [TestEnding::Skipped, TestEnding::Passed, TestEnding::Failed]);
         assert_eq!(reader.tests[0].because.as_deref(), Some("no verbs here: no device"));
     }
 
@@ -287,8 +287,18 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     fn names_in_the_success_list_are_output_lines() {
         let mut reader = Reader::new("tests");
         let lines = "test a ... ok\n\nsuccesses:\n\nsuccesses:\n    a\n\nfailures:\n";
-        let said: Vec<_> = lines.lines().skip(2).map(|line| reader.read(line)).collect();
-        assert_eq!(said, [Line::Output, Line::Output, Line::Output, Line::Output, Line::Output, Line::Other]);
+        let printed: Vec<_> = lines.lines().skip(2).map(|line| reader.read(line)).collect();
+        assert_eq!(
+            printed,
+            [
+                LibtestLine::Output,
+                LibtestLine::Output,
+                LibtestLine::Output,
+                LibtestLine::Output,
+                LibtestLine::Output,
+                LibtestLine::Other
+            ]
+        );
     }
 
     #[test]
@@ -308,7 +318,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let begun = "! Running unittests src/lib.rs (target/debug/deps/percale-01)\nrunning 2 tests\ntest a ... ok\n";
         let reader = read(begun);
         assert_eq!(reader.unread.len(), 1);
-        assert_eq!(reader.count(Ending::Passed), 1);
+        assert_eq!(reader.count(TestEnding::Passed), 1);
         let next = "! Running tests/two.rs (target/debug/deps/two-01)\nrunning 0 tests
 test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
         assert_eq!(read(&(begun.to_owned() + next)).unread, reader.unread);
@@ -344,9 +354,9 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     #[test]
     fn other_lines_are_left_alone() {
         let mut reader = Reader::new("tests");
-        assert_eq!(reader.read("test this is prose"), Line::Other);
-        assert_eq!(reader.read("warning: unused variable"), Line::Other);
-        assert_eq!(reader.read("running tests is fun"), Line::Other);
-        assert_eq!(reader.read_error("Running `target/debug/thing`"), Line::Other);
+        assert_eq!(reader.read("test this is prose"), LibtestLine::Other);
+        assert_eq!(reader.read("warning: unused variable"), LibtestLine::Other);
+        assert_eq!(reader.read("running tests is fun"), LibtestLine::Other);
+        assert_eq!(reader.read_error("Running `target/debug/thing`"), LibtestLine::Other);
     }
 }

@@ -1,6 +1,6 @@
 //! Describes the machine and the checkout for documents and saved results. The host name is never included.
 
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use std::fs;
 use std::thread;
@@ -21,19 +21,19 @@ pub(crate) fn description() -> Vec<String> {
     vec![
         format!("{} ({})", model.unwrap_or(std::env::consts::ARCH), vectors.join(", ")),
         format!("{cores} {hypervisor} cores, {} GiB of memory", memory_gib()),
-        said(Program::new("uname").arg("-srm")).unwrap_or_else(|| "unknown kernel".into()),
-        said(Program::new("rustc").arg("--version")).unwrap_or_else(|| "unknown compiler".into()),
+        printed(Program::new("uname").arg("-srm")).unwrap_or_else(|| "unknown kernel".into()),
+        printed(Program::new("rustc").arg("--version")).unwrap_or_else(|| "unknown compiler".into()),
     ]
 }
 
 /// Returns the current date in the form 2026-01-31.
 pub(crate) fn date() -> String {
-    said(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
+    printed(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
 }
 
 /// Returns the commit that is checked out, followed by `+` if tracked files differ from it.
-pub(crate) fn commit(place: &Place) -> String {
-    let git = |arguments: &[&str]| said(Program::new("git").arg("-C").arg(&place.root).args(arguments));
+pub(crate) fn commit(place: &Repository) -> String {
+    let git = |arguments: &[&str]| printed(Program::new("git").arg("-C").arg(&place.root).args(arguments));
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
     let changes = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
     if changes.is_empty() { commit } else { commit + "+" }
@@ -80,7 +80,7 @@ fn memory_gib() -> u64 {
     total.map_or(0, |kib: u64| kib.div_ceil(1 << 20))
 }
 
-fn said(program: Program) -> Option<String> {
+fn printed(program: Program) -> Option<String> {
     let output = program.output().ok()?;
     Some(output.success().ok()?.trim().to_owned())
 }

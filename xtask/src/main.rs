@@ -33,7 +33,7 @@ mod walk;
 
 use clap::{Parser, Subcommand};
 use failure::Outcome;
-use place::Place;
+use place::Repository;
 use std::process::ExitCode;
 
 /// percale's tasks.
@@ -41,11 +41,11 @@ use std::process::ExitCode;
 #[command(name = "cargo xtask", version, about)]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Task {
     /// All checks: lints, layers, tests, loom models, examples, a run of the command, budgets, documentation
     Test(test::Arguments),
     /// The requirements that are proved by tests that ran and passed, by area, transport and API
@@ -77,30 +77,30 @@ enum Chore {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    run(&arguments.chore).unwrap_or_else(|failure| {
+    run(&arguments.task).unwrap_or_else(|failure| {
         eprintln!("xtask: {failure}");
         ExitCode::FAILURE
     })
 }
 
 /// Runs a task. If the task ran and found problems, the exit code is a failure, and no error is returned.
-fn run(chore: &Chore) -> Outcome<ExitCode> {
-    let place = Place::find()?;
-    let is_good = match chore {
-        Chore::Test(arguments) => test::run(&place, arguments),
-        Chore::Coverage(arguments) => coverage::run(&place, arguments),
-        Chore::Budget(arguments) => budget::run(&place, arguments),
-        Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
-        Chore::Search(arguments) => search::run(&place, arguments),
-        Chore::Layers(arguments) => layers::run(&place, arguments),
-        Chore::Peers(arguments) => peers::run(&place, arguments),
-        Chore::Provider(arguments) => provider::run(&place, arguments),
-        Chore::Pindown(arguments) => pindown::run(&place, arguments),
-        Chore::Interop(arguments) => interop::run(&place, arguments),
-        Chore::Walk(arguments) => walk::run(&place, arguments),
+fn run(task: &Task) -> Outcome<ExitCode> {
+    let place = Repository::find()?;
+    let is_good = match task {
+        Task::Test(arguments) => test::run(&place, arguments),
+        Task::Coverage(arguments) => coverage::run(&place, arguments),
+        Task::Budget(arguments) => budget::run(&place, arguments),
+        Task::Fuzz(arguments) => fuzz::run(&place, arguments),
+        Task::Search(arguments) => search::run(&place, arguments),
+        Task::Layers(arguments) => layers::run(&place, arguments),
+        Task::Peers(arguments) => peers::run(&place, arguments),
+        Task::Provider(arguments) => provider::run(&place, arguments),
+        Task::Pindown(arguments) => pindown::run(&place, arguments),
+        Task::Interop(arguments) => interop::run(&place, arguments),
+        Task::Walk(arguments) => walk::run(&place, arguments),
         // The exit code is that of another program.
-        Chore::Guest(arguments) => return guest::run(&place, arguments),
-        Chore::Report(arguments) => report::run(&place, arguments),
+        Task::Guest(arguments) => return guest::run(&place, arguments),
+        Task::Report(arguments) => report::run(&place, arguments),
     }?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

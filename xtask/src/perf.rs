@@ -1,7 +1,7 @@
 //! Runs `percale perf`, which prints one JSON object per row on standard output.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// One measured row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct MeasuredRow {
     pub(crate) transport: String,
     pub(crate) op: String,
     pub(crate) bytes: u64,
@@ -46,13 +46,13 @@ pub(crate) struct Perf(PathBuf);
 
 impl Perf {
     /// Builds the command with optimizations.
-    pub(crate) fn build(place: &Place) -> Outcome<Self> {
+    pub(crate) fn build(place: &Repository) -> Outcome<Self> {
         place.cargo().args(["build", "--release", "--quiet", "-p", "percale-cli"]).passed()?;
         Ok(Self(place.target.join("release").join("percale")))
     }
 
     /// Runs `percale perf --json` with additional arguments.
-    pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Row>> {
+    pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<MeasuredRow>> {
         self.rows(arguments, limit)
     }
 
@@ -85,7 +85,7 @@ fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
     if found.is_empty() { Err(Failure::new("it holds no row")) } else { Ok(found) }
 }
 
-impl Row {
+impl MeasuredRow {
     /// Returns a description of a value in this row that is impossible on any machine, if there is one. Times are not
     /// checked.
     pub(crate) fn nonsense(&self) -> Option<&'static str> {
@@ -107,17 +107,17 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use super::{Collective, Row, rows};
+    use super::{Collective, MeasuredRow, rows};
 
     const LINE: &str = r#"{"transport":"shm","op":"tagged-latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
         "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true}"#;
 
     #[test]
     fn rows_are_read_from_lines_and_from_arrays() {
-        assert_eq!(rows::<Row>(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
-        assert_eq!(rows::<Row>(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
-        assert!(rows::<Row>("").is_err());
-        assert!(rows::<Row>("percale 0.1").is_err());
+        assert_eq!(rows::<MeasuredRow>(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
+        assert_eq!(rows::<MeasuredRow>(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
+        assert!(rows::<MeasuredRow>("").is_err());
+        assert!(rows::<MeasuredRow>("percale 0.1").is_err());
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_noticed() {
-        let row: Row = rows(LINE).unwrap().remove(0);
+        let row: MeasuredRow = rows(LINE).unwrap().remove(0);
         assert_eq!(row.nonsense(), None);
         let mut wrong = row.clone();
         wrong.p99_ns = Some(1.0);

@@ -1,7 +1,7 @@
 //! Builds libpindown.so and installs it with its header and pkg-config file.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
 /// library.
 const SONAME: &str = "libpindown.so.0";
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     fs::create_dir_all(&arguments.prefix)?;
     let prefix = fs::canonicalize(&arguments.prefix)?;
     let soname = format!("link-arg=-Wl,-soname,{SONAME}");

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The repository, as described by cargo.
-pub(crate) struct Place {
+pub(crate) struct Repository {
     pub(crate) root: PathBuf,
     pub(crate) target: PathBuf,
     packages: Vec<Package>,
@@ -51,7 +51,7 @@ pub(crate) struct Dependency {
     pub(crate) path: Option<PathBuf>,
 }
 
-impl Place {
+impl Repository {
     pub(crate) fn find() -> Outcome<Self> {
         let own =
             std::env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| Failure::new("run me by cargo: cargo xtask ..."))?;

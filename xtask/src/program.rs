@@ -180,8 +180,8 @@ impl Output {
         if self.status.success() {
             return Ok(&self.stdout);
         }
-        let said = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
-        let lines: Vec<&str> = said.lines().collect();
+        let text = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+        let lines: Vec<&str> = text.lines().collect();
         let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
         Err(Failure::new(format!("`{}` failed ({}):\n  {last}", self.shown, self.status)))
     }

@@ -1,7 +1,7 @@
 //! Builds the libfabric provider and places it where libfabric can find it, with the headers of its extensions.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ const ENTRY: &str = "fi_prov_ini";
 /// The headers of the provider's extensions, which C programs include.
 const HEADERS: [&str; 2] = ["crates/percale-ofi/include/percale_fi_ext.h", "crates/pindown/include/pindown.h"];
 
-pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, _arguments: &Arguments) -> Outcome<bool> {
     println!("export FI_PROVIDER_PATH={}", build(place)?.display());
     Ok(true)
 }
 
 /// Builds the provider. Returns the directory for FI_PROVIDER_PATH.
-pub(crate) fn build(place: &Place) -> Outcome<PathBuf> {
+pub(crate) fn build(place: &Repository) -> Outcome<PathBuf> {
     place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
     let built = place.target.join("release").join("libpercale_fi.so");
     let directory = place.target.join("provider");

@@ -8,8 +8,8 @@ use crate::failure::{Failure, Outcome};
 use crate::guest::figures;
 use crate::machine;
 use crate::peers;
-use crate::perf::{Perf, Row};
-use crate::place::Place;
+use crate::perf::{MeasuredRow, Perf};
+use crate::place::Repository;
 use crate::table;
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
@@ -41,17 +41,17 @@ pub(crate) struct Arguments {
 struct Measured {
     date: String,
     commit: String,
-    rows: Vec<Row>,
+    rows: Vec<MeasuredRow>,
 }
 
 #[derive(Serialize)]
 struct Figures<'a> {
     perf: &'a Measured,
-    peers: &'a peers::Run,
-    guest: Option<&'a figures::Run>,
+    peers: &'a peers::PeerRun,
+    guest: Option<&'a figures::CommandRun>,
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let earlier = if arguments.fresh { None } else { place.load(PERF_FILE)? };
     let perf = earlier.map_or_else(|| measure(place), Ok)?;
     let earlier = if arguments.fresh { None } else { place.load(peers::FILE)? };
@@ -60,7 +60,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
         None => peers::measure(place, &peers::Arguments::all(arguments.rounds))?,
     };
     // These results need a virtual machine. `cargo xtask guest` measures them.
-    let guest: Option<figures::Run> = place.load(figures::FILE)?;
+    let guest: Option<figures::CommandRun> = place.load(figures::FILE)?;
     if arguments.json {
         let figures = Figures { perf: &perf, peers: &peers, guest: guest.as_ref() };
         println!("{}", serde_json::to_string_pretty(&figures)?);
@@ -72,7 +72,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(peers.problems.is_empty())
 }
 
-fn measure(place: &Place) -> Outcome<Measured> {
+fn measure(place: &Repository) -> Outcome<Measured> {
     let perf = Perf::build(place)?;
     let mut rows = Vec::new();
     for arguments in [&[][..], &["--dirty", "--op", "tagged-latency"][..]] {
@@ -84,7 +84,11 @@ fn measure(place: &Place) -> Outcome<Measured> {
     Ok(measured)
 }
 
-fn document(perf: &Measured, peers: &peers::Run, guest: Option<&figures::Run>) -> Result<String, std::fmt::Error> {
+fn document(
+    perf: &Measured,
+    peers: &peers::PeerRun,
+    guest: Option<&figures::CommandRun>,
+) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     writeln!(text, "# Benchmarks\n\nWritten by `cargo xtask report`; every figure can be taken again with it.\n")?;
     writeln!(text, "## Machine\n")?;
@@ -150,7 +154,7 @@ instruction on a word that both map; for atomic operations on ordinary memory, w
 of the ring; over TCP a round trip, the bytes one way and 8 the other. It runs in the same run as the row beside it. Rows more than 25 % above
 their limit are marked.";
 
-fn peers_table(peers: &peers::Run) -> Table {
+fn peers_table(peers: &peers::PeerRun) -> Table {
     let heads = ["transport", "operation", "size", "buffers", "peer", "percale", "peer's", "ratio", "aim", ""];
     let mut shown = markdown(&heads, 5);
     for row in &peers.rows {
@@ -197,12 +201,12 @@ fn markdown(heads: &[&str], text: usize) -> Table {
 #[cfg(test)]
 mod tests {
     use super::{Measured, document};
-    use crate::peers::{Comparison, Op, Run};
-    use crate::perf::Row;
+    use crate::peers::{Comparison, Op, PeerRun};
+    use crate::perf::MeasuredRow;
 
     #[test]
     fn losses_are_printed() {
-        let row = Row {
+        let row = MeasuredRow {
             transport: "shm".into(),
             op: "tagged-latency".into(),
             bytes: 8,
@@ -230,8 +234,15 @@ mod tests {
             aim: Some(0.7),
         };
         let (date, commit, problems) = ("2026-01-31".into(), "0123".into(), vec!["tcp: no loopback".into()]);
-        let peers =
-            Run { date, commit, rounds: 1, busy: 0.5, versions: vec!["UCX 1.13".into()], rows: vec![loss], problems };
+        let peers = PeerRun {
+            date,
+            commit,
+            rounds: 1,
+            busy: 0.5,
+            versions: vec!["UCX 1.13".into()],
+            rows: vec![loss],
+            problems,
+        };
         let text = document(&perf, &peers, None).unwrap();
         assert!(text.contains("| **LOSS** |") && text.contains("better in 1"), "{text}");
         assert!(text.contains("**far**") && text.contains(" 2.00 |"), "{text}");

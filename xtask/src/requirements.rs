@@ -8,7 +8,7 @@
 //! run in several programs and on several transports.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Requirement {
 /// All requirements by their IDs.
 pub(crate) type Requirements = BTreeMap<String, Requirement>;
 
-pub(crate) fn load(place: &Place) -> Outcome<Requirements> {
+pub(crate) fn load(place: &Repository) -> Outcome<Requirements> {
     let path = place.root.join("docs/requirements.md");
     let text = fs::read_to_string(&path).map_err(Failure::during(format!("reading {}", path.display())))?;
     parse(&text)
@@ -92,7 +92,7 @@ impl Marks {
     /// # Errors
     /// Fails if a source cannot be read, if a mark is not a list of IDs, or if two files define a marked test of the
     /// same name.
-    pub(crate) fn load(place: &Place) -> Outcome<Self> {
+    pub(crate) fn load(place: &Repository) -> Outcome<Self> {
         let mut marks = Self::default();
         for directory in ["crates", "xtask/src"] {
             marks.read_directory(&place.root, Path::new(directory))?;
@@ -209,7 +209,7 @@ fn ids_in(mark: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::{Marks, parse, requirement_in};
-    use crate::place::Place;
+    use crate::place::Repository;
     use std::path::Path;
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_workspace_has_only_marks_of_known_requirements() {
-        let place = Place::find().unwrap();
+        let place = Repository::find().unwrap();
         let (known, marks) = (super::load(&place).unwrap(), Marks::load(&place).unwrap());
         let unknown: Vec<_> =
             marks.ids.iter().filter(|(_, ids)| ids.iter().any(|id| !known.contains_key(id))).collect();

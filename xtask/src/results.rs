@@ -5,7 +5,7 @@
 //! run again.
 
 use crate::failure::Outcome;
-use crate::place::Place;
+use crate::place::Repository;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "percale-results.json";
@@ -13,7 +13,7 @@ const FILE: &str = "percale-results.json";
 /// The result of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Ending {
+pub(crate) enum TestEnding {
     Passed,
     Failed,
     Ignored,
@@ -30,7 +30,7 @@ pub(crate) struct TestResult {
     pub(crate) program: String,
     /// The test's path within its program: "shm::rust::a_message_arrives_whole".
     pub(crate) name: String,
-    pub(crate) ending: Ending,
+    pub(crate) ending: TestEnding,
     /// The reason why the test was skipped, as printed by the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<String>,
@@ -45,12 +45,12 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(crate) fn load(place: &Place) -> Outcome<Option<Self>> {
+    pub(crate) fn load(place: &Repository) -> Outcome<Option<Self>> {
         place.load(FILE)
     }
 
     /// Replaces the results of one step.
-    pub(crate) fn replace(place: &Place, step: &str, fresh: &[TestResult]) -> Outcome {
+    pub(crate) fn replace(place: &Repository, step: &str, fresh: &[TestResult]) -> Outcome {
         let mut results = Self::load(place)?.unwrap_or_default();
         let commit = crate::machine::commit(place);
         if results.commit != commit {

@@ -2,7 +2,7 @@
 //! (module `search`), and `search-processes` in several (module `search_processes`).
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use crate::steps::Findings;
 use serde_json::Value;
@@ -53,7 +53,7 @@ impl Searcher {
     }
 
     /// Builds the program and returns it with a limit of this many minutes.
-    fn program(self, place: &Place, minutes: f64) -> Outcome<Program> {
+    fn program(self, place: &Repository, minutes: f64) -> Outcome<Program> {
         let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", self.name()];
         place.cargo().args(build).passed()?;
         if let Self::Alone = self {
@@ -66,7 +66,7 @@ impl Searcher {
     }
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let Arguments { minutes, seed, transport, processes, asan, json } = arguments;
     let searcher = if *processes { Searcher::Processes } else { Searcher::Alone };
     let mut program = searcher.program(place, *minutes)?.args(["--transport", transport]);
@@ -85,7 +85,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 }
 
 /// A step of `cargo xtask test`. Half of its time is spent on fixed seeds, and the other half on new seeds.
-pub(crate) fn check(place: &Place) -> Outcome<Findings> {
+pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
     let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
     for seed in [&["--seed", &fixed][..], &[]] {

@@ -37,7 +37,7 @@ pub(crate) enum Subcommand {
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {
         /// The role of the process
-        part: crate::torture::Part,
+        part: crate::torture::WorkerRole,
     },
     /// The measured process that has a registration cache
     #[command(name = crate::perf::registration::PART, hide = true)]
@@ -46,7 +46,7 @@ pub(crate) enum Subcommand {
     #[command(name = crate::perf::team::PART, hide = true)]
     TeamPart {
         /// The work of the processes
-        part: crate::perf::team::Part,
+        part: crate::perf::team::TeamTask,
         /// Pin to this processor
         #[arg(long)]
         processor: Option<usize>,

@@ -26,7 +26,7 @@ pub(crate) struct FixedBuffers(BufferTable);
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum BufferTransfer {
     /// From the pinned pages to a file.
     ToFile,
     /// From a file to the pinned pages.
@@ -39,16 +39,22 @@ impl FixedBuffers {
     }
 
     /// Transfers bytes between the start of `file` and the pages that are pinned in `slot` and were mapped at the
-    /// addresses `range` at that time. All memory pinned here belongs to [`crate::lot`] or to percale, and contains no
-    /// Rust value of this program.
-    pub(crate) fn transfer(&self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
+    /// addresses `range` at that time. All memory pinned here belongs to [`crate::memory_range`] or to percale, and
+    /// contains no Rust value of this program.
+    pub(crate) fn transfer(
+        &self,
+        slot: u32,
+        range: Range,
+        way: BufferTransfer,
+        file: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         use percale::device::Way as Direction;
         let (mut rest, mut moved) = (range, 0);
         // The kernel may transfer less at a time if another task needs the processor.
         loop {
             let way = match way {
-                Way::ToFile => Direction::ToFile(moved),
-                Way::FromFile => Direction::FromFile(moved),
+                BufferTransfer::ToFile => Direction::ToFile(moved),
+                BufferTransfer::FromFile => Direction::FromFile(moved),
             };
             // SAFETY: the pinned memory contains no Rust value of this program.
             let now = unsafe { self.0.transfer(Some(slot), rest, way, file) }? as u64;

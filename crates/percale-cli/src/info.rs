@@ -12,7 +12,7 @@ use crate::units;
 /// A line of the output. It is also the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-enum Line {
+enum InfoLine {
     Transport {
         name: String,
         available: bool,
@@ -51,28 +51,28 @@ pub(crate) fn run(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn lines(info: &Info) -> Vec<Line> {
-    let transports = info.transports().iter().map(|one| Line::Transport {
+fn lines(info: &Info) -> Vec<InfoLine> {
+    let transports = info.transports().iter().map(|one| InfoLine::Transport {
         name: one.kind.to_string(),
         available: one.available,
         reason: one.reason.clone(),
     });
-    let devices = info.devices().iter().map(|one| Line::Device {
+    let devices = info.devices().iter().map(|one| InfoLine::Device {
         name: one.name.clone(),
         kind: one.kind.into(),
         available: one.available,
         reason: one.detail.clone(),
     });
-    let limits = info.limits().iter().map(|one| Line::Limit {
+    let limits = info.limits().iter().map(|one| InfoLine::Limit {
         name: one.name.into(),
         value: one.value,
         meaning: one.meaning.into(),
     });
-    let address = Line::Address { advertised: info.advertised() };
+    let address = InfoLine::Address { advertised: info.advertised() };
     transports.chain(devices).chain(limits).chain([address]).collect()
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[InfoLine]) -> String {
     let table = |head: [&str; 3]| {
         let mut table = Table::new();
         table.load_style(RULED);
@@ -86,17 +86,17 @@ fn text(lines: &[Line]) -> String {
     let here = |available: bool| left(if available { "yes" } else { "no" });
     for line in lines {
         match line {
-            Line::Transport { name, available, reason } => {
+            InfoLine::Transport { name, available, reason } => {
                 transports.add_row([left(name), here(*available), left(reason)]);
             }
-            Line::Device { name, kind, available, reason } => {
+            InfoLine::Device { name, kind, available, reason } => {
                 devices.add_row([left(format!("{name} ({kind})")), here(*available), left(reason)]);
             }
-            Line::Limit { name, value, meaning } => {
+            InfoLine::Limit { name, value, meaning } => {
                 let value = value.map_or_else(|| "none".into(), units::count);
                 limits.add_row([left(name), right(value), left(meaning)]);
             }
-            Line::Address { advertised } => address = advertised,
+            InfoLine::Address { advertised } => address = advertised,
         }
     }
     format!("{transports}\n\n{devices}\n\n{limits}\n\nAn endpoint bound to any address is reached at {address}.")
@@ -109,11 +109,16 @@ mod tests {
     #[test]
     fn text_contains_reasons_for_missing_features() {
         let text = text(&[
-            Line::Transport { name: "shm".into(), available: true, reason: "mapped".into() },
-            Line::Device { name: "cuda0".into(), kind: "memory".into(), available: false, reason: "no driver".into() },
-            Line::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two a peer".into() },
-            Line::Limit { name: "locked memory".into(), value: None, meaning: "regions".into() },
-            Line::Address { advertised: "10.0.0.1 (the default route)".into() },
+            InfoLine::Transport { name: "shm".into(), available: true, reason: "mapped".into() },
+            InfoLine::Device {
+                name: "cuda0".into(),
+                kind: "memory".into(),
+                available: false,
+                reason: "no driver".into(),
+            },
+            InfoLine::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two a peer".into() },
+            InfoLine::Limit { name: "locked memory".into(), value: None, meaning: "regions".into() },
+            InfoLine::Address { advertised: "10.0.0.1 (the default route)".into() },
         ]);
         for part in ["mapped", "cuda0 (memory)", "no driver", "1,048,576", "none", "10.0.0.1 (the default route)"] {
             assert!(text.contains(part), "no {part} in\n{text}");
@@ -124,7 +129,7 @@ mod tests {
     fn each_transport_has_a_reason() {
         let lines = lines(&Info::discover().unwrap());
         let reasons = lines.iter().filter_map(|line| match line {
-            Line::Transport { reason, .. } => Some(reason),
+            InfoLine::Transport { reason, .. } => Some(reason),
             _ => None,
         });
         assert!(reasons.clone().count() >= 3 && reasons.clone().all(|reason| !reason.is_empty()));

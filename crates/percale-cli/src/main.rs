@@ -17,7 +17,7 @@ mod host;
 mod info;
 mod limits;
 mod loopback;
-mod lot;
+mod memory_range;
 mod output;
 mod pattern;
 mod perf;

@@ -17,7 +17,7 @@ const CHUNK: usize = 4096;
 
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum MessageDirection {
     /// From the measuring process to the other.
     There,
     /// From the other process to the measuring one.
@@ -27,7 +27,7 @@ pub(crate) enum Way {
 /// How much of a message is written or checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Part {
+pub(crate) enum CheckedPart {
     /// Nothing.
     Nothing,
     /// The first and the last 8 bytes. A timed round cannot check more without affecting the result.
@@ -41,14 +41,14 @@ pub(crate) enum Part {
 pub(crate) struct Content {
     start: u64,
     index: u64,
-    part: Part,
+    part: CheckedPart,
 }
 
 impl Content {
     /// Makes the content of message `index` of round `round` in direction `way`. `part` is the part that is written or
     /// checked.
     #[inline]
-    pub(crate) const fn new(round: u64, index: u64, way: Way, part: Part) -> Self {
+    pub(crate) const fn new(round: u64, index: u64, way: MessageDirection, part: CheckedPart) -> Self {
         let start = round.wrapping_mul(ROUND).wrapping_add(index.wrapping_mul(INDEX)) ^ (way as u64);
         Self { start, index, part }
     }
@@ -62,12 +62,12 @@ impl Content {
     /// Writes the content to `bytes`.
     #[inline]
     pub(crate) fn fill(self, bytes: &mut [u8]) {
-        if self.part == Part::Nothing {
+        if self.part == CheckedPart::Nothing {
             return;
         }
         if let Ok(bytes) = <&mut [u8; 8]>::try_from(&mut *bytes) {
             *bytes = self.word(0);
-        } else if self.part == Part::Whole {
+        } else if self.part == CheckedPart::Whole {
             self.fill_whole(bytes);
         } else {
             let (first, last) = ends(bytes.len());
@@ -92,9 +92,9 @@ impl Content {
     #[inline]
     pub(crate) fn check(self, bytes: &[u8]) -> Result<()> {
         let wrong = match self.part {
-            Part::Nothing => None,
-            Part::Whole => self.first_difference(bytes),
-            Part::Ends => {
+            CheckedPart::Nothing => None,
+            CheckedPart::Whole => self.first_difference(bytes),
+            CheckedPart::Ends => {
                 let (first, last) = ends(bytes.len());
                 if bytes[..first] != self.word(0)[..first] {
                     Some(0)
@@ -115,15 +115,15 @@ impl Content {
     #[inline]
     pub(crate) fn write_to(self, len: usize, mut put: impl FnMut(usize, &[u8])) {
         match self.part {
-            Part::Nothing => {}
-            Part::Ends => {
+            CheckedPart::Nothing => {}
+            CheckedPart::Ends => {
                 let (first, last) = ends(len);
                 put(0, &self.word(0)[..first]);
                 if last > 0 {
                     put(last, &self.word(last)[..len - last]);
                 }
             }
-            Part::Whole => {
+            CheckedPart::Whole => {
                 let mut chunk = [0; CHUNK];
                 for at in (0..len).step_by(CHUNK) {
                     let chunk = &mut chunk[..CHUNK.min(len - at)];
@@ -138,8 +138,8 @@ impl Content {
     #[inline]
     pub(crate) fn check_from(self, len: usize, mut get: impl FnMut(usize, &mut [u8])) -> Result<()> {
         match self.part {
-            Part::Nothing => {}
-            Part::Ends => {
+            CheckedPart::Nothing => {}
+            CheckedPart::Ends => {
                 let (first, last) = ends(len);
                 for (at, len) in [(0, first), (last, len - last)] {
                     let mut word = [0; 8];
@@ -152,7 +152,7 @@ impl Content {
                     }
                 }
             }
-            Part::Whole => {
+            CheckedPart::Whole => {
                 let mut chunk = [0; CHUNK];
                 for at in (0..len).step_by(CHUNK) {
                     let chunk = &mut chunk[..CHUNK.min(len - at)];
@@ -201,10 +201,14 @@ mod tests {
     #[test]
     fn filled_content_passes_the_check_at_every_length() {
         for len in [1, 7, 8, 9, 15, 16, 17, 64, 100, 4096] {
-            for (fill, check) in [(Part::Whole, Part::Whole), (Part::Whole, Part::Ends), (Part::Ends, Part::Ends)] {
+            for (fill, check) in [
+                (CheckedPart::Whole, CheckedPart::Whole),
+                (CheckedPart::Whole, CheckedPart::Ends),
+                (CheckedPart::Ends, CheckedPart::Ends),
+            ] {
                 let mut bytes = vec![0; len];
-                Content::new(3, 5, Way::There, fill).fill(&mut bytes);
-                Content::new(3, 5, Way::There, check).check(&bytes).unwrap();
+                Content::new(3, 5, MessageDirection::There, fill).fill(&mut bytes);
+                Content::new(3, 5, MessageDirection::There, check).check(&bytes).unwrap();
             }
         }
     }
@@ -212,12 +216,12 @@ mod tests {
     #[test]
     fn content_of_another_round_message_or_direction_is_detected() {
         let mut bytes = [0; 24];
-        Content::new(3, 5, Way::There, Part::Whole).fill(&mut bytes);
-        for part in [Part::Ends, Part::Whole] {
+        Content::new(3, 5, MessageDirection::There, CheckedPart::Whole).fill(&mut bytes);
+        for part in [CheckedPart::Ends, CheckedPart::Whole] {
             for other in [
-                Content::new(4, 5, Way::There, part),
-                Content::new(3, 6, Way::There, part),
-                Content::new(3, 5, Way::Back, part),
+                Content::new(4, 5, MessageDirection::There, part),
+                Content::new(3, 6, MessageDirection::There, part),
+                Content::new(3, 5, MessageDirection::Back, part),
             ] {
                 assert!(matches!(other.check(&bytes), Err(Failure::Data(_))));
             }
@@ -227,8 +231,8 @@ mod tests {
     #[test]
     fn raw_memory_gets_the_same_content_as_a_slice() {
         for len in [1, 8, 9, 4096, 4097, 10_000] {
-            for part in [Part::Ends, Part::Whole] {
-                let content = Content::new(9, 1, Way::Back, part);
+            for part in [CheckedPart::Ends, CheckedPart::Whole] {
+                let content = Content::new(9, 1, MessageDirection::Back, part);
                 let (mut slice, mut other) = (vec![0; len], vec![0; len]);
                 content.fill(&mut slice);
                 content.write_to(len, |at, bytes| other[at..at + bytes.len()].copy_from_slice(bytes));
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn any_changed_byte_is_noticed() {
-        let content = Content::new(1, 2, Way::Back, Part::Whole);
+        let content = Content::new(1, 2, MessageDirection::Back, CheckedPart::Whole);
         for at in 0..43 {
             let mut bytes = [0; 43];
             content.fill(&mut bytes);

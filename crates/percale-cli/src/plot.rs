@@ -6,7 +6,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 use crate::failure::{Failure, Result};
-use crate::row::{Memory, Operation, Row, Transport};
+use crate::row::{MeasuredOperation, MessageMemory, Row, Transport};
 use crate::units;
 
 const PANEL: (u32, u32) = (640, 520);
@@ -108,7 +108,7 @@ pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
 }
 
 fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
-    let of = |op: Operation| rows.iter().filter(move |row| row.transport == transport && row.op == op);
+    let of = |op: MeasuredOperation| rows.iter().filter(move |row| row.transport == transport && row.op == op);
     let mut all = Vec::new();
     let mut add = |name: String, color, limit, points: Vec<(f64, Option<f64>)>| {
         let mut points: Vec<(f64, f64)> = points.into_iter().filter_map(|(x, y)| Some((x, y?))).collect();
@@ -121,18 +121,20 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
     let point = |row: &Row| (row.bytes as f64, row.p50_ns);
     let limit = |row: &Row| (row.bytes as f64, row.limit_p50_ns);
     let latencies = [
-        (Operation::TaggedLatency, "tagged", BLUE, RGBColor(148, 199, 232)),
-        (Operation::MessageLatency, "message", ORANGE, RGBColor(244, 178, 124)),
-        (Operation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
+        (MeasuredOperation::TaggedLatency, "tagged", BLUE, RGBColor(148, 199, 232)),
+        (MeasuredOperation::MessageLatency, "message", ORANGE, RGBColor(244, 178, 124)),
+        (MeasuredOperation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
         // If both kinds of memory were measured, each has its own line. Otherwise one line has all sizes.
-        let both = of(op).any(|row| row.memory == Memory::Percale) && of(op).any(|row| row.memory == Memory::Ordinary);
+        let both = of(op).any(|row| row.memory == MessageMemory::Percale)
+            && of(op).any(|row| row.memory == MessageMemory::Ordinary);
         if both {
-            let first = of(op).filter(|row| row.memory == Memory::Percale).map(|row| row.bytes).min().unwrap_or(0);
-            let percale = of(op).filter(|row| row.memory == Memory::Percale || row.bytes < first);
+            let first =
+                of(op).filter(|row| row.memory == MessageMemory::Percale).map(|row| row.bytes).min().unwrap_or(0);
+            let percale = of(op).filter(|row| row.memory == MessageMemory::Percale || row.bytes < first);
             add(format!("percale, {name}"), color, false, percale.map(point).collect());
-            let ordinary = of(op).filter(|row| row.memory == Memory::Ordinary && row.bytes >= first);
+            let ordinary = of(op).filter(|row| row.memory == MessageMemory::Ordinary && row.bytes >= first);
             add(format!("percale, {name}, ordinary memory"), light, false, ordinary.map(point).collect());
         } else {
             add(format!("percale, {name}"), color, false, of(op).map(point).collect());
@@ -261,10 +263,10 @@ mod tests {
         for (transport, scale) in [(Transport::Shm, 150.0), (Transport::Tcp, 3000.0)] {
             for bytes in [8, 64, 512, 4096, 65536, 1 << 20] {
                 let time = scale + bytes as f64 / 20.0;
-                rows.push(row(transport, Operation::TaggedLatency, bytes, time * 1.2, time));
-                rows.push(row(transport, Operation::MessageLatency, bytes, time * 1.1, time));
+                rows.push(row(transport, MeasuredOperation::TaggedLatency, bytes, time * 1.2, time));
+                rows.push(row(transport, MeasuredOperation::MessageLatency, bytes, time * 1.1, time));
             }
-            rows.push(row(transport, Operation::Bandwidth, 1 << 20, 1e6, 1e6));
+            rows.push(row(transport, MeasuredOperation::Bandwidth, 1 << 20, 1e6, 1e6));
         }
         rows
     }
@@ -272,8 +274,8 @@ mod tests {
     #[test]
     fn plot_contains_every_series_and_axis_label() {
         let mut rows = rows();
-        let mut own = row(Transport::Shm, Operation::TaggedLatency, 65536, 2000.0, 1500.0);
-        own.memory = Memory::Percale;
+        let mut own = row(Transport::Shm, MeasuredOperation::TaggedLatency, 65536, 2000.0, 1500.0);
+        own.memory = MessageMemory::Percale;
         rows.push(own);
         let picture = latencies(&rows).unwrap();
         for text in [
@@ -300,14 +302,14 @@ mod tests {
 
     #[test]
     fn plot_draws_a_single_point_without_limit() {
-        let mut only = row(Transport::Tcp, Operation::MessageLatency, 8, 3000.0, 1.0);
+        let mut only = row(Transport::Tcp, MeasuredOperation::MessageLatency, 8, 3000.0, 1.0);
         only.limit_p50_ns = None;
         assert_eq!(latencies(&[only]).unwrap().matches("<circle").count(), 1);
     }
 
     #[test]
     fn plot_without_latencies_is_an_error() {
-        let rows = [row(Transport::Shm, Operation::Bandwidth, 8, 1.0, 1.0)];
+        let rows = [row(Transport::Shm, MeasuredOperation::Bandwidth, 8, 1.0, 1.0)];
         assert!(matches!(latencies(&rows), Err(Failure::Usage(_))));
     }
 }

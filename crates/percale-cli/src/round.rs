@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
-use crate::pattern::{Content, Part, Way};
-use crate::row::{Memory, Operation, Pattern};
+use crate::pattern::{CheckedPart, Content, MessageDirection};
+use crate::row::{MeasuredOperation, MessageMemory, Pattern};
 use crate::units::LONGEST;
 
 /// The maximum number of outstanding messages of a stream.
@@ -24,16 +24,16 @@ pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
 
 /// The properties of the messages, or accesses, of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Shape {
+pub(crate) struct MessageShape {
     /// The operation. For limits, tagged and untagged messages are equivalent.
-    pub(crate) op: Operation,
+    pub(crate) op: MeasuredOperation,
     /// The length of a message.
     pub(crate) bytes: usize,
     /// The kind of memory of the messages.
-    pub(crate) memory: Memory,
+    pub(crate) memory: MessageMemory,
 }
 
-impl Shape {
+impl MessageShape {
     /// Returns the number of outstanding messages of a stream.
     pub(crate) const fn window(&self) -> usize {
         let fit = STREAM_MEMORY / self.bytes;
@@ -96,9 +96,9 @@ pub(crate) struct Round {
     /// The number of accesses that are timed together.
     pub(crate) batch: u64,
     /// How much of each message is written before it is sent.
-    pub(crate) write: Part,
+    pub(crate) write: CheckedPart,
     /// How much of each message is checked after it arrived.
-    pub(crate) check: Part,
+    pub(crate) check: CheckedPart,
     /// The index of the subject's setting.
     pub(crate) setting: usize,
 }
@@ -111,7 +111,7 @@ pub(crate) const WARM: u64 = 64;
 
 impl Round {
     /// Rejects rounds that no measurement requests. `settings` is the number of the subject's settings.
-    pub(crate) fn check(&self, shape: &Shape, settings: usize) -> Result<()> {
+    pub(crate) fn check(&self, shape: &MessageShape, settings: usize) -> Result<()> {
         let count = (1..=MOST).contains(&self.count) && self.warm <= WARM;
         if count && (self.batch == 1 || self.batch == shape.batch()) && self.setting < settings {
             return Ok(());
@@ -133,31 +133,31 @@ impl Round {
     /// Returns the slot of access `index` out of `slots` slots.
     pub(crate) const fn slot(&self, index: u64, slots: usize) -> usize {
         match self.check {
-            Part::Whole => (index % slots as u64) as usize,
-            Part::Nothing | Part::Ends => 0,
+            CheckedPart::Whole => (index % slots as u64) as usize,
+            CheckedPart::Nothing | CheckedPart::Ends => 0,
         }
     }
 
     /// Returns the indices of the last access to each slot that was accessed.
     pub(crate) fn last_of_slots(&self, slots: usize) -> std::ops::Range<u64> {
-        let used = if self.check == Part::Whole { slots as u64 } else { 1 };
+        let used = if self.check == CheckedPart::Whole { slots as u64 } else { 1 };
         self.messages().saturating_sub(used)..self.messages()
     }
 
     /// Returns the content to write before sending.
     #[inline]
-    pub(crate) const fn written(&self, index: u64, way: Way) -> Content {
+    pub(crate) const fn written(&self, index: u64, way: MessageDirection) -> Content {
         Content::new(self.number, index, way, self.write)
     }
 
     /// Returns the content to check after receiving.
     #[inline]
-    pub(crate) const fn checked(&self, index: u64, way: Way) -> Content {
+    pub(crate) const fn checked(&self, index: u64, way: MessageDirection) -> Content {
         Content::new(self.number, index, way, self.check)
     }
 
     /// Returns the number of messages that each side has checked completely at the end of the round.
     pub(crate) fn verified(&self) -> u64 {
-        if self.check == Part::Whole { self.messages() } else { 0 }
+        if self.check == CheckedPart::Whole { self.messages() } else { 0 }
     }
 }

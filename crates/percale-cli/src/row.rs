@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Operation {
+pub(crate) enum MeasuredOperation {
     /// Ping-pong of tagged messages. The time is half a round trip.
     TaggedLatency,
     /// Ping-pong of untagged messages. The time is half a round trip.
@@ -41,7 +41,7 @@ pub(crate) enum Pattern {
     Access,
 }
 
-impl Operation {
+impl MeasuredOperation {
     /// All operations, in the order of the output.
     pub(crate) const ALL: [Self; 10] = [
         Self::TaggedLatency,
@@ -138,7 +138,7 @@ impl Transport {
 /// The kind of memory of the messages in the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Memory {
+pub(crate) enum MessageMemory {
     /// Memory that percale allocated, which peers on the same machine can map.
     Percale,
     /// Any memory of the process.
@@ -147,7 +147,7 @@ pub(crate) enum Memory {
     Bounced,
 }
 
-impl Memory {
+impl MessageMemory {
     /// Returns the name that is used in arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -166,10 +166,10 @@ impl Memory {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) transport: Transport,
-    pub(crate) op: Operation,
+    pub(crate) op: MeasuredOperation,
     /// The length of a message.
     pub(crate) bytes: usize,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MessageMemory,
     /// Whether the whole source was written before each send.
     pub(crate) dirty: bool,
     /// In nanoseconds. Like all values without the prefix `limit_`, it is absent if only limits were measured.
@@ -197,12 +197,12 @@ pub(crate) struct Row {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn row(transport: Transport, op: Operation, bytes: usize, p50: f64, limit: f64) -> Row {
+    pub(crate) fn row(transport: Transport, op: MeasuredOperation, bytes: usize, p50: f64, limit: f64) -> Row {
         Row {
             transport,
             op,
             bytes,
-            memory: Memory::Ordinary,
+            memory: MessageMemory::Ordinary,
             dirty: false,
             p50_ns: Some(p50),
             p99_ns: Some(p50 * 1.5),
@@ -221,8 +221,8 @@ pub(crate) mod tests {
 
     #[test]
     fn row_round_trips_through_json() {
-        let mut before = row(Transport::Shm, Operation::TaggedLatency, 8, 150.5, 145.25);
-        before.memory = Memory::Percale;
+        let mut before = row(Transport::Shm, MeasuredOperation::TaggedLatency, 8, 150.5, 145.25);
+        before.memory = MessageMemory::Percale;
         let text = serde_json::to_string(&before).unwrap();
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), before);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -237,11 +237,11 @@ pub(crate) mod tests {
 
     #[test]
     fn names_match_json_and_arguments() {
-        for op in Operation::ALL {
+        for op in MeasuredOperation::ALL {
             assert_eq!(serde_json::to_value(op).unwrap(), op.name());
             assert_eq!(op.to_possible_value().unwrap().get_name(), op.name());
         }
-        assert_eq!(Operation::ALL, Operation::value_variants());
+        assert_eq!(MeasuredOperation::ALL, MeasuredOperation::value_variants());
         for transport in [Transport::Shm, Transport::Tcp] {
             assert_eq!(serde_json::to_value(transport).unwrap(), transport.name());
             assert_eq!(transport.to_possible_value().unwrap().get_name(), transport.name());

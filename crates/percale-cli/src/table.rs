@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 
-use crate::row::{Operation, Pattern, Row};
+use crate::row::{MeasuredOperation, Pattern, Row};
 use crate::units;
 
 /// The text of a cell without a value.
@@ -45,7 +45,7 @@ fn notes(rows: &[Row]) -> String {
             "\n  put, get, fetch-add, fetch-add-alone, compare-swap: one operation until it has completed (below 4 KiB: 1/32 of 32 successive ones).",
         );
     }
-    if has(&|row| row.op == Operation::FetchAdd) {
+    if has(&|row| row.op == MeasuredOperation::FetchAdd) {
         text.push_str("\n  fetch-add: while the other side also adds to the word, for percale and for the limit.");
     }
     text.push_str("\nlimit: p50 of a plain program in the same run.");
@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn a_row_is_shown_with_its_units_and_its_limit() {
-        let mut tcp = row(Transport::Tcp, Operation::Bandwidth, 1 << 20, 250_000.0, 200_000.0);
+        let mut tcp = row(Transport::Tcp, MeasuredOperation::Bandwidth, 1 << 20, 250_000.0, 200_000.0);
         tcp.limit = Some("sockets: writes 256 KiB".into());
-        let mut alone = row(Transport::Shm, Operation::TaggedRate, 8, 20.0, 16.0);
+        let mut alone = row(Transport::Shm, MeasuredOperation::TaggedRate, 8, 20.0, 16.0);
         (alone.limit, alone.limit_p50_ns, alone.ratio) = (None, None, None);
-        let text = perf(&[row(Transport::Shm, Operation::TaggedLatency, 8, 165.0, 150.0), tcp, alone]);
+        let text = perf(&[row(Transport::Shm, MeasuredOperation::TaggedLatency, 8, 165.0, 150.0), tcp, alone]);
         for part in [
             "tagged-latency",
             "8 B",
@@ -143,12 +143,12 @@ mod tests {
     #[test]
     fn accesses_are_explained_with_their_limits() {
         let with = |op, limit: &str| Row { limit: Some(limit.into()), ..row(Transport::Shm, op, 8, 60.0, 40.0) };
-        let text = perf(&[with(Operation::Put, "kernel"), with(Operation::FetchAdd, "word")]);
+        let text = perf(&[with(MeasuredOperation::Put, "kernel"), with(MeasuredOperation::FetchAdd, "word")]);
         for part in ["fetch-add", "1/32 of", "also adds to the word", "kernel: one system call", "word: one locked"] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
         assert!(!text.contains("whole round trip"), "{text}");
-        let text = perf(&[with(Operation::Get, "sockets: writes whole")]);
+        let text = perf(&[with(MeasuredOperation::Get, "sockets: writes whole")]);
         assert!(text.contains("whole round trip") && text.contains("8 B and an answer: writes whole"), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 /// The child process. It is killed when this value is dropped.
 pub(crate) struct Worker {
     process: Child,
-    asked: Option<ChildStdin>,
+    requested: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
@@ -26,7 +26,7 @@ impl Worker {
         let mut command = Command::new("/proc/self/exe");
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().map_err(|error| error.to_string())?;
-        let asked = process.stdin.take();
+        let requested = process.stdin.take();
         let (send, answers) = channel();
         if let Some(out) = process.stdout.take() {
             // The thread ends when the worker ends, or when the receiver is dropped.
@@ -34,35 +34,35 @@ impl Worker {
                 BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
             });
         }
-        Ok(Self { process, asked, answers })
+        Ok(Self { process, requested, answers })
     }
 
     /// Sends a job and waits for the answer.
     ///
     /// # Errors
     /// Fails if there is no answer. The worker must not be used again.
-    pub(crate) fn ask<T: DeserializeOwned>(&mut self, job: &impl Serialize, patience: Duration) -> Result<T, String> {
-        self.tell(job)?;
-        self.hear(patience)?
-            .ok_or_else(|| format!("no answer for {} s; {}", patience.as_secs(), stuck::threads_of(self.process.id())))
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, job: &impl Serialize, timeout: Duration) -> Result<T, String> {
+        self.send_job(job)?;
+        self.receive_answer(timeout)?
+            .ok_or_else(|| format!("no answer for {} s; {}", timeout.as_secs(), stuck::threads_of(self.process.id())))
     }
 
-    /// Sends a job. The answer is received with [`hear`](Self::hear).
+    /// Sends a job. The answer is received with [`receive_answer`](Self::receive_answer).
     ///
     /// # Errors
     /// Fails if the worker has ended.
-    pub(crate) fn tell(&mut self, job: &impl Serialize) -> Result<(), String> {
+    pub(crate) fn send_job(&mut self, job: &impl Serialize) -> Result<(), String> {
         let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
-        let asked = self.asked.as_mut().map(|asked| writeln!(asked, "{job}"));
-        if matches!(asked, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
+        let requested = self.requested.as_mut().map(|requested| writeln!(requested, "{job}"));
+        if matches!(requested, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
     }
 
-    /// Receives the answer to a job sent with [`tell`](Self::tell). Returns `None` on timeout.
+    /// Receives the answer to a job sent with [`send_job`](Self::send_job). Returns `None` on timeout.
     ///
     /// # Errors
     /// Fails if there will be no answer. The worker must not be used afterwards.
-    pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>, String> {
-        match self.answers.recv_timeout(patience) {
+    pub(crate) fn receive_answer<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<T>, String> {
+        match self.answers.recv_timeout(timeout) {
             Ok(line) => serde_json::from_str(&line).map(Some).map_err(|error| format!("{error} in: {line}")),
             Err(RecvTimeoutError::Disconnected) => Err(self.end()),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -71,7 +71,7 @@ impl Worker {
 
     /// Returns a text that describes how the process ended.
     fn end(&mut self) -> String {
-        self.asked = None;
+        self.requested = None;
         match self.process.wait() {
             Ok(status) => format!("its process ended: {status}"),
             Err(error) => error.to_string(),
@@ -81,7 +81,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.asked = None;
+        self.requested = None;
         // The process has no state that could be lost: it belongs to this object, and it has answered or does not
         // respond.
         self.process.kill().ok();

@@ -12,7 +12,7 @@ mod common;
 
 #[test]
 fn invalid_usage_exits_with_2_and_names_valid_values() {
-    for (arguments, said) in [
+    for (arguments, message) in [
         (["perf", "--size", "0"].as_slice(), "from 1 to 64M"),
         (&["perf", "--size", "65M"], "from 1 to 64M"),
         (&["perf", "--op", "latency"], "tagged-latency"),
@@ -59,7 +59,7 @@ fn invalid_usage_exits_with_2_and_names_valid_values() {
         let output = percale(arguments);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(error.contains(message), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
 }

@@ -61,9 +61,9 @@ impl Listening {
             }
         }
         stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let mut heard = Vec::new();
-        let _ended: std::io::Result<usize> = stream.read_to_end(&mut heard);
-        (stream, String::from_utf8_lossy(&heard).into_owned())
+        let mut received = Vec::new();
+        let _ended: std::io::Result<usize> = stream.read_to_end(&mut received);
+        (stream, String::from_utf8_lossy(&received).into_owned())
     }
 }
 
@@ -141,8 +141,8 @@ fn invalid_requests_do_not_prevent_a_measurement() {
     assert!(listening.measures(&[]), "an honest measurement fails before there are strangers");
     let mut attempts = 0;
     for (what, lines) in odd() {
-        let (stranger, heard) = listening.stranger(&lines);
-        println!("hostile perf: {what}: {}", heard.trim().replace('\n', " | "));
+        let (stranger, received) = listening.stranger(&lines);
+        println!("hostile perf: {what}: {}", received.trim().replace('\n', " | "));
         drop(stranger);
         attempts += 1;
     }
@@ -176,8 +176,8 @@ fn authorization_key_excludes_clients_without_it() {
         json!({"Open": {"kind": {"Percale": "tcp"}, "address": "127.0.0.1:1"}}),
         json!({"Prove": {"nonce": vec![0; 16], "proof": vec![0; 32]}}),
     ] {
-        let (_stream, heard) = listening.stranger(&[line(&request)]);
-        assert!(heard.contains("Failed") && !heard.contains("Opened"), "{heard}");
+        let (_stream, received) = listening.stranger(&[line(&request)]);
+        assert!(received.contains("Failed") && !received.contains("Opened"), "{received}");
     }
     assert!(listening.measures(&["--authorization-key", &right]));
     let open = Listening::start(&[]);

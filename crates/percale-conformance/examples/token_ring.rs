@@ -23,25 +23,25 @@ use std::time::Duration;
 
 use percale_conformance::process::play;
 use percale_conformance::ring::{context_switch, end, measure, processor_ms, processors, ring, start, switch};
-use percale_conformance::watchdog::{PATIENCE, Watchdog};
+use percale_conformance::watchdog::{TEST_TIMEOUT, Watchdog};
 
 fn main() {
     play(&[("ring", ring), ("switch", switch)]);
-    let asked = Asked::read();
+    let requested = Asked::read();
     let processors = processors();
     assert!(processors.len() >= 2, "this needs two processors");
     let (first, second) = (processors[0], processors[1]);
     let both = format!("{first},{second}");
-    if let Some(seconds) = asked.idle {
-        return idle(&asked, &both, seconds);
+    if let Some(seconds) = requested.idle {
+        return idle(&requested, &both, seconds);
     }
     let (mut many, mut two, mut switches) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..asked.rounds {
-        many.push(measure(asked.processes, asked.hops, |_| both.clone()));
-        two.push(measure(2, asked.hops, |number| [first, second][number].to_string()));
-        switches.push(context_switch(first, asked.hops));
+    for _ in 0..requested.rounds {
+        many.push(measure(requested.processes, requested.hops, |_| both.clone()));
+        two.push(measure(2, requested.hops, |number| [first, second][number].to_string()));
+        switches.push(context_switch(first, requested.hops));
     }
-    report(&asked, &many, &two, &switches);
+    report(&requested, &many, &two, &switches);
 }
 
 /// The command-line options.
@@ -55,24 +55,24 @@ struct Asked {
 
 impl Asked {
     fn read() -> Self {
-        let mut asked = Self { processes: 16, hops: 100_000, rounds: 3, json: false, idle: None };
+        let mut requested = Self { processes: 16, hops: 100_000, rounds: 3, json: false, idle: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             if word == "--json" {
-                asked.json = true;
+                requested.json = true;
                 continue;
             }
             let value = words.next().and_then(|value| value.parse::<u32>().ok()).filter(|&value| value > 0);
             let Some(value) = value else { usage(&word) };
             match &*word {
-                "--processes" if value > 1 => asked.processes = value as usize,
-                "--hops" => asked.hops = value.into(),
-                "--rounds" => asked.rounds = value as usize,
-                "--idle" => asked.idle = Some(value.into()),
+                "--processes" if value > 1 => requested.processes = value as usize,
+                "--hops" => requested.hops = value.into(),
+                "--rounds" => requested.rounds = value as usize,
+                "--idle" => requested.idle = Some(value.into()),
                 _ => usage(&word),
             }
         }
-        asked
+        requested
     }
 }
 
@@ -83,9 +83,9 @@ fn usage(word: &str) -> ! {
 }
 
 /// Measures the processor time of processes that wait without receiving anything.
-fn idle(asked: &Asked, both: &str, seconds: u64) {
-    let _watchdog = Watchdog::within("idle processes", PATIENCE + Duration::from_secs(seconds));
-    let all = start(asked.processes, asked.hops, |_| both.to_owned());
+fn idle(requested: &Asked, both: &str, seconds: u64) {
+    let _watchdog = Watchdog::within("idle processes", TEST_TIMEOUT + Duration::from_secs(seconds));
+    let all = start(requested.processes, requested.hops, |_| both.to_owned());
     // All but the first process wait for a token, and the first one waits for this program.
     std::thread::sleep(Duration::from_millis(500));
     let before: Vec<f64> = all.iter().map(|helper| processor_ms(helper.pid())).collect();
@@ -94,8 +94,8 @@ fn idle(asked: &Asked, both: &str, seconds: u64) {
     let took: Vec<f64> = took.collect();
     let (sum, most) = took.into_iter().fold((0.0, 0.0), |(sum, most): (f64, f64), took| (sum + took, most.max(took)));
     let _hop = end(all);
-    let waiting = asked.processes - 1;
-    if asked.json {
+    let waiting = requested.processes - 1;
+    if requested.json {
         println!(r#"{{"idle":{waiting},"seconds":{seconds},"processor_ms":{sum:.3},"most_ms":{most:.3}}}"#);
     } else {
         println!(
@@ -110,11 +110,11 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-fn report(asked: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
+fn report(requested: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
     let (hop, pair, switch) = (median(many), median(two), median(switches));
     let ratio = hop / (pair + switch);
-    if asked.json {
-        let (processes, hops) = (asked.processes, asked.hops);
+    if requested.json {
+        let (processes, hops) = (requested.processes, requested.hops);
         println!(
             r#"{{"processes":{processes},"hops":{hops},"hop_ns":{hop:.0},{}"ratio":{ratio:.3}}}"#,
             format_args!(r#""two_ns":{pair:.0},"switch_ns":{switch:.0},"#)
@@ -123,7 +123,7 @@ fn report(asked: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
     }
     let all = |values: &[f64]| values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(", ");
     let line = |name: &str, middle, values| println!("{name:<38}{middle:>8.0} ns   ({})", all(values));
-    line(&format!("hop, {} processes on 2 processors", asked.processes), hop, many);
+    line(&format!("hop, {} processes on 2 processors", requested.processes), hop, many);
     line("hop, 2 processes, a processor each", pair, two);
     line("context switch", switch, switches);
     println!("{:<38}{ratio:>8.2}", "hop / (hop of 2 + context switch)");

@@ -75,12 +75,12 @@ pub fn run(directory: &str, test: fn()) {
     for pools in all {
         let (name, mut command) = within();
         let output = command.envs(driver.clone()).envs(pools.iter().copied()).output().expect("a process for the test");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let on = printed.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
         let on = pools.iter().fold(on.to_owned(), |on, (name, value)| format!("{on}, {name}={value}"));
         println!("{name}: {on}");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
+        assert!(output.status.success(), "{name}, {on}: {}\n{printed}\n{errors}", output.status);
     }
 }
 
@@ -270,7 +270,7 @@ impl DeviceMemory {
     }
 }
 
-/// Registers device memory at a station. Registers host memory if the memory belongs to no device.
+/// Registers device memory at an endpoint. Registers host memory if the memory belongs to no device.
 ///
 /// # Errors
 /// Returns the errors of the domain.
@@ -295,7 +295,7 @@ pub fn register_segment<F: Fabric>(
     of: Option<Device>,
     access: Access,
 ) -> Result<RawRegion, RegisterError> {
-    let registration = mesh.station(at).domain.registration(access);
+    let registration = mesh.test_endpoint(at).domain.registration(access);
     let registration = if let Some(device) = of { registration.device(device) } else { registration };
     // SAFETY: tests keep the memory until the region is closed, and read it only while no operation is outstanding.
     unsafe { registration.raw(&[memory], true) }

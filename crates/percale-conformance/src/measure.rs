@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit};
 
 /// The numbers of descriptors, mappings and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ResourceCounts {
     /// The number of open descriptors.
     pub descriptors: usize,
     /// The number of mappings of files and shared memory. The allocator's mappings are not counted, because their
@@ -17,7 +17,7 @@ pub struct Held {
     pub threads: usize,
 }
 
-impl Held {
+impl ResourceCounts {
     /// Returns the current numbers.
     ///
     /// # Panics

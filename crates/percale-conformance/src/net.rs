@@ -22,13 +22,13 @@ pub struct Net<F: Fabric> {
     pub domain: Domain,
     /// The listener, or `None` after it was closed.
     pub listener: Option<Listener>,
-    ends: RefCell<Vec<Rc<End>>>,
+    ends: RefCell<Vec<Rc<NetEndpoint>>>,
     _watchdog: Watchdog,
 }
 
 /// An endpoint and its events.
 #[derive(Debug)]
-pub struct End {
+pub struct NetEndpoint {
     /// The endpoint.
     pub endpoint: Endpoint,
     /// The events of the endpoint.
@@ -77,7 +77,7 @@ impl<F: Fabric> Net<F> {
     pub fn end(
         &self,
         open: impl FnOnce(EndpointBuilder<'_>) -> Result<Endpoint, ConnectionError>,
-    ) -> Result<Rc<End>, ConnectionError> {
+    ) -> Result<Rc<NetEndpoint>, ConnectionError> {
         self.end_in(&self.domain, open)
     }
 
@@ -89,9 +89,9 @@ impl<F: Fabric> Net<F> {
         &self,
         domain: &Domain,
         open: impl FnOnce(EndpointBuilder<'_>) -> Result<Endpoint, ConnectionError>,
-    ) -> Result<Rc<End>, ConnectionError> {
+    ) -> Result<Rc<NetEndpoint>, ConnectionError> {
         let events = EventQueue::default();
-        let end = Rc::new(End { endpoint: open(domain.endpoint().event_queue(&events))?, events });
+        let end = Rc::new(NetEndpoint { endpoint: open(domain.endpoint().event_queue(&events))?, events });
         self.ends.borrow_mut().push(Rc::clone(&end));
         Ok(end)
     }
@@ -100,7 +100,7 @@ impl<F: Fabric> Net<F> {
     ///
     /// # Panics
     /// Panics if the endpoint cannot be opened.
-    pub fn call(&self, data: &[u8]) -> Rc<End> {
+    pub fn call(&self, data: &[u8]) -> Rc<NetEndpoint> {
         self.end(|builder| builder.connect(self.address(), data)).expect("an endpoint")
     }
 
@@ -120,7 +120,7 @@ impl<F: Fabric> Net<F> {
     /// # Panics
     /// Panics if the connection cannot be established, or if one side does not receive the data that the other side
     /// sent.
-    pub fn pair(&self) -> (Rc<End>, Rc<End>) {
+    pub fn pair(&self) -> (Rc<NetEndpoint>, Rc<NetEndpoint>) {
         let client = self.call(b"a call");
         let request = self.request();
         let server = self.end(|builder| builder.accept(&request, b"an answer")).expect("an endpoint");
@@ -134,7 +134,7 @@ impl<F: Fabric> Net<F> {
     /// # Panics
     /// Panics if the next event is not `Connected`.
     #[track_caller]
-    pub fn stands(&self, end: &End) -> Vec<u8> {
+    pub fn stands(&self, end: &NetEndpoint) -> Vec<u8> {
         match self.event(end) {
             Event::Connected { endpoint, transport, peer, data, .. } => {
                 assert_eq!((endpoint, transport, peer), (end.endpoint.id(), F::NAME, end.endpoint.peer()));
@@ -146,7 +146,7 @@ impl<F: Fabric> Net<F> {
     }
 
     /// Waits for the next event of an endpoint.
-    pub fn event(&self, end: &End) -> Event {
+    pub fn event(&self, end: &NetEndpoint) -> Event {
         self.until(|| end.events.read())
     }
 
@@ -188,7 +188,7 @@ impl<F: Fabric> Net<F> {
     ///
     /// # Panics
     /// Panics if there are other handles.
-    pub fn close(&self, end: Rc<End>) {
+    pub fn close(&self, end: Rc<NetEndpoint>) {
         self.ends.borrow_mut().retain(|other| !Rc::ptr_eq(other, &end));
         drop(Rc::into_inner(end).expect("nobody else has it"));
     }

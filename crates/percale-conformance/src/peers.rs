@@ -11,7 +11,7 @@ use percale::{AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddr
 
 use crate::fabric::{Fabric, Verbs};
 use crate::memory::{content, same};
-use crate::process::{ask, say, told};
+use crate::process::{ask, print_line, reported};
 
 /// An endpoint and the objects that belong to it.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub fn open_in(
 #[must_use]
 pub fn open_as_told() -> Open {
     let bind = std::env::var("PERCALE_BIND").unwrap_or_else(|_| "127.0.0.1:0".into());
-    open(&told("PERCALE_FABRIC"), &bind, |domain| domain)
+    open(&reported("PERCALE_FABRIC"), &bind, |domain| domain)
 }
 
 impl Open {
@@ -113,13 +113,13 @@ impl Open {
     /// Returns a description of the failure.
     pub fn exchange(&self, peer: PeerAddress, tag: u64, len: usize) -> Result<(), String> {
         let bytes = content(tag, len);
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let echo = self.endpoint.tagged_recv(tag, 0, vec![0; len + 1]).from(peer).start();
         let mut echo = echo.map_err(|error| error.to_string())?;
         let mut sending =
             self.endpoint.tagged_send(peer, tag, bytes.clone()).start().map_err(|error| error.to_string())?;
-        let got = echo.wait_for(patience).map_err(|error| format!("no echo: {error}"))?;
-        sending.wait_for(patience).map_err(|error| format!("the send: {error}"))?;
+        let got = echo.wait_for(timeout).map_err(|error| format!("no echo: {error}"))?;
+        sending.wait_for(timeout).map_err(|error| format!("the send: {error}"))?;
         same(&got.to_vec(), &bytes, "an echo");
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Open {
 
     /// Sends the endpoint's address to the test.
     pub fn say_address(&self) {
-        say(&self.endpoint.address().to_string());
+        print_line(&self.endpoint.address().to_string());
     }
 
     /// Echoes tagged messages of up to 4 MiB to the peers in the vector. Never returns.
@@ -190,7 +190,7 @@ pub fn sink() {
 /// The role of a helper that echoes the messages of the peers in `PERCALE_PEER`, which are separated by commas.
 pub fn echo() {
     let open = open_as_told();
-    for peer in told("PERCALE_PEER").split(',') {
+    for peer in reported("PERCALE_PEER").split(',') {
         open.insert(peer);
     }
     open.say_address();
@@ -202,11 +202,11 @@ pub fn echo() {
 pub fn farewell() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&told("PERCALE_PEER"));
+    let peer = open.insert(&reported("PERCALE_PEER"));
     for number in 0..100 {
         open.inject(peer, number, &content(number, [8, 500, 2048][number as usize % 3]));
     }
-    say("sent");
+    print_line("sent");
     drop(ask());
     drop(open);
 }

@@ -1,9 +1,9 @@
 //! Helper processes: the test program itself, started again in another role.
 //!
 //! A test program with helpers has a test `helper` that calls [`play`] with its roles. In a process that is not a
-//! helper, that test does nothing. A helper and its test exchange lines. The helper uses [`say`] and [`ask`], and the
-//! test uses [`Helper::hear`] and [`Helper::tell`]. Helpers are killed when the thread that started them ends. Dropping
-//! a [`Helper`] kills it by its process ID.
+//! helper, that test does nothing. A helper and its test exchange lines. The helper uses [`print_line`] and [`ask`],
+//! and the test uses [`Helper::receive_line`] and [`Helper::send_line`]. Helpers are killed when the thread that
+//! started them ends. Dropping a [`Helper`] kills it by its process ID.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,7 +18,7 @@ const ROLE: &str = "PERCALE_ROLE";
 /// The prefix of the lines of a helper. Other lines on its standard output come from the test harness.
 const MARK: &str = "@helper ";
 /// How long a test waits for a line.
-const PATIENCE: Duration = Duration::from_secs(100);
+const LINE_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Runs the role that this process was started for, if any, and exits.
 pub fn play(roles: &[(&str, fn())]) {
@@ -46,7 +46,7 @@ pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
 /// # Panics
 /// Panics if the variable is not set.
 #[must_use]
-pub fn told(name: &str) -> String {
+pub fn reported(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("the test gives {name}"))
 }
 
@@ -54,7 +54,7 @@ pub fn told(name: &str) -> String {
 ///
 /// # Panics
 /// Panics if the test has exited.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     // The harness may have printed an incomplete line.
     writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).expect("the test listens");
@@ -76,7 +76,7 @@ pub struct Helper {
     child: Child,
     /// The process ID of the helper. It differs from that of `child` if another program started the helper.
     pid: u32,
-    tell: Option<ChildStdin>,
+    send_line: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
@@ -117,18 +117,18 @@ impl Helper {
         adjust(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{program:?} in the role {role}: {error}"));
         let out = child.stdout.take().expect("its output is piped");
-        let (heard, lines) = channel();
+        let (received, lines) = channel();
         let listen = move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix(MARK)
-                    && heard.send(line.to_owned()).is_err()
+                    && received.send(line.to_owned()).is_err()
                 {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("listener".into()).spawn(listen).expect("a thread to listen");
-        Self { pid: child.id(), tell: child.stdin.take(), child, lines }
+        Self { pid: child.id(), send_line: child.stdin.take(), child, lines }
     }
 
     /// Waits for the next line.
@@ -136,8 +136,8 @@ impl Helper {
     /// # Panics
     /// Panics if the helper ends, or sends no line before the timeout.
     #[track_caller]
-    pub fn hear(&mut self) -> String {
-        match self.lines.recv_timeout(PATIENCE * crate::watchdog::patience()) {
+    pub fn receive_line(&mut self) -> String {
+        match self.lines.recv_timeout(LINE_TIMEOUT * crate::watchdog::timeout_scale()) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the helper {} says nothing", self.pid),
             Err(RecvTimeoutError::Disconnected) => panic!("the helper {} ended: {:?}", self.pid, self.child.wait()),
@@ -148,7 +148,7 @@ impl Helper {
     ///
     /// # Errors
     /// Returns the exit status of the helper, or `None` if it still runs but has sent no line.
-    pub fn hear_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
+    pub fn receive_line_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
         match self.lines.recv_timeout(limit) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => Err(None),
@@ -159,7 +159,7 @@ impl Helper {
     }
 
     /// Returns the next line if it has arrived.
-    pub fn try_hear(&mut self) -> Option<String> {
+    pub fn try_receive_line(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
@@ -168,9 +168,9 @@ impl Helper {
     /// # Panics
     /// Panics if the helper has exited.
     #[track_caller]
-    pub fn tell(&mut self, line: &str) {
-        let tell = self.tell.as_mut().expect("the helper's input is open");
-        writeln!(tell, "{line}").and_then(|()| tell.flush()).expect("the helper listens");
+    pub fn send_line(&mut self, line: &str) {
+        let send_line = self.send_line.as_mut().expect("the helper's input is open");
+        writeln!(send_line, "{line}").and_then(|()| send_line.flush()).expect("the helper listens");
     }
 
     /// Returns the process ID, in the PID namespace of the test.
@@ -201,7 +201,7 @@ impl Helper {
     /// Panics if it failed.
     #[track_caller]
     pub fn end(mut self) {
-        self.tell = None;
+        self.send_line = None;
         let status = self.child.wait().expect("the helper's status");
         assert!(status.success(), "the helper {} failed: {status}", self.pid);
     }

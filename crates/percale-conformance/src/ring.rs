@@ -10,8 +10,8 @@ use percale::PeerAddress;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::peers::{Open, open};
-use crate::process::{Helper, ask, fork, say, told};
-use crate::watchdog::{PATIENCE, Watchdog};
+use crate::process::{Helper, ask, fork, print_line, reported};
+use crate::watchdog::{TEST_TIMEOUT, Watchdog};
 
 /// The tag of tokens.
 const TAG: u64 = 0x70c3;
@@ -33,7 +33,7 @@ pub fn processors() -> Vec<usize> {
 /// Pins this helper and its threads to the processors that its test chose.
 fn stay() {
     let mut set = CpuSet::new();
-    told("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
+    reported("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
     sched_setaffinity(None, &set).expect("an affinity");
 }
 
@@ -43,19 +43,19 @@ fn stay() {
 /// Panics if a process fails.
 pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
     let start = |number| {
-        let told = [
+        let reported = [
             ("PERCALE_PROCESSORS", place(number)),
             ("PERCALE_NUMBER", number.to_string()),
             ("PERCALE_PEERS", processes.to_string()),
             ("PERCALE_HOPS", hops.to_string()),
         ];
-        Helper::start("ring", &told.each_ref().map(|(name, value)| (*name, &**value)))
+        Helper::start("ring", &reported.each_ref().map(|(name, value)| (*name, &**value)))
     };
     let mut all: Vec<Helper> = (0..processes).map(start).collect();
-    let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
-    all.iter_mut().for_each(|helper| helper.tell(&addresses.join(",")));
+    let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
+    all.iter_mut().for_each(|helper| helper.send_line(&addresses.join(",")));
     for helper in &mut all {
-        assert_eq!(helper.hear(), "warm");
+        assert_eq!(helper.receive_line(), "warm");
     }
     all
 }
@@ -74,9 +74,9 @@ pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> 
 /// Panics if a process fails.
 #[must_use]
 pub fn end(mut all: Vec<Helper>) -> f64 {
-    all[0].tell("go");
-    let took = number(&all[0].hear());
-    all.iter_mut().skip(1).for_each(|helper| helper.tell("go"));
+    all[0].send_line("go");
+    let took = number(&all[0].receive_line());
+    all.iter_mut().skip(1).for_each(|helper| helper.send_line("go"));
     all.into_iter().for_each(Helper::end);
     took
 }
@@ -88,24 +88,24 @@ pub fn end(mut all: Vec<Helper>) -> f64 {
 /// Panics if the token is wrong or does not arrive.
 pub fn ring() {
     stay();
-    let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
-    let count: u64 = told("PERCALE_PEERS").parse().expect("a number");
-    let hops: u64 = told("PERCALE_HOPS").parse().expect("a number");
-    let _watchdog = Watchdog::within("a process of a ring", 5 * PATIENCE);
-    let open = open("shm", "127.0.0.1:0", |domain| domain.connect_timeout(PATIENCE));
+    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
+    let count: u64 = reported("PERCALE_PEERS").parse().expect("a number");
+    let hops: u64 = reported("PERCALE_HOPS").parse().expect("a number");
+    let _watchdog = Watchdog::within("a process of a ring", 5 * TEST_TIMEOUT);
+    let open = open("shm", "127.0.0.1:0", |domain| domain.connect_timeout(TEST_TIMEOUT));
     open.say_address();
     for address in ask().split(',') {
         open.insert(address);
     }
     let ring = Ring { open, number, count };
     let mut buffer = ring.pass(vec![0; 8], WARM.div_ceil(count));
-    say("warm");
+    print_line("warm");
     let rounds = hops.div_ceil(count);
     if number == 0 {
         drop(ask());
         let since = Instant::now();
         ring.pass(buffer, rounds);
-        say(&(since.elapsed().as_nanos() as f64 / (rounds * count) as f64).to_string());
+        print_line(&(since.elapsed().as_nanos() as f64 / (rounds * count) as f64).to_string());
     } else {
         buffer = ring.pass(buffer, rounds);
         drop(buffer);
@@ -156,9 +156,9 @@ impl Ring {
 #[must_use]
 pub fn context_switch(processor: usize, turns: u64) -> f64 {
     let _watchdog = Watchdog::new("context switches");
-    let told = [("PERCALE_PROCESSORS", &*processor.to_string()), ("PERCALE_HOPS", &turns.to_string())];
-    let mut helper = Helper::start("switch", &told);
-    let took = number(&helper.hear());
+    let reported = [("PERCALE_PROCESSORS", &*processor.to_string()), ("PERCALE_HOPS", &turns.to_string())];
+    let mut helper = Helper::start("switch", &reported);
+    let took = number(&helper.receive_line());
     helper.end();
     took
 }
@@ -169,14 +169,14 @@ pub fn context_switch(processor: usize, turns: u64) -> f64 {
 /// Panics if the byte is not returned.
 pub fn switch() {
     stay();
-    let turns = told("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
-    let (mut asked, mut ask) = std::io::pipe().expect("a pipe");
+    let turns = reported("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
+    let (mut requested, mut ask) = std::io::pipe().expect("a pipe");
     let (mut answered, mut answer) = std::io::pipe().expect("a pipe");
     let child = fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_ok()
             && (0..turns + 100).all(|_| {
                 let mut byte = [0];
-                asked.read_exact(&mut byte).and_then(|()| answer.write_all(&byte)).is_ok()
+                requested.read_exact(&mut byte).and_then(|()| answer.write_all(&byte)).is_ok()
             })
     });
     let mut turn = |number: u64| {
@@ -193,7 +193,7 @@ pub fn switch() {
         .expect("the child ends")
         .expect("its status");
     assert_eq!(status.exit_status(), Some(0), "the child's end");
-    say(&took.to_string());
+    print_line(&took.to_string());
 }
 
 /// Returns the processor time that the threads of a process have used, in milliseconds.

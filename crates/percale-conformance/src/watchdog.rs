@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// The default time limit of a test.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns the factor by which time limits are multiplied on this machine.
 ///
 /// # Panics
 /// Panics if `PERCALE_PATIENCE` is set and is not a number.
 #[must_use]
-pub fn patience() -> u32 {
+pub fn timeout_scale() -> u32 {
     let set = std::env::var("PERCALE_PATIENCE").ok();
     set.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
 }
@@ -30,23 +30,23 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Aborts the process if this is not dropped within [`PATIENCE`].
+    /// Aborts the process if this is not dropped within [`TEST_TIMEOUT`].
     pub fn new(what: &str) -> Self {
-        Self::within(what, PATIENCE)
+        Self::within(what, TEST_TIMEOUT)
     }
 
-    /// Aborts the process if this is not dropped within the given time, multiplied by the factor that [`patience`]
+    /// Aborts the process if this is not dropped within the given time, multiplied by the factor that [`timeout_scale`]
     /// returns.
     ///
     /// # Panics
     /// Panics if no thread can be started.
-    pub fn within(what: &str, patience: Duration) -> Self {
+    pub fn within(what: &str, timeout: Duration) -> Self {
         let (alive, ended) = channel();
-        let (what, patience) = (what.to_owned(), patience * self::patience());
+        let (what, timeout) = (what.to_owned(), timeout * self::timeout_scale());
         let (running, runs) = channel();
         let watch = move || {
             running.send(()).ok();
-            watch(&what, patience, &ended);
+            watch(&what, timeout, &ended);
         };
         std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
         // The thread runs before this function returns, so that limits set by the test afterwards do not affect its
@@ -56,11 +56,12 @@ impl Watchdog {
     }
 }
 
-fn watch(what: &str, patience: Duration, ended: &Receiver<()>) {
-    if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+fn watch(what: &str, timeout: Duration, ended: &Receiver<()>) {
+    if ended.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
         // `eprintln` is not used, because the test harness captures its output and loses it when the process aborts.
-        let told = writeln!(std::io::stderr(), "HANG: {what} has not ended within {} s; giving up", patience.as_secs());
-        drop(told);
+        let reported =
+            writeln!(std::io::stderr(), "HANG: {what} has not ended within {} s; giving up", timeout.as_secs());
+        drop(reported);
         std::process::abort();
     }
 }

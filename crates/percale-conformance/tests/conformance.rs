@@ -3,10 +3,10 @@
 
 use percale::{CompletionQueue, Counter};
 use percale_conformance::fabric::{Fabric, Loopback, Shm, Tcp, Verbs};
-use percale_conformance::measure::{Held, descriptors};
+use percale_conformance::measure::{ResourceCounts, descriptors};
 use percale_conformance::memory::content;
 use percale_conformance::mesh::Mesh;
-use percale_conformance::process::{play, say, told};
+use percale_conformance::process::{play, print_line, reported};
 
 mod conformance {
     include!(concat!(env!("OUT_DIR"), "/conformance.rs"));
@@ -19,7 +19,7 @@ fn helper() {
 }
 
 fn open_and_close_as_told() {
-    match told("PERCALE_FABRIC").as_str() {
+    match reported("PERCALE_FABRIC").as_str() {
         "loopback" => open_and_close::<Loopback>(),
         "shm" => open_and_close::<Shm>(),
         "tcp" => open_and_close::<Tcp>(),
@@ -49,14 +49,14 @@ fn open_and_close<F: Fabric>() {
         assert!(late.as_mut().poll(&mut context).is_pending());
     }
     (0..3).for_each(cycle);
-    let before = Held::now();
+    let before = ResourceCounts::now();
     let cycles = if percale_conformance::long() { 1000 } else { 200 };
     (0..cycles).for_each(cycle);
-    let after = Held::settled(&before);
+    let after = ResourceCounts::settled(&before);
     let descriptors = descriptors();
     assert!(
         after.is_within(&before),
         "after {cycles} cycles {after:?} are held, before {before:?}; open are {descriptors:?}"
     );
-    say(&format!("{cycles} cycles; held before {before:?}, after {after:?}"));
+    print_line(&format!("{cycles} cycles; held before {before:?}, after {after:?}"));
 }

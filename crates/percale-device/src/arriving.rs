@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::copied::{Pieces, begin_one};
-use super::driver::{Copies, DeviceError, Driver, Way};
+use super::driver::{Copies, CopyWay, DeviceError, Driver};
 use super::pinned::{Pinned, pinned};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
@@ -64,7 +64,7 @@ impl Arriving {
                 at += part.len();
                 // SAFETY: the caller keeps the memory until this object is dropped, and the destination belongs to this
                 // object. Dropping it waits for each copy in the queue, and every copy is put there immediately.
-                match device.map(|device| unsafe { begin_one(device, part, here, Way::ToHost) }) {
+                match device.map(|device| unsafe { begin_one(device, part, here, CopyWay::ToHost) }) {
                     None => {
                         Segments::one(here).copy_from(&Segments::one(part));
                     }

@@ -8,7 +8,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Copies, DeviceError, Way};
+use super::driver::{Copies, CopyWay, DeviceError};
 use super::handle::Device;
 use super::kind::Interface;
 use super::pinned::{Pinned, pinned};
@@ -64,7 +64,7 @@ impl Pieces {
     pub fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
         let Some(device) = self.first() else { return Ok(None) };
         let copy = pinned(device.driver(), offset + memory.len())?;
-        self.copy(memory, copy.segment().slice(offset, memory.len()), Way::ToHost)?;
+        self.copy(memory, copy.segment().slice(offset, memory.len()), CopyWay::ToHost)?;
         Ok(Some(copy))
     }
 
@@ -74,7 +74,7 @@ impl Pieces {
     }
 
     /// Copies between the memory and memory of the host, as many bytes as the shorter of the two has.
-    pub fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
+    pub fn copy(&self, memory: &Segments, host: Segment, way: CopyWay) -> Result<(), DeviceError> {
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(self.0) {
             let here = host.slice(at, piece.len());
@@ -82,7 +82,7 @@ impl Pieces {
             at += here.len();
             match (device, way) {
                 (Some(device), way) => copy_one(device, there, here, way)?,
-                (None, Way::ToHost) => {
+                (None, CopyWay::ToHost) => {
                     Segments::one(here).copy_from(&Segments::one(there));
                 }
                 (None, _) => {
@@ -95,7 +95,7 @@ impl Pieces {
 }
 
 /// Copies between a device's memory and the host's. Both have the same length.
-fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(), DeviceError> {
+fn copy_one(device: Device, there: Segment, here: Segment, way: CopyWay) -> Result<(), DeviceError> {
     let (driver, mut before) = (device.driver(), None);
     let mut result = Ok(());
     for offset in (0..here.len()).step_by(STEP) {
@@ -121,8 +121,13 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
 /// # Safety
 /// The memory of both sides exists, and is not accessed in conflicting ways, until the copy has ended. The caller waits
 /// for that.
-pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
-    let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
+pub(super) unsafe fn begin_one(
+    device: Device,
+    there: Segment,
+    here: Segment,
+    way: CopyWay,
+) -> Result<Copies, DeviceError> {
+    let (to, from) = if way == CopyWay::ToHost { (here, there) } else { (there, here) };
     // SAFETY: the caller's guarantee is passed on.
     unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }

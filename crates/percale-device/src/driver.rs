@@ -80,7 +80,7 @@ pub struct Exported {
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CopyWay {
     /// From a device to the host.
     ToHost,
     /// From the host to a device.
@@ -99,7 +99,7 @@ pub struct Copies {
 }
 
 /// A copy, described by its direction, its destination and its source. Both segments have the same length.
-pub type Copy = (Way, Segment, Segment);
+pub type Copy = (CopyWay, Segment, Segment);
 
 /// The driver of all devices of an interface.
 ///

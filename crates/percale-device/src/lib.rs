@@ -55,7 +55,7 @@ use percale_memory::{later, local_memory, short_debug, system};
 
 pub use arriving::{Arriving, LONG};
 pub use copied::{Pieces, aligned, changing};
-pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
+pub use driver::{Copies, Copy, CopyWay, DeviceError, Driver, Exported};
 #[cfg(not(loom))]
 pub use fixed::{FixedBuffers, FixedError, FixedLane, behind};
 pub use handle::{Device, whole};

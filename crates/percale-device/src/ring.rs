@@ -25,11 +25,11 @@ const ANSWERS: u32 = 256;
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// The time for which the kernel may lack room for an operation (EAGAIN, EBUSY) before the ring counts as failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NO_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state of an operation that was submitted to the kernel.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum OperationState {
     UnderWay,
     /// The result has arrived, but the kernel still reads the memory.
     Answered(i32),
@@ -38,7 +38,7 @@ enum State {
 
 #[derive(Debug, Default)]
 struct Operations {
-    all: HashMap<u64, State>,
+    all: HashMap<u64, OperationState>,
     next: u64,
     /// Whether a thread, the leader, waits in the kernel.
     led: bool,
@@ -48,34 +48,34 @@ struct Operations {
 
 /// The state of the submission queue. The same lock protects this state and the queue.
 #[derive(Debug)]
-struct Pushing {
+struct SubmissionState {
     /// Whether the ring can still be used. If not, nothing more is submitted.
     usable: bool,
     /// The number of operations that were pushed so far. The kernel takes them in this order.
     pushed: u64,
 }
 
-pub(super) struct Ring {
+pub(super) struct IoRing {
     ring: IoUring,
-    pushing: Mutex<Pushing>,
+    pushing: Mutex<SubmissionState>,
     operations: Mutex<Operations>,
-    told: Condvar,
+    reported: Condvar,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ring {
+impl IoRing {
     /// # Errors
     /// The error that the kernel reports. io_uring may be forbidden.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
         Ok(Self {
             ring,
-            pushing: Mutex::new(Pushing { usable: true, pushed: 0 }),
+            pushing: Mutex::new(SubmissionState { usable: true, pushed: 0 }),
             operations: Mutex::default(),
-            told: Condvar::new(),
+            reported: Condvar::new(),
         })
     }
 
@@ -96,7 +96,7 @@ impl Ring {
             let mut operations = locked(&self.operations);
             operations.next += 1;
             let name = operations.next;
-            operations.all.insert(name, State::UnderWay);
+            operations.all.insert(name, OperationState::UnderWay);
             name
         };
         // SAFETY: the caller guarantees the same.
@@ -117,7 +117,7 @@ impl Ring {
     /// The memory may be accessed as the operation describes until the operation has completed.
     unsafe fn push(&self, operation: &squeue::Entry) -> io::Result<()> {
         let [mut pause, longest] = LOOK_AGAIN;
-        let (deadline, mut number) = (Instant::now() + PATIENCE, None);
+        let (deadline, mut number) = (Instant::now() + NO_ROOM_TIMEOUT, None);
         loop {
             let mut pushing = locked(&self.pushing);
             // Another thread may have submitted it in the meantime, even if that thread's own operation failed.
@@ -165,7 +165,7 @@ impl Ring {
     }
 
     /// Returns whether the kernel has taken the operation that was pushed with this number.
-    fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
+    fn is_taken(&self, pushing: &SubmissionState, number: Option<u64>) -> bool {
         // SAFETY: only one of these queues exists at a time, because of the lock. The caller holds the lock, because it
         // has the protected data, `pushing`.
         let left = unsafe { self.ring.submission_shared() }.len() as u64;
@@ -195,16 +195,16 @@ impl Ring {
             // Most operations complete in the call that submits them. But while another thread is the leader,
             // completions are left to it: the leader would not wake up if another thread took its completion.
             if !operations.led {
-                self.take_in(&mut operations);
+                self.read_completions(&mut operations);
             }
-            if let Some(State::Over(result)) = operations.all.get(&name) {
+            if let Some(OperationState::Over(result)) = operations.all.get(&name) {
                 let result = *result;
                 operations.all.remove(&name);
                 return result;
             }
             if operations.led {
                 operations.led_on += 1;
-                operations = self.told.wait(operations).unwrap_or_else(PoisonError::into_inner);
+                operations = self.reported.wait(operations).unwrap_or_else(PoisonError::into_inner);
                 operations.led_on -= 1;
                 continue;
             }
@@ -219,8 +219,8 @@ impl Ring {
             operations = locked(&self.operations);
             operations.led = false;
             if operations.led_on > 0 {
-                self.take_in(&mut operations);
-                self.told.notify_all();
+                self.read_completions(&mut operations);
+                self.reported.notify_all();
             }
         }
     }
@@ -233,16 +233,16 @@ impl Ring {
     }
 
     /// Reads all available completions. It is called only while no other thread is the leader.
-    fn take_in(&self, operations: &mut Operations) {
+    fn read_completions(&self, operations: &mut Operations) {
         // SAFETY: only one of these queues exists at a time, because of the lock of the operations.
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
             if let Some(state) = operations.all.get_mut(&answer.user_data()) {
                 *state = match *state {
                     // The bytes were sent before, directly from the memory, and the kernel no longer uses the memory.
-                    State::Answered(result) => State::Over(result),
-                    _ if cqueue::more(answer.flags()) => State::Answered(answer.result()),
-                    _ => State::Over(answer.result()),
+                    OperationState::Answered(result) => OperationState::Over(result),
+                    _ if cqueue::more(answer.flags()) => OperationState::Answered(answer.result()),
+                    _ => OperationState::Over(answer.result()),
                 };
             }
         }
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn temporary_kernel_shortage_does_not_end_the_ring() {
-        let Ok(ring) = Ring::new() else {
+        let Ok(ring) = IoRing::new() else {
             println!("skipped: io_uring is not allowed here");
             return;
         };

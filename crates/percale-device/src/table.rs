@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use io_uring::{opcode, types};
 use pindown::{Access, Pinned, Range, Registrar};
 
-use super::ring::Ring;
+use super::ring::IoRing;
 use super::way::Way;
 use crate::system::forked::Process;
 
@@ -45,7 +45,7 @@ struct Table {
     /// The only process that may use the ring. Its queues are memory that is shared with the kernel, and that a forked
     /// child would share too.
     process: Process,
-    ring: Ring,
+    ring: IoRing,
     free: Mutex<Vec<u32>>,
     slots: u32,
     made: AtomicU64,
@@ -65,7 +65,7 @@ impl BufferTable {
     /// The error that the kernel reports. io_uring may be forbidden, and a table has at most 16,384 slots.
     pub fn new(slots: u32) -> io::Result<Self> {
         let process = Process::current()?;
-        let ring = Ring::new()?;
+        let ring = IoRing::new()?;
         ring.submitter().register_buffers_sparse(slots)?;
         let free = Mutex::new((0..slots).rev().collect());
         let number = OPENED.fetch_add(1, Ordering::Relaxed);

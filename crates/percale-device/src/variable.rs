@@ -28,20 +28,20 @@ const PLACES: usize = 64;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Place(AtomicU64);
+struct VariablePlace(AtomicU64);
 
 #[derive(Debug)]
 #[repr(C, align(4096))]
-struct Page([Place; PLACES]);
+struct Page([VariablePlace; PLACES]);
 
 /// A page, which may be mapped for devices.
 #[derive(Debug)]
-enum Sheet {
+enum VariablePage {
     Ours(Box<Page>),
     Devices(Mapped<Page>),
 }
 
-impl Sheet {
+impl VariablePage {
     #[inline]
     fn page(&self) -> &Page {
         match self {
@@ -64,11 +64,11 @@ pub struct Variables {
 
 #[derive(Debug, Default)]
 struct Free {
-    places: Vec<(Arc<Sheet>, usize)>,
+    places: Vec<(Arc<VariablePage>, usize)>,
     /// Free slots in pages that devices can access.
-    mapped: Vec<(Arc<Sheet>, usize)>,
+    mapped: Vec<(Arc<VariablePage>, usize)>,
     /// The slots of variables that were not written, the oldest first.
-    late: VecDeque<Late>,
+    late: VecDeque<LateVariable>,
     /// The length of `late` above which the list is searched for slots that were written in the meantime.
     limit: usize,
     /// The last value that was assigned.
@@ -77,13 +77,13 @@ struct Free {
 
 /// The slot of a variable that has no handle left and was not written.
 #[derive(Debug)]
-struct Late {
-    page: Arc<Sheet>,
+struct LateVariable {
+    page: Arc<VariablePage>,
     place: usize,
     value: u64,
 }
 
-impl Late {
+impl LateVariable {
     fn is_written(&self) -> bool {
         self.page.is_written(self.place, self.value)
     }
@@ -91,10 +91,10 @@ impl Late {
 
 impl Free {
     /// Makes the slot available again.
-    fn give_back(&mut self, page: Arc<Sheet>, place: usize) {
+    fn give_back(&mut self, page: Arc<VariablePage>, place: usize) {
         let places = match *page {
-            Sheet::Ours(_) => &mut self.places,
-            Sheet::Devices(_) => &mut self.mapped,
+            VariablePage::Ours(_) => &mut self.places,
+            VariablePage::Devices(_) => &mut self.mapped,
         };
         places.push((page, place));
     }
@@ -102,7 +102,7 @@ impl Free {
     /// Makes the slot available again when its late store has arrived. Without that store, the slot is kept until
     /// [`LATE`] younger slots are kept.
     #[cold]
-    fn keep(&mut self, late: Late) {
+    fn keep(&mut self, late: LateVariable) {
         self.late.push_back(late);
         if self.late.len() <= self.limit {
             return;
@@ -129,7 +129,7 @@ crate::short_debug!(Variable, "Variable");
 
 #[derive(Debug)]
 struct Inner {
-    page: Arc<Sheet>,
+    page: Arc<VariablePage>,
     place: usize,
     value: u64,
     of: Arc<Variables>,
@@ -143,7 +143,7 @@ impl Variables {
 
     /// Creates a variable that has not been written, for threads.
     pub fn take(this: &Arc<Self>) -> Variable {
-        let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
+        let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(VariablePage::Ours(page)));
         match taken {
             Ok(variable) => variable,
             Err(never) => match never {},
@@ -152,13 +152,13 @@ impl Variables {
 
     /// Creates a variable that has not been written, for devices of this driver and for threads.
     pub fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
-        Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
+        Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(VariablePage::Devices))
     }
 
     fn take_of<E>(
         this: &Arc<Self>,
-        places: impl Fn(&mut Free) -> &mut Vec<(Arc<Sheet>, usize)>,
-        make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
+        places: impl Fn(&mut Free) -> &mut Vec<(Arc<VariablePage>, usize)>,
+        make: impl FnOnce(Box<Page>) -> Result<VariablePage, E>,
     ) -> Result<Variable, E> {
         let Some(mut free) = this.lock() else {
             // A forked child must not assign slots of its parent, so the variable gets a slot of the child.
@@ -167,7 +167,7 @@ impl Variables {
         let (page, place) = match places(&mut free).pop() {
             Some(taken) => taken,
             None => {
-                let page = Arc::new(make(Box::new(Page([const { Place(AtomicU64::new(0)) }; PLACES])))?);
+                let page = Arc::new(make(Box::new(Page([const { VariablePlace(AtomicU64::new(0)) }; PLACES])))?);
                 places(&mut free).extend((1..PLACES).rev().map(|place| (Arc::clone(&page), place)));
                 (page, 0)
             }
@@ -185,7 +185,7 @@ impl Drop for Inner {
         if page.is_written(place, value) {
             free.give_back(page, place);
         } else {
-            free.keep(Late { page, place, value });
+            free.keep(LateVariable { page, place, value });
         }
     }
 }
@@ -206,8 +206,10 @@ impl Variable {
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         match &*self.0.page {
-            Sheet::Ours(_) => None,
-            Sheet::Devices(mapped) => Some(mapped.address() + (self.0.place * size_of::<Place>()) as u64),
+            VariablePage::Ours(_) => None,
+            VariablePage::Devices(mapped) => {
+                Some(mapped.address() + (self.0.place * size_of::<VariablePlace>()) as u64)
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::errands::contained;
+use crate::deferred_actions::contained;
 use crate::system::forked::PerProcess;
 use crate::system::thread::start_thread;
 

@@ -7,7 +7,8 @@
 //! * [`system`]: functions of the operating system that every module needs
 //! * [`types`]: plain types that modules of all layers use
 //! * [`table`]: values identified by numbers that may be passed to other code
-//! * [`errands`], [`mod@later`]: calls of the application's code, and log events, that wait until no lock is held
+//! * [`deferred_actions`], [`mod@later`]: calls of the application's code, and log events, that wait until no lock is
+//!   held
 //! * [`sync`]: the switch between the standard library's atomics and loom's
 //! * [`debug`]: `Debug` of public types
 //!
@@ -17,7 +18,7 @@
 //! The feature `testing` adds functions for the tests of the crates that depend on this one.
 
 pub mod debug;
-pub mod errands;
+pub mod deferred_actions;
 pub mod later;
 pub mod local_memory;
 pub mod sync;

@@ -9,12 +9,12 @@ use percale::Entry;
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 
 /// A socket address in its C representation.
-pub(crate) struct Native {
+pub(crate) struct SocketAddress {
     bytes: [u8; size_of::<sockaddr_in6>()],
     len: usize,
 }
 
-impl Native {
+impl SocketAddress {
     /// Returns the bytes of the `sockaddr_in` or `sockaddr_in6`.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -37,7 +37,7 @@ impl Native {
     }
 }
 
-impl From<SocketAddr> for Native {
+impl From<SocketAddr> for SocketAddress {
     fn from(address: SocketAddr) -> Self {
         let mut bytes = [0; size_of::<sockaddr_in6>()];
         let family = if address.is_ipv4() { AF_INET } else { AF_INET6 } as sa_family_t;
@@ -113,7 +113,7 @@ mod tests {
     fn addresses_round_trip_through_sockaddr() {
         for text in ["10.1.2.3:7471", "[::1]:80", "[fe80::1%3]:9"] {
             let address: SocketAddr = text.parse().unwrap();
-            let native = Native::from(address);
+            let native = SocketAddress::from(address);
             let bytes = native.as_bytes();
             // SAFETY: a slice is readable.
             assert_eq!(unsafe { read(bytes.as_ptr().cast(), bytes.len()) }, Some(address));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn too_small_buffer_returns_the_required_size() {
-        let native = Native::from("10.1.2.3:7471".parse::<SocketAddr>().unwrap());
+        let native = SocketAddress::from("10.1.2.3:7471".parse::<SocketAddr>().unwrap());
         let (mut to, mut room) = ([0_u8; 8], 8);
         // SAFETY: the buffer has eight bytes.
         assert!(!unsafe { native.copy(to.as_mut_ptr().cast(), &mut room) });

@@ -11,14 +11,14 @@ use percale::Domain as PercaleDomain;
 use percale::domain::OpenedCache;
 use percale::pindown::LookupError;
 use percale::pindown::capi::{
-    Answering, Answers, Attr, Callbacks, FUNCTIONS, Failure, Functions, Opaque, OpenCache, Opened, Wishes, answer,
-    open_by,
+    Answering, Answers, Attr, CacheOptions, Callbacks, FUNCTIONS, Failure, Functions, Opaque, OpenCache, Opened,
+    answer, open_by,
 };
 use percale::pindown::monitor::imported::Notifier;
 use percale::pindown::monitor::userfaultfd::Unseen;
 
 use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, fid, fid_domain};
-use crate::domain::{Domain, Shared};
+use crate::domain::{Domain, DomainShared};
 use crate::log;
 use crate::object::Object;
 use crate::{settings, windows};
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn open_ops(
 }
 
 /// Converts a result to an error code, and logs an error.
-fn told(call: &str, result: Result<(), Failure>) -> c_int {
+fn log_error(call: &str, result: Result<(), Failure>) -> c_int {
     if let Err(failure) = &result {
         log::warning!(FI_LOG_MR, "registration cache: {call}: {failure}");
     }
@@ -81,7 +81,7 @@ fn told(call: &str, result: Result<(), Failure>) -> c_int {
 ///
 /// # Safety
 /// `domain` is null or an open domain.
-unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<Shared>, Failure> {
+unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<DomainShared>, Failure> {
     // SAFETY: the caller guarantees this.
     let domain = unsafe { Domain::of_class(domain.cast()) };
     domain.map(Domain::shared).ok_or_else(|| Failure::new(libc::EINVAL, "not a domain"))
@@ -99,7 +99,7 @@ unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Ans
         shared.notifier.set(notifier).ok();
         Ok(())
     });
-    told("import_monitor", result)
+    log_error("import_monitor", result)
 }
 
 /// Returns the notifier of the monitor that was imported into a domain.
@@ -118,26 +118,26 @@ unsafe extern "C" fn changed(domain: *mut fid_domain, address: *const c_void, le
         notifier.changed_at(address.addr() as u64, length as u64).map_err(LookupError::from)?;
         Ok(())
     });
-    told("changed", result)
+    log_error("changed", result)
 }
 
 unsafe extern "C" fn changed_everything(domain: *mut fid_domain) -> c_int {
     // SAFETY: the client passed null or an open domain.
-    told("changed_everything", unsafe { notifier(domain) }.map(Notifier::changed_everything))
+    log_error("changed_everything", unsafe { notifier(domain) }.map(Notifier::changed_everything))
 }
 
 unsafe extern "C" fn open(domain: *mut fid_domain, attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
     // SAFETY: the client passed null or an open domain.
     let shared = match unsafe { shared(domain) } {
         Ok(shared) => shared,
-        Err(failure) => return told("open", Err(failure)),
+        Err(failure) => return log_error("open", Err(failure)),
     };
     // SAFETY: the client passes the attributes and the location that pindown.h requires.
     unsafe { open_by(attr, cache, |callbacks, wishes| open_as_set(shared, callbacks, wishes)) }
 }
 
 /// Opens a cache with the settings of the domain, except those that the caller overrides.
-fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
+fn open_as_set(shared: &Arc<DomainShared>, callbacks: Callbacks, wishes: CacheOptions<'_>) -> Result<Opened, Failure> {
     if wishes.monitor.is_some() {
         return Err(Failure::new(libc::EINVAL, "attr->monitor must be NULL: FI_MR_CACHE_MONITOR selects the monitor"));
     }
@@ -159,7 +159,7 @@ fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -
         settings = settings.check_rights();
     }
     let OpenedCache { cache, notes } = domain.open_cache(&settings, callbacks)?;
-    settings::tell(&notes);
-    let kept: Arc<Shared> = Arc::clone(shared);
+    settings::log_notes(&notes);
+    let kept: Arc<DomainShared> = Arc::clone(shared);
     Ok(Opened { cache, notifier: shared.notifier.get().cloned(), kept: Some(kept) })
 }

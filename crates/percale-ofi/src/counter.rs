@@ -19,8 +19,8 @@ use crate::{log, waiting};
 
 /// The part of a counter that it shares with endpoints and regions.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    domain: Arc<domain::Shared>,
+pub(crate) struct CounterShared {
+    domain: Arc<domain::DomainShared>,
     pub(crate) percale: Arc<Counter>,
     /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
@@ -35,13 +35,13 @@ pub(crate) struct Shared {
     sleeper: Option<Arc<Sleeper>>,
 }
 
-impl Shared {
-    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+impl CounterShared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 
     /// Returns whether threads may sleep on the counter's descriptor or wait set.
-    pub(crate) const fn is_slept_on(&self) -> bool {
+    pub(crate) const fn has_sleepers(&self) -> bool {
         self.sleeper.is_some()
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-object::object!(pub(crate) Count: FI_CLASS_CNTR, fid_cntr, Shared);
+object::object!(pub(crate) Count: FI_CLASS_CNTR, fid_cntr, CounterShared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_cntr = fi_ops_cntr {
@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C" fn open(
         Ok(membership) => membership,
         Err(code) => return code,
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(CounterShared {
         domain: Arc::clone(domain),
         regional: AtomicBool::new(false),
         working: AtomicBool::new(false),
@@ -189,10 +189,10 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 /// Returns 0 if the client may sleep on the counter's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
-pub(crate) fn try_wait(counter: &Shared) -> c_int {
+pub(crate) fn try_wait(counter: &CounterShared) -> c_int {
     // If regions increment the counter, endpoints wake up only counters that were opened for sleeping (FI_WAIT_FD,
     // FI_WAIT_SET).
-    if counter.regional.load(Ordering::Relaxed) && !counter.is_slept_on() {
+    if counter.regional.load(Ordering::Relaxed) && !counter.has_sleepers() {
         return -libc::EAGAIN;
     }
     match counter.percale.try_wait() {

@@ -23,8 +23,8 @@ use crate::registration::mode::RegionMode;
 
 /// The part of a domain that its objects share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) fabric: Arc<fabric::Shared>,
+pub(crate) struct DomainShared {
+    pub(crate) fabric: Arc<fabric::FabricShared>,
     pub(crate) percale: percale::Domain,
     /// The domain name in the `fi_info`.
     pub(crate) name: String,
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// The raw keys of peers that the client has mapped and not yet unmapped.
     pub(crate) mapped: Mutex<HashMap<u64, MappedKey>>,
     /// The event queue that reports completed registrations, if one is bound for that (FI_REG_MR).
-    pub(crate) registrations: OnceLock<Arc<events::Shared>>,
+    pub(crate) registrations: OnceLock<Arc<events::EventQueueShared>>,
     /// Set if addresses are IPv6.
     pub(crate) ipv6: bool,
     /// The type (`FI_AV_*`) of address vectors that are opened without a type.
@@ -90,10 +90,10 @@ pub(crate) const fn is_automatic(attr: &fi_domain_attr) -> bool {
     attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO
 }
 
-impl Shared {
+impl DomainShared {
     /// Creates the shared part of a domain with these attributes.
     pub(crate) fn new(
-        fabric: Arc<fabric::Shared>,
+        fabric: Arc<fabric::FabricShared>,
         percale: percale::Domain,
         name: String,
         source: Option<SocketAddr>,
@@ -204,10 +204,10 @@ impl Shared {
     }
 }
 
-object::object!(pub(crate) Domain: FI_CLASS_DOMAIN, fid_domain, Shared);
+object::object!(pub(crate) Domain: FI_CLASS_DOMAIN, fid_domain, DomainShared);
 
 impl Domain {
-    pub(crate) const fn new(fid: fid_domain, shared: Arc<Shared>) -> Self {
+    pub(crate) const fn new(fid: fid_domain, shared: Arc<DomainShared>) -> Self {
         Self { fid, shared }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_LOG_DOMAIN, FI_REG_MR, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
 };
-use crate::domain::{self, Domain, Shared};
+use crate::domain::{self, Domain, DomainShared};
 use crate::events::Events;
 use crate::object::{self, Object};
 use crate::{address, cache, counter, endpoint, fabric, log, poll_set, queue, region, settings, vector, work};
@@ -39,7 +39,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
 /// # Safety
 /// `info` is readable with everything that it points to, and `domain` is writable.
 pub(crate) unsafe fn open(
-    fabric: &Arc<fabric::Shared>,
+    fabric: &Arc<fabric::FabricShared>,
     info: *const fi_info,
     domain: *mut *mut fid_domain,
     context: *mut c_void,
@@ -68,7 +68,7 @@ pub(crate) unsafe fn open(
     // SAFETY: the pointer is null or the client's string.
     let name = (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();
-    let shared = Arc::new(Shared::new(Arc::clone(fabric), percale, name, source, info, attr));
+    let shared = Arc::new(DomainShared::new(Arc::clone(fabric), percale, name, source, info, attr));
     let fid = fid_domain {
         fid: object::head(FI_CLASS_DOMAIN, context, &FI),
         ops: std::ptr::from_ref(&OPS).cast_mut(),

@@ -22,12 +22,12 @@ mod joined;
 mod record;
 
 pub(crate) use self::joined::Joined;
-use self::record::{Asked, Context, Fid, Names, Record, Settling};
+use self::record::{Context, Fid, Names, PendingAccepts, Record, RequestInfo};
 
 /// The part of an event queue that other objects share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    fabric: Arc<fabric::Shared>,
+pub(crate) struct EventQueueShared {
+    fabric: Arc<fabric::FabricShared>,
     pub(crate) percale: EventQueue,
     /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// Set if the client may write events.
     writable: bool,
     names: Mutex<Names>,
-    settling: Mutex<Settling>,
+    settling: Mutex<PendingAccepts>,
     /// The oldest event, once it was loaded.
     front: Mutex<Option<Record>>,
     /// The data of the last error that was read.
@@ -46,7 +46,7 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-object::object!(pub(crate) Events: FI_CLASS_EQ, fid_eq, Shared);
+object::object!(pub(crate) Events: FI_CLASS_EQ, fid_eq, EventQueueShared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_eq = fi_ops_eq {
@@ -63,7 +63,7 @@ static OPS: fi_ops_eq = fi_ops_eq {
 /// # Safety
 /// `attr` is null or readable, `eq` writable.
 pub(crate) unsafe fn open(
-    fabric: &Arc<fabric::Shared>,
+    fabric: &Arc<fabric::FabricShared>,
     attr: *const fi_eq_attr,
     eq: *mut *mut fid_eq,
     context: *mut c_void,
@@ -81,7 +81,7 @@ pub(crate) unsafe fn open(
         Ok(membership) => membership,
         Err(code) => return code,
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(EventQueueShared {
         fabric: Arc::clone(fabric),
         percale,
         _membership: membership,
@@ -111,7 +111,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 }
 
 /// Returns 0 if the client may sleep on the queue's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
-pub(crate) fn try_wait(events: &Shared) -> c_int {
+pub(crate) fn try_wait(events: &EventQueueShared) -> c_int {
     // Events are held back only for a short time. No thread may sleep while one is held back.
     if lock(&events.front).is_some() || lock(&events.settling).holds_any() {
         return -libc::EAGAIN;
@@ -123,9 +123,9 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
     }
 }
 
-impl Shared {
+impl EventQueueShared {
     /// Returns whether the queue belongs to this fabric.
-    pub(crate) fn is_of(&self, fabric: &Arc<fabric::Shared>) -> bool {
+    pub(crate) fn is_of(&self, fabric: &Arc<fabric::FabricShared>) -> bool {
         Arc::ptr_eq(&self.fabric, fabric)
     }
 
@@ -169,7 +169,7 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn alone() -> Arc<Self> {
         Arc::new(Self {
-            fabric: Arc::new(fabric::Shared { api_version: 0 }),
+            fabric: Arc::new(fabric::FabricShared { api_version: 0 }),
             percale: EventQueue::default(),
             _membership: None,
             wait: FI_WAIT_NONE,
@@ -265,7 +265,7 @@ impl Shared {
             Event::ConnectionRequest(request) => {
                 let (passive, info) = names.listeners.get(&request.listener())?;
                 let (from, data) = (request.from(), request.data().to_vec());
-                let request = Asked::new(request, from, info)?;
+                let request = RequestInfo::new(request, from, info)?;
                 Some(Record::Connection { code: FI_CONNREQ, fid: *passive, request: Some(request), data })
             }
             Event::Connected { endpoint, data, .. } => {

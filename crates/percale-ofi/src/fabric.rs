@@ -7,15 +7,15 @@ use crate::object;
 
 /// The part of a fabric that its objects share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct FabricShared {
     /// The interface version that the client was written for.
     pub(crate) api_version: u32,
 }
 
-object::object!(pub(crate) Fabric: FI_CLASS_FABRIC, fid_fabric, Shared);
+object::object!(pub(crate) Fabric: FI_CLASS_FABRIC, fid_fabric, FabricShared);
 
 impl Fabric {
-    pub(crate) const fn new(fid: fid_fabric, shared: Arc<Shared>) -> Self {
+    pub(crate) const fn new(fid: fid_fabric, shared: Arc<FabricShared>) -> Self {
         Self { fid, shared }
     }
 }

@@ -8,7 +8,7 @@ use crate::abi::{
     FI_CLASS_FABRIC, FI_LOG_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid,
     fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
 };
-use crate::fabric::{Fabric, Shared};
+use crate::fabric::{Fabric, FabricShared};
 use crate::object::{self, Object};
 use crate::{domain_ops, events, log, passive, try_wait, wait_set};
 
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn open(
         ops: std::ptr::from_ref(&OPS).cast_mut(),
         api_version: attr.api_version,
     };
-    let shared = Arc::new(Shared { api_version: attr.api_version });
+    let shared = Arc::new(FabricShared { api_version: attr.api_version });
     // SAFETY: the caller passed a writable location for the fabric.
     unsafe { Fabric::new(fid, shared).give(fabric) };
     0

@@ -10,7 +10,7 @@ use crate::abi::{
     FI_BACKLOG, FI_CLASS_PEP, FI_EBADFLAGS, FI_EOPBADSTATE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
     FI_OPT_ENDPOINT, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
-use crate::address::{self, Native};
+use crate::address::{self, SocketAddress};
 use crate::events::{self, Events};
 use crate::fabric;
 use crate::info::Copied;
@@ -21,16 +21,16 @@ use crate::{log, settings};
 #[repr(C)]
 pub(crate) struct Passive {
     fid: fid_pep,
-    fabric: Arc<fabric::Shared>,
+    fabric: Arc<fabric::FabricShared>,
     /// The attributes of the endpoints that accept connections.
     info: Arc<Copied>,
-    state: Mutex<State>,
+    state: Mutex<ListenerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListenerState {
     source: Option<SocketAddr>,
-    events: Option<Arc<events::Shared>>,
+    events: Option<Arc<events::EventQueueShared>>,
     backlog: Option<usize>,
     listener: Option<Listener>,
     /// Set if an active endpoint has taken over the address. The passive endpoint can then only be closed.
@@ -57,7 +57,7 @@ static CM: fi_ops_cm = fi_ops_cm {
 /// # Safety
 /// `info` is an `fi_info` of libfabric, and `pep` is writable.
 pub(crate) unsafe fn open(
-    fabric: &Arc<fabric::Shared>,
+    fabric: &Arc<fabric::FabricShared>,
     info: *const fi_info,
     pep: *mut *mut fid_pep,
     context: *mut c_void,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn open(
         },
         fabric: Arc::clone(fabric),
         info: Arc::new(copy),
-        state: Mutex::new(State { source, ..State::default() }),
+        state: Mutex::new(ListenerState { source, ..ListenerState::default() }),
     };
     // SAFETY: the client passed a writable location for the endpoint.
     unsafe { passive.give(pep) };
@@ -84,7 +84,7 @@ pub(crate) unsafe fn open(
 }
 
 impl Passive {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,7 +198,7 @@ unsafe extern "C" fn getname(pep: fid_t, to: *mut c_void, len: *mut usize) -> c_
         return -FI_EOPBADSTATE;
     };
     // SAFETY: the client's buffer has the length that the client passed.
-    if unsafe { Native::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
+    if unsafe { SocketAddress::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }
 
 unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {

@@ -17,9 +17,9 @@ use crate::queue::{self, Queue};
 const BATCH: usize = 32;
 
 #[repr(C)]
-pub(crate) struct Set {
+pub(crate) struct PollSetObject {
     fid: fid_poll,
-    _domain: Arc<domain::Shared>,
+    _domain: Arc<domain::DomainShared>,
     percale: PollSet<Name>,
     members: Mutex<Members>,
 }
@@ -38,13 +38,13 @@ struct Name {
 /// nor closed.
 #[derive(Default)]
 struct Members {
-    queues: Vec<(Name, Arc<queue::Shared>)>,
-    counters: Vec<Arc<counter::Shared>>,
-    events: Vec<Arc<events::Shared>>,
+    queues: Vec<(Name, Arc<queue::QueueShared>)>,
+    counters: Vec<Arc<counter::CounterShared>>,
+    events: Vec<Arc<events::EventQueueShared>>,
 }
 
 // SAFETY: the type is `repr(C)`, and `fid` is its first field.
-unsafe impl Object for Set {
+unsafe impl Object for PollSetObject {
     const CLASS: usize = FI_CLASS_POLL;
 }
 
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn open(
         fid: object::head(FI_CLASS_POLL, std::ptr::null_mut(), &FI),
         ops: std::ptr::from_ref(&OPS).cast_mut(),
     };
-    let set = Set { fid, _domain: Arc::clone(domain), percale: PollSet::new(), members: Mutex::default() };
+    let set = PollSetObject { fid, _domain: Arc::clone(domain), percale: PollSet::new(), members: Mutex::default() };
     // SAFETY: the client passed a writable location for the set.
     unsafe { set.give(pollset) };
     0
@@ -77,12 +77,12 @@ pub(crate) unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     // SAFETY: the pointer is a set of this provider.
-    if !unsafe { Set::of(fid) }.percale.is_empty() {
+    if !unsafe { PollSetObject::of(fid) }.percale.is_empty() {
         log::warning!(FI_LOG_DOMAIN, "fi_close: the poll set has members; remove them first");
         return -libc::EBUSY;
     }
     // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
-    drop(unsafe { Box::from_raw(fid.cast::<Set>()) });
+    drop(unsafe { Box::from_raw(fid.cast::<PollSetObject>()) });
     0
 }
 
@@ -91,7 +91,7 @@ unsafe extern "C" fn add(pollset: *mut fid_poll, member: *mut fid, flags: u64) -
         return -libc::EINVAL;
     }
     // SAFETY: the pointer is a set of this provider, and the client passed an open object.
-    code(unsafe { Set::of(pollset).add(member) })
+    code(unsafe { PollSetObject::of(pollset).add(member) })
 }
 
 unsafe extern "C" fn remove(pollset: *mut fid_poll, member: *mut fid, flags: u64) -> c_int {
@@ -99,14 +99,14 @@ unsafe extern "C" fn remove(pollset: *mut fid_poll, member: *mut fid, flags: u64
         return -libc::EINVAL;
     }
     // SAFETY: the pointer is a set of this provider, and the client passed an open object.
-    code(unsafe { Set::of(pollset).remove(member) })
+    code(unsafe { PollSetObject::of(pollset).remove(member) })
 }
 
 unsafe extern "C" fn poll(pollset: *mut fid_poll, to: *mut *mut c_void, count: c_int) -> c_int {
     let mut found = [Name::default(); BATCH];
     let room = usize::try_from(count).unwrap_or(0).min(BATCH);
     // SAFETY: the pointer is a set of this provider.
-    let many = unsafe { Set::of(pollset) }.poll(&mut found[..room]);
+    let many = unsafe { PollSetObject::of(pollset) }.poll(&mut found[..room]);
     for (at, name) in found[..many].iter().enumerate() {
         // SAFETY: the client's array has `count` entries.
         unsafe { to.add(at).write(std::ptr::with_exposed_provenance_mut(name.context)) };
@@ -114,7 +114,7 @@ unsafe extern "C" fn poll(pollset: *mut fid_poll, to: *mut *mut c_void, count: c
     many as c_int
 }
 
-impl Set {
+impl PollSetObject {
     fn members(&self) -> std::sync::MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }

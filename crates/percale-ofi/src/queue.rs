@@ -28,8 +28,8 @@ use crate::wait_set::{self, Membership};
 use crate::{errors, log, waiting};
 
 /// The part of a completion queue that its endpoints share.
-pub(crate) struct Shared {
-    domain: Arc<domain::Shared>,
+pub(crate) struct QueueShared {
+    domain: Arc<domain::DomainShared>,
     /// The queue for endpoints that are not read directly.
     pub(crate) percale: CompletionQueue,
     /// Membership in the wait set that the client named.
@@ -42,14 +42,14 @@ pub(crate) struct Shared {
     signalled: AtomicBool,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for QueueShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("format", &self.format).field("wait", &self.wait).finish_non_exhaustive()
+        f.debug_struct("QueueShared").field("format", &self.format).field("wait", &self.wait).finish_non_exhaustive()
     }
 }
 
-impl Shared {
-    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+impl QueueShared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 
@@ -193,7 +193,7 @@ impl Shared {
     }
 }
 
-object::object!(pub(crate) Queue: FI_CLASS_CQ, fid_cq, Shared);
+object::object!(pub(crate) Queue: FI_CLASS_CQ, fid_cq, QueueShared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_cq = fi_ops_cq {
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn open(
         Ok(membership) => membership,
         Err(code) => return code,
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(QueueShared {
         domain: Arc::clone(domain),
         percale,
         _membership: membership,
@@ -267,7 +267,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 }
 
 /// Returns 0 if the client may sleep on the queue's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
-pub(crate) fn try_wait(queue: &Shared) -> c_int {
+pub(crate) fn try_wait(queue: &QueueShared) -> c_int {
     match queue.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,

@@ -53,7 +53,7 @@ impl Handle {
 
 /// A request that has not been answered.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     request: ConnectionRequest,
     /// The number of endpoints that are open for the request.
     endpoints: usize,
@@ -63,7 +63,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct Table {
-    waiting: HashMap<Handle, Waiting>,
+    waiting: HashMap<Handle, PendingRequest>,
     /// The handles of answered requests, oldest first.
     free: VecDeque<Handle>,
     /// The process in which a thread rejects abandoned requests.
@@ -82,7 +82,7 @@ fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
 
 impl Table {
     fn take(&mut self, handle: Handle) -> Option<ConnectionRequest> {
-        let Waiting { request, until, .. } = self.waiting.remove(&handle)?;
+        let PendingRequest { request, until, .. } = self.waiting.remove(&handle)?;
         if until.is_some() {
             ABANDONED.fetch_sub(1, Ordering::Relaxed);
         }
@@ -110,7 +110,7 @@ impl Table {
         next
     }
 
-    fn take_all(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<ConnectionRequest> {
+    fn take_all(&mut self, which: impl Fn(&PendingRequest) -> bool) -> Vec<ConnectionRequest> {
         let found: Vec<_> = self.waiting.iter().filter(|(_, waiting)| which(waiting)).map(|(at, _)| *at).collect();
         found.into_iter().filter_map(|handle| self.take(handle)).collect()
     }
@@ -124,7 +124,7 @@ pub(crate) fn keep(request: ConnectionRequest) -> Handle {
             let fid = object::head(FI_CLASS_CONNREQ, std::ptr::null_mut(), &OPS);
             Handle(std::ptr::from_mut::<fid>(Box::leak(Box::new(fid))).expose_provenance())
         });
-        table.waiting.insert(handle, Waiting { request, endpoints: 0, until: None });
+        table.waiting.insert(handle, PendingRequest { request, endpoints: 0, until: None });
         handle
     })
 }

@@ -43,12 +43,12 @@ fn cache() -> CacheSettings {
         let kind = if name == "FI_MR_CACHE_MONITOR" { FI_PARAM_STRING } else { FI_PARAM_SIZE_T };
         params::core(name.strip_prefix("FI_").unwrap_or(name), kind)
     });
-    tell(&notes);
+    log_notes(&notes);
     settings
 }
 
 /// Writes the notes to libfabric's log.
-pub(crate) fn tell(notes: &[CacheNote]) {
+pub(crate) fn log_notes(notes: &[CacheNote]) {
     for note in notes {
         if note.warning {
             log::warning!(FI_LOG_MR, "{note}");

@@ -13,7 +13,7 @@ use crate::abi::{
     FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_READ, FI_SYMMETRIC, fi_addr_t, fi_av_attr, fi_ops,
     fi_ops_av, fid, fid_av, fid_domain,
 };
-use crate::address::{self, Native};
+use crate::address::{self, SocketAddress};
 use crate::domain::{self, Domain};
 use crate::events::{self, Events};
 use crate::log;
@@ -26,35 +26,35 @@ pub(crate) use self::set::Set;
 
 /// The part of an address vector that its endpoints share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    domain: Arc<domain::Shared>,
+pub(crate) struct VectorShared {
+    domain: Arc<domain::DomainShared>,
     pub(crate) percale: AddressVector,
     /// Set if insertions report their results to an event queue (FI_EVENT).
     asynchronous: bool,
     /// The event queue, once one is bound.
-    reports: OnceLock<Reports>,
+    reports: OnceLock<AsyncInsertion>,
 }
 
-impl Shared {
-    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+impl VectorShared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 }
 
 /// The inserter and the event queue of asynchronous insertions.
 #[derive(Debug)]
-struct Reports {
+struct AsyncInsertion {
     inserter: Inserter,
-    events: Arc<events::Shared>,
+    events: Arc<events::EventQueueShared>,
 }
 
-impl Drop for Reports {
+impl Drop for AsyncInsertion {
     fn drop(&mut self) {
         self.events.forget_vector(self.inserter.id());
     }
 }
 
-object::object!(pub(crate) Vector: FI_CLASS_AV, fid_av, Shared);
+object::object!(pub(crate) Vector: FI_CLASS_AV, fid_av, VectorShared);
 
 static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), ..fi_ops::REFUSING };
 static OPS: fi_ops_av = fi_ops_av {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn open(
     attr.r#type = if kind == VectorType::Map { FI_AV_MAP } else { FI_AV_TABLE };
     let fid = fid_av { fid: object::head(FI_CLASS_AV, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     let asynchronous = attr.flags & FI_EVENT != 0;
-    let shared = Shared { domain: Arc::clone(domain), percale: vector, asynchronous, reports: OnceLock::new() };
+    let shared = VectorShared { domain: Arc::clone(domain), percale: vector, asynchronous, reports: OnceLock::new() };
     let shared = Arc::new(shared);
     // SAFETY: the client passed a writable location for the vector.
     unsafe { Vector { fid, shared }.give(av) };
@@ -158,7 +158,7 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
     let inserter = Inserter::new(&shared.percale, &events.shared().percale);
     events.shared().name_vector(inserter.id(), av);
     // Of two concurrent calls, one fails. Dropping its inserter removes the inserter's entry.
-    match shared.reports.set(Reports { inserter, events: Arc::clone(events.shared()) }) {
+    match shared.reports.set(AsyncInsertion { inserter, events: Arc::clone(events.shared()) }) {
         Ok(()) => 0,
         Err(_) => -libc::EINVAL,
     }
@@ -188,7 +188,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, peer: fi_addr_t, to: *mut c_void, r
     let Some(address) = percale.lookup(PeerAddress(peer)) else { return -libc::EINVAL };
     // The address may be truncated. The returned length shows that (fi_av(3)).
     // SAFETY: the client's buffer has the length that the client passed.
-    unsafe { Native::from(address).copy(to, room) };
+    unsafe { SocketAddress::from(address).copy(to, room) };
     0
 }
 

@@ -17,15 +17,15 @@ use crate::{log, waiting};
 
 /// The part of a wait set that its members share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    _fabric: Arc<fabric::Shared>,
+pub(crate) struct WaitSetShared {
+    _fabric: Arc<fabric::FabricShared>,
     percale: WaitSet,
 }
 
 /// Membership in a wait set. Dropping it ends the membership.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    set: Arc<Shared>,
+    set: Arc<WaitSetShared>,
     source: percale::completion::source::Source,
 }
 
@@ -35,7 +35,7 @@ impl Drop for Membership {
     }
 }
 
-object::object!(pub(crate) Set: FI_CLASS_WAIT, fid_wait, Shared);
+object::object!(pub(crate) Set: FI_CLASS_WAIT, fid_wait, WaitSetShared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait) };
@@ -45,7 +45,7 @@ static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: So
 /// # Safety
 /// `attr` is null or readable, and `waitset` is writable.
 pub(crate) unsafe fn open(
-    fabric: &Arc<fabric::Shared>,
+    fabric: &Arc<fabric::FabricShared>,
     attr: *const fi_wait_attr,
     waitset: *mut *mut fid_wait,
 ) -> c_int {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn open(
         fid: object::head(FI_CLASS_WAIT, std::ptr::null_mut(), &FI),
         ops: std::ptr::from_ref(&OPS).cast_mut(),
     };
-    let shared = Arc::new(Shared { _fabric: Arc::clone(fabric), percale: WaitSet::new() });
+    let shared = Arc::new(WaitSetShared { _fabric: Arc::clone(fabric), percale: WaitSet::new() });
     // SAFETY: the client passed a writable location for the set.
     unsafe { Set { fid, shared }.give(waitset) };
     0
@@ -93,7 +93,7 @@ unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
 }
 
 /// Returns 0 if the client may sleep on the set's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
-pub(crate) fn try_wait(set: &Shared) -> c_int {
+pub(crate) fn try_wait(set: &WaitSetShared) -> c_int {
     match set.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,

@@ -21,7 +21,7 @@ pub(crate) const NAME: &CStr = c"percale_windows";
 pub(crate) struct Opened {
     fid: *mut fid_domain,
     /// Keeps the domain open as long as the window is open.
-    _domain: Arc<domain::Shared>,
+    _domain: Arc<domain::DomainShared>,
     /// `None` once the window is closed.
     window: Mutex<Option<Window>>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Info {
 /// `struct percale_window_range`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct WindowRange {
     mr: *mut fid_mr,
     offset: u64,
     length: u64,
@@ -53,12 +53,12 @@ pub(crate) struct Ops {
     open: unsafe extern "C" fn(*mut fid_domain, c_int, *mut *mut Opened) -> c_int,
     close: unsafe extern "C" fn(*mut Opened) -> c_int,
     query: unsafe extern "C" fn(*mut Opened, *mut Info) -> c_int,
-    bind: unsafe extern "C" fn(*mut Opened, *const Part, *mut u64, *mut u64) -> c_int,
+    bind: unsafe extern "C" fn(*mut Opened, *const WindowRange, *mut u64, *mut u64) -> c_int,
     post_bind: unsafe extern "C" fn(
         *mut fid_ep,
         fi_addr_t,
         *mut Opened,
-        *const Part,
+        *const WindowRange,
         u8,
         *mut u64,
         *mut u64,
@@ -103,9 +103,9 @@ impl Opened {
 ///
 /// # Safety
 /// `part` is null or names an open region.
-unsafe fn part<'a>(part: *const Part) -> Option<(&'a Region, Bound)> {
+unsafe fn part<'a>(part: *const WindowRange) -> Option<(&'a Region, Bound)> {
     // SAFETY: the caller guarantees this.
-    let Part { mr, offset, length, access } = unsafe { part.as_ref().copied() }?;
+    let WindowRange { mr, offset, length, access } = unsafe { part.as_ref().copied() }?;
     // SAFETY: the caller guarantees this.
     let region = unsafe { Region::of_class(mr.cast()) }?;
     let access = u8::try_from(access).ok().and_then(WindowAccess::from_bits)?;
@@ -166,9 +166,9 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
         WindowState::Bound(_) => 1,
         WindowState::Revoking(_) => 2,
     };
-    let said = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
+    let text = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
     // SAFETY: the client passed a writable location.
-    unsafe { info.write(said) };
+    unsafe { info.write(text) };
     0
 }
 
@@ -185,7 +185,7 @@ unsafe fn name(remote: percale::RemoteMemory, key: *mut u64, address: *mut u64) 
     }
 }
 
-unsafe extern "C" fn bind(window: *mut Opened, to: *const Part, key: *mut u64, address: *mut u64) -> c_int {
+unsafe extern "C" fn bind(window: *mut Opened, to: *const WindowRange, key: *mut u64, address: *mut u64) -> c_int {
     // SAFETY: the client passed an open window and a valid range.
     let (Some(opened), Some((region, bound))) = (unsafe { Opened::of(window) }, unsafe { part(to) }) else {
         return -libc::EINVAL;
@@ -207,7 +207,7 @@ unsafe extern "C" fn post_bind(
     ep: *mut fid_ep,
     peer: fi_addr_t,
     window: *mut Opened,
-    to: *const Part,
+    to: *const WindowRange,
     byte: u8,
     key: *mut u64,
     address: *mut u64,

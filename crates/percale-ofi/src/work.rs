@@ -14,10 +14,10 @@ use crate::abi::{
     fi_deferred_work, fid, fid_cntr, fid_domain, fid_ep,
 };
 use crate::counter::Count;
-use crate::domain::{Domain, Shared};
+use crate::domain::{Domain, DomainShared};
 use crate::endpoint::Endpoint;
 use crate::endpoint::atomic::Description;
-use crate::endpoint::trigger::Begins;
+use crate::endpoint::trigger::StartMode;
 use crate::log;
 use crate::object::Object;
 use crate::region::raw_key;
@@ -66,7 +66,7 @@ unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
 /// # Safety
 /// The work, and everything that it refers to, meets the requirements of fi_trigger(3) until it has ended or was
 /// cancelled.
-unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
+unsafe fn queue(domain: &DomainShared, work: *mut fi_deferred_work) -> Result<(), i32> {
     // SAFETY: the caller guarantees this.
     let given = unsafe { work.read() };
     // SAFETY: the caller guarantees this.
@@ -104,7 +104,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
         log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work has no operation");
         return Err(INVALID);
     }
-    let begins = Begins::Deferred;
+    let begins = StartMode::Deferred;
     let (endpoint, operation) = match given.op_type {
         kind @ (FI_OP_RECV | FI_OP_SEND) => {
             // SAFETY: the operation type selects this member.
@@ -200,7 +200,7 @@ unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint,
 ///
 /// # Safety
 /// `of` is null or an open object of the client.
-unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
+unsafe fn flush(domain: &DomainShared, of: *mut fid_cntr) -> Result<(), i32> {
     // SAFETY: the caller upholds the same contract.
     let of = if of.is_null() { None } else { Some(unsafe { counter(of) }?) };
     domain.percale.flush_work(of.as_ref());
@@ -211,7 +211,7 @@ unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
 ///
 /// # Safety
 /// The work was queued.
-unsafe fn cancel(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
+unsafe fn cancel(domain: &DomainShared, work: *mut fi_deferred_work) -> Result<(), i32> {
     // SAFETY: the provider may read the context, which is at least this long.
     let words = unsafe { (&raw const (*work).context).cast::<[u64; 3]>().read() };
     // AMB-39: work that has begun continues.

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use percale_conformance::denial::{self, Case, Clock, Outcome, Which, space};
+use percale_conformance::denial::{self, Case, Clock, DeniedCalls, SideOutcome, space};
 use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::{long, skipped, watchdog};
 
@@ -55,10 +55,10 @@ impl Side {
         }
         if let Some(Case { call, error, when, .. }) = deny {
             let which = match call.which {
-                Which::All => 0,
-                Which::OwnDescriptors => 1,
-                Which::OfDescriptors => 2,
-                Which::SharedWords => 3,
+                DeniedCalls::All => 0,
+                DeniedCalls::OwnDescriptors => 1,
+                DeniedCalls::OfDescriptors => 2,
+                DeniedCalls::SharedWords => 3,
             };
             command.env("DENY", format!("{} {which} {error} {when}", call.number));
         }
@@ -68,10 +68,10 @@ impl Side {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let ((heard, lines), (logged, log)) = (channel(), channel());
+        let ((received, lines), (logged, log)) = (channel(), channel());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if heard.send(line).is_err() {
+                if received.send(line).is_err() {
                     return;
                 }
             }
@@ -85,21 +85,21 @@ impl Side {
     }
 
     fn tell(&mut self, line: &str) {
-        // If the process has ended, the next `hear` reports that.
+        // If the process has ended, the next `receive_line` reports that.
         writeln!(self.tell, "{line}").ok();
     }
 
     /// Reads the next line of output. For an error, adds the log.
-    fn hear(&mut self, clock: &Clock) -> Outcome {
+    fn receive_line(&mut self, clock: &Clock) -> SideOutcome {
         match self.lines.recv_timeout(clock.left()) {
-            Ok(line) if line == "works" => Outcome::Works("shm: by the provider".into()),
+            Ok(line) if line == "works" => SideOutcome::Works("shm: by the provider".into()),
             Ok(line) if line.starts_with("error ") => {
                 let log = self.log.recv_timeout(Duration::from_secs(5)).unwrap_or_default();
-                Outcome::Error(format!("{line} {log}"))
+                SideOutcome::Error(format!("{line} {log}"))
             }
-            Ok(line) => Outcome::Ended(line),
-            Err(RecvTimeoutError::Timeout) => Outcome::Silent,
-            Err(RecvTimeoutError::Disconnected) => Outcome::Ended(format!("{:?}", self.child.wait())),
+            Ok(line) => SideOutcome::Ended(line),
+            Err(RecvTimeoutError::Timeout) => SideOutcome::Silent,
+            Err(RecvTimeoutError::Disconnected) => SideOutcome::Ended(format!("{:?}", self.child.wait())),
         }
     }
 }
@@ -111,33 +111,33 @@ impl Drop for Side {
     }
 }
 
-fn address_of(outcome: &Outcome) -> Option<String> {
-    let Outcome::Ended(line) = outcome else { return None };
+fn address_of(outcome: &SideOutcome) -> Option<String> {
+    let SideOutcome::Ended(line) = outcome else { return None };
     line.strip_prefix("address ").map(str::to_owned)
 }
 
-fn run(made: &Made, case: &Case) -> (Outcome, Option<Outcome>, Duration) {
+fn run(made: &Made, case: &Case) -> (SideOutcome, Option<SideOutcome>, Duration) {
     run_two(Side::start(made, case.transport, Some(case), None), || Side::start(made, case.transport, None, None))
 }
 
 /// Runs both processes. The second one is started once the first one has an address.
-fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (Outcome, Option<Outcome>, Duration) {
+fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let mut clock = Clock::start();
-    let first = denied.hear(&clock);
+    let first = denied.receive_line(&clock);
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = peer();
-    let other = peer.hear(&clock);
+    let other = peer.receive_line(&clock);
     let own = address_of(&other).expect("the peer can do everything");
     clock = Clock::start();
     denied.tell(&own);
     peer.tell(&address);
-    let (mut a, mut b) = (denied.hear(&clock), peer.hear(&clock));
-    let half = Outcome::Ended("half".into());
+    let (mut a, mut b) = (denied.receive_line(&clock), peer.receive_line(&clock));
+    let half = SideOutcome::Ended("half".into());
     if (&a, &b) == (&half, &half) {
         clock = Clock::start();
         denied.tell("go");
         peer.tell("go");
-        (a, b) = (denied.hear(&clock), peer.hear(&clock));
+        (a, b) = (denied.receive_line(&clock), peer.receive_line(&clock));
     }
     (a, Some(b), clock.elapsed())
 }
@@ -185,7 +185,7 @@ fn address_space_limit_gives_a_result_or_an_error() {
                 let case = format!("{beyond} bytes from the {when} ({transport})");
                 let text = format!("{case}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
                 println!("{text}");
-                let by_us = matches!(&limited, Outcome::Error(line) if line.contains("percale_fi::provider()"));
+                let by_us = matches!(&limited, SideOutcome::Error(line) if line.contains("percale_fi::provider()"));
                 bound += usize::from(by_us);
                 // If the dynamic loader cannot map memory, libfabric has no provider.
                 if verdict.is_err() && !is_named_elsewhere(&text) {

@@ -49,7 +49,7 @@ fn make() -> Made {
 
 /// The options of a run of the program.
 #[derive(Clone, Copy, Default)]
-struct Way {
+struct RunOptions {
     /// Environment variables.
     set: &'static [(&'static str, &'static str)],
     /// Set to run registration tests with an endpoint that sends to itself.
@@ -59,12 +59,12 @@ struct Way {
 }
 
 /// Runs the program to its end. If it fails, shows its output.
-fn run(what: &str, way: Way, before: &[&str]) {
+fn run(what: &str, way: RunOptions, before: &[&str]) {
     run_part(what, None, 300, way, before);
 }
 
 /// Like [`run`], but runs only the scenarios with `part` in their names, and requires at least `least` passed groups.
-fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&str]) {
+fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
         return skipped(what, "libfabric's headers are not here (libfabric-dev)");
@@ -139,7 +139,7 @@ fn findings(printed: &str) -> String {
     lines.take(400).collect::<Vec<_>>().join("\n")
 }
 
-const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
+const TCP: RunOptions = RunOptions { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
 
 /// Tests of registration, raw keys, bindings, kinds of memory and windows on one transport (`registration*.c`,
 /// `windows.c` and `specification.c` in `tests/c`).
@@ -208,7 +208,7 @@ macro_rules! registration {
 
 mod loopback {
     mod c {
-        registration!(crate::Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true, devices: false });
+        registration!(crate::RunOptions { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true, devices: false });
     }
 }
 
@@ -271,17 +271,17 @@ mod shm {
     /// Requirements: OFI-001.
     #[test]
     fn every_entry_of_every_table() {
-        super::run("every entry of libfabric, shared memory", super::Way::default(), &[]);
+        super::run("every entry of libfabric, shared memory", super::RunOptions::default(), &[]);
     }
 
     mod c {
-        registration!(crate::Way::default());
-        vectors!(crate::Way::default());
-        others!(crate::Way::default());
+        registration!(crate::RunOptions::default());
+        vectors!(crate::RunOptions::default());
+        others!(crate::RunOptions::default());
 
         /// Runs in which the kernel does not copy between processes, and in which targets execute all accesses.
         mod executed {
-            registration!(crate::Way {
+            registration!(crate::RunOptions {
                 set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")],
                 alone: false,
                 devices: false
@@ -307,7 +307,7 @@ mod tcp {
 /// Device memory, with the machine's driver or with a double of it (`tests/c/devices.c`). The names of the test groups
 /// contain the requirements.
 mod devices {
-    use super::{Way, run_part};
+    use super::{RunOptions, run_part};
 
     /// Defines one test for each configuration: a transport and environment variables.
     macro_rules! devices {
@@ -320,14 +320,14 @@ mod devices {
                     /// XPU-004, XPU-020, MR-081.
                     #[test]
                     fn device_memory_tests_pass_from_c() {
-                        crate::devices::run(crate::Way { set: $set, alone: $alone, devices: true });
+                        crate::devices::run(crate::RunOptions { set: $set, alone: $alone, devices: true });
                     }
                 }
             })+
         };
     }
 
-    fn run(way: Way) {
+    fn run(way: RunOptions) {
         run_part("devices from C", Some("devices"), 9, way, &[]);
     }
 
@@ -355,14 +355,14 @@ mod devices {
 /// The registration cache, as a C program uses it (`tests/c/cache.c`). The names of the test groups contain the
 /// requirements.
 mod cache {
-    use super::{Way, run_part};
+    use super::{RunOptions, run_part};
 
     /// Requirements: RCACHE-001, RCACHE-003, RCACHE-004, RCACHE-005, RCACHE-006, RCACHE-007, RCACHE-008,
     /// RCACHE-009, RCACHE-010, RCACHE-011, RCACHE-012, RCACHE-013, RCACHE-014, RCACHE-020, RCACHE-021,
     /// RCACHE-022, RCACHE-023, RCACHE-027.
     #[test]
     fn registration_cache_tests_pass_from_c() {
-        run_part("the registration cache from C", Some("registration cache"), 8, Way::default(), &[]);
+        run_part("the registration cache from C", Some("registration cache"), 8, RunOptions::default(), &[]);
     }
 }
 
@@ -380,6 +380,6 @@ fn provider_passes_valgrind() {
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
     // A forked child does not release the memory that it inherited, so in the child all of it counts as leaked.
     let set = &[("FI_PERCALE_CONNECT_TIMEOUT", "60000"), ("EVERY_WITHOUT", "forked")];
-    let patient = Way { set, alone: false, devices: false };
+    let patient = RunOptions { set, alone: false, devices: false };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());
 }

@@ -4,38 +4,39 @@
 //! Like closing, disabling waits for peers that are in the middle of an access. A region that was disabled and enabled
 //! again is in the table as a new [`Registered`] with a new pin and without grants, so all earlier grants are void.
 //!
-//! Invariant: an access to the memory that may still be in progress although its grant, or the whole region, was revoked
-//! is in `Rest::ending`. Nothing but its end removes it there, and the memory is not given back before.
+//! Invariant: an access to the memory that may still be in progress although its grant, or the whole region, was
+//! revoked is in `HandleDetails::ending`. Nothing but its end removes it there, and the memory is not given back
+//! before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::access_origin::AccessScope;
 use super::counters::AccessCounter;
 use super::keys::Keys;
+use super::properties::{MemoryProperties, RegistrationProperties};
 use super::raw_key::RawKey;
 use super::raw_key::Secret;
 use super::registered::Registered;
 use super::revocation::Revocation;
-use super::terms::{Kept, Terms};
-use super::via::Through;
 use super::{Access, CloseError, RegisterError, RemoteMemory};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::volatile::Segments;
 
 /// A region's entry in the key table, and whether it is enabled.
 #[derive(Debug)]
-pub struct Handle {
+pub struct RegionHandle {
     registered: Arc<Registered>,
     keys: Arc<Keys>,
-    rest: Box<Rest>,
+    rest: Box<HandleDetails>,
 }
 
 /// The rarely used part of a handle, boxed because handles are moved.
 #[derive(Debug)]
-struct Rest {
+struct HandleDetails {
     raw_key: RawKey,
     /// The endpoints through which accesses may arrive while the region is enabled.
-    through: Through,
+    through: AccessScope,
     /// The revocations that have not completed: of grants that were made before the region had its counters, of the
     /// region before it was disabled, and of the region that is being closed. The newest follows the earlier ones.
     ending: Option<Revocation>,
@@ -43,7 +44,7 @@ struct Rest {
     closing: bool,
 }
 
-impl Rest {
+impl HandleDetails {
     /// Adds a revocation that was started.
     fn begin(&mut self, mut revocation: Revocation) {
         if let Some(earlier) = self.ending.take() {
@@ -62,14 +63,14 @@ impl Rest {
     }
 }
 
-impl Handle {
+impl RegionHandle {
     /// Registers memory in a domain with these keys.
     pub fn register(
         keys: &Arc<Keys>,
         secret: &Secret,
-        terms: Terms,
+        terms: RegistrationProperties,
         memory: Segments,
-        kept: Kept,
+        kept: MemoryProperties,
     ) -> Result<Self, RegisterError> {
         let unknown = terms.access.difference(Access::all());
         if !unknown.is_empty() {
@@ -78,7 +79,7 @@ impl Handle {
         let (registered, raw_key) = if terms.raw_key {
             loop {
                 let (raw_key, key) = secret.raw_key(terms.base, memory.len() as u64)?;
-                match keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
+                match keys.register(&RegistrationProperties { key: Some(key), ..terms.clone() }, memory, kept) {
                     Err(RegisterError::KeyTaken(_)) => {} // This is very unlikely. Try another random key.
                     registered => break (registered?, raw_key),
                 }
@@ -88,7 +89,7 @@ impl Handle {
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
-        let rest = Rest { raw_key, through: terms.through, ending: None, closing: false };
+        let rest = HandleDetails { raw_key, through: terms.through, ending: None, closing: false };
         Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
 
@@ -120,13 +121,13 @@ impl Handle {
     /// Returns whether peers are admitted.
     #[inline]
     pub fn is_enabled(&self) -> bool {
-        self.registered.through != Through::Nobody
+        self.registered.through != AccessScope::Nobody
     }
 
     /// Restricts accesses to this endpoint, from the next time that the region is enabled.
     #[inline]
     pub fn restrict(&mut self, endpoint: u64) {
-        self.rest.through = Through::Endpoint(endpoint);
+        self.rest.through = AccessScope::Endpoint(endpoint);
     }
 
     /// Counts the writes of peers from now on. Peers with direct access lose their grants. The new grants that they
@@ -185,7 +186,7 @@ impl Handle {
         // Closing has revoked the region already, so that no peers are admitted.
         if self.is_enabled() && !self.rest.closing {
             self.keys.close_to_windows(&self.registered, timeout)?;
-            let closed = self.keys.replace(&self.registered, Through::Nobody);
+            let closed = self.keys.replace(&self.registered, AccessScope::Nobody);
             let former = std::mem::replace(&mut self.registered, closed);
             self.rest.begin(Revocation::start(former));
         }
@@ -229,9 +230,9 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::Via;
+    use crate::AccessOrigin;
     use crate::local_memory::buffer::BufferExt as _;
-    use crate::stuck::Stuck;
+    use crate::stuck::StuckPeer;
     use crate::system::forked::Process;
 
     #[derive(Debug)]
@@ -267,16 +268,19 @@ mod tests {
         let memory = Arc::<[u8]>::from([7; 16]);
         let alive = Arc::downgrade(&memory);
         let buffer = Buffer::from(memory);
-        let (segments, kept) = (Segments::one(buffer.segment_for_send()), Kept { backed: true, writable: false });
+        let (segments, kept) =
+            (Segments::one(buffer.segment_for_send()), MemoryProperties { backed: true, writable: false });
         let secret = Secret::new().unwrap();
-        let mut handle = Handle::register(&keys, &secret, Terms::new(Access::REMOTE_READ), segments, kept).unwrap();
-        let mut peers = Vec::<Arc<Stuck>>::new();
-        let is_used = |peers: &[Arc<Stuck>]| peers.iter().any(|peer| !peer.retired.load(Ordering::Acquire));
+        let mut handle =
+            RegionHandle::register(&keys, &secret, RegistrationProperties::new(Access::REMOTE_READ), segments, kept)
+                .unwrap();
+        let mut peers = Vec::<Arc<StuckPeer>>::new();
+        let is_used = |peers: &[Arc<StuckPeer>]| peers.iter().any(|peer| !peer.retired.load(Ordering::Acquire));
         for step in steps {
             let ended = match step {
                 Step::Grant => {
-                    let peer = Arc::<Stuck>::default();
-                    let admitted = handle.registered().admits(Via::default());
+                    let peer = Arc::<StuckPeer>::default();
+                    let admitted = handle.registered().admits(AccessOrigin::default());
                     if admitted && handle.registered().grants().add(Arc::clone(&peer) as _, 0) {
                         peers.push(peer);
                     }

@@ -17,14 +17,14 @@ use percale_device::Arriving;
 #[derive(Clone)]
 pub struct Lease {
     segments: Segments,
-    gate: Gate,
+    condition: AccessCondition,
 }
 
 crate::short_debug!(Lease, "Lease");
 
 /// The condition for accessing the memory.
 #[derive(Clone, Debug)]
-enum Gate {
+enum AccessCondition {
     /// There is no condition. Memory of an operation stays valid until the operation ends.
     None,
     /// The memory belongs to this region.
@@ -45,14 +45,14 @@ impl Lease {
     #[doc(hidden)]
     #[inline]
     pub fn own(segments: &Segments) -> Self {
-        Self { segments: *segments, gate: Gate::None }
+        Self { segments: *segments, condition: AccessCondition::None }
     }
 
     /// Creates a lease of memory of a region.
     #[doc(hidden)]
     #[inline]
     pub fn of(region: &Arc<Registered>, segments: Segments) -> Self {
-        Self { segments, gate: Gate::Region(Arc::clone(region)) }
+        Self { segments, condition: AccessCondition::Region(Arc::clone(region)) }
     }
 
     /// Creates a lease of the memory of a local operation, which is read while bytes from a device arrive in it. Only
@@ -60,7 +60,7 @@ impl Lease {
     #[doc(hidden)]
     #[inline]
     pub fn arriving(arriving: &Arc<Arriving>) -> Self {
-        Self { segments: Segments::one(arriving.segment()), gate: Gate::Arriving(Arc::clone(arriving)) }
+        Self { segments: Segments::one(arriving.segment()), condition: AccessCondition::Arriving(Arc::clone(arriving)) }
     }
 
     /// Returns the length in bytes.
@@ -82,14 +82,14 @@ impl Lease {
     #[doc(hidden)]
     #[inline]
     pub const fn is_revocable(&self) -> bool {
-        !matches!(self.gate, Gate::None)
+        !matches!(self.condition, AccessCondition::None)
     }
 
     /// Returns a lease of the `len` bytes that start at `offset`, or of fewer bytes if there are not that many.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
-        Self { segments: self.segments.slice(offset, len), gate: self.gate.clone() }
+        Self { segments: self.segments.slice(offset, len), condition: self.condition.clone() }
     }
 
     /// Returns the memory and the proof that it may be accessed. Returns `None` once the region was revoked, or if the
@@ -104,10 +104,10 @@ impl Lease {
     #[inline]
     #[doc(hidden)]
     pub fn enter_part(&self, offset: usize, len: usize) -> Option<(&Segments, Held<'_>)> {
-        let inside = match &self.gate {
-            Gate::None => None,
-            Gate::Region(region) => Some(region.pin().enter()?),
-            Gate::Arriving(arriving) => {
+        let inside = match &self.condition {
+            AccessCondition::None => None,
+            AccessCondition::Region(region) => Some(region.pin().enter()?),
+            AccessCondition::Arriving(arriving) => {
                 if !arriving.wait_for(&self.segments.slice(offset, len)) {
                     return None;
                 }

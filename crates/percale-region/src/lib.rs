@@ -5,7 +5,7 @@
 //!
 //! * `keys`: the domain's table
 //! * `registered`: an entry of the table for one region
-//! * `terms`: the options of a registration
+//! * `properties`: the options of a registration
 //! * `handle`: enabling, disabling and closing a region
 //! * `error`: errors
 //! * `revocation`: revoking a region
@@ -13,7 +13,7 @@
 //! * `on_device`: regions of a device's memory
 //! * `lease`: memory that is lent to one transfer
 //! * `counters`: counters of writes by peers, as a trait
-//! * `via`: the endpoints and peers through which accesses may be made
+//! * `access_origin`: the endpoints and peers through which accesses may be made
 //! * `local`: local keys
 //! * [`window`]: memory windows
 //! * `windows`: the number of windows that are bound to a region
@@ -23,6 +23,7 @@
 //! * `raw_key`: raw keys
 //! * `mapped`: mapped raw keys of peers
 
+pub mod access_origin;
 mod counters;
 mod error;
 pub mod handle;
@@ -33,6 +34,7 @@ mod local;
 pub mod mapped;
 mod on_device;
 mod parked;
+pub mod properties;
 pub mod raw_key;
 mod registered;
 mod remote;
@@ -41,27 +43,25 @@ mod slice;
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
 #[doc(hidden)]
 pub mod stuck;
-pub mod terms;
-pub mod via;
 mod windows;
 
 // Modules of the crate below are re-exported under their names.
 use percale_memory::{later, local_memory, short_debug, sync, system};
 
+pub use self::access_origin::{AccessOrigin, AccessScope};
 pub use self::counters::AccessCounter;
 pub use self::error::{CloseError, RegisterError};
 pub use self::hold::Hold;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 #[doc(hidden)]
 pub use self::keys::table_of_one;
-pub use self::keys::{Keys, Lines, window};
+pub use self::keys::{KeyLines, Keys, window};
 pub use self::mapped::MapError;
-pub use self::mapped::{Keyring, Mapped, above_small_numbers};
+pub use self::mapped::{Keyring, MappedKeys, above_small_numbers};
 pub use self::raw_key::Secret;
 pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
-pub use self::registered::{Grant, Grantee, Grants, Registered};
+pub use self::registered::{Grantee, RegionGrant, RegionGrants, Registered};
 pub use self::remote::{RemoteMemory, RemoteMemoryError};
 pub use self::revocation::{Revocation, wait_until};
 pub use self::slice::Slice;
-pub use self::via::{Through, Via};
 pub use percale_memory::local_memory::access::{Access, Refusal, admit};

@@ -43,7 +43,7 @@ impl MapError {
 
 /// The mapped keys of a domain.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct MappedKeys {
     /// The upper half of all mapped keys.
     upper: u32,
     table: Mutex<Table>,
@@ -64,7 +64,7 @@ impl Table {
     }
 }
 
-impl Default for Mapped {
+impl Default for MappedKeys {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && fill(&mut random).is_err() {
@@ -85,7 +85,7 @@ pub const fn above_small_numbers(random: u32) -> u32 {
     FIRST + random % (0xFFFF_0000 - FIRST)
 }
 
-impl Mapped {
+impl MappedKeys {
     /// Returns whether the number may be a mapped key. If the result is false, it is not one.
     #[inline]
     pub const fn covers(&self, key: u64) -> bool {
@@ -133,7 +133,7 @@ impl Mapped {
 }
 
 /// The mapped keys of a domain, for its endpoints.
-pub type Keyring = Arc<Mapped>;
+pub type Keyring = Arc<MappedKeys>;
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +142,7 @@ mod tests {
     /// Requirements: KEY-012, KEY-016.
     #[test]
     fn mapped_keys_are_unique_and_invalid_after_unmap() {
-        let mapped = Mapped::default();
+        let mapped = MappedKeys::default();
         let first = mapped.map(5).unwrap();
         let second = mapped.map(5).unwrap();
         assert!(first != second && mapped.gave(first) && mapped.gave(second) && !mapped.gave(second + 1));
@@ -160,7 +160,7 @@ mod tests {
     /// Requirements: KEY-020.
     #[test]
     fn mapped_keys_avoid_application_keys() {
-        let (one, other) = (Mapped::default(), Mapped::default());
+        let (one, other) = (MappedKeys::default(), MappedKeys::default());
         assert_ne!(one.map(1), other.map(1), "two domains");
         for half in [0, 1, u32::MAX / 3, u32::MAX - 1, u32::MAX] {
             let upper = above_small_numbers(half);

@@ -1,7 +1,7 @@
 //! Accesses to a region of device memory. The device's driver makes them through pinned host memory.
 
 use crate::local_memory::access::Refusal;
-use crate::local_memory::atomic::Request;
+use crate::local_memory::atomic::AtomicRequest;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use percale_device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
 
@@ -42,7 +42,7 @@ pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Re
 pub(super) fn change(
     device: Device,
     target: Segment,
-    request: &Request<'_>,
+    request: &AtomicRequest<'_>,
     fetched: &mut [u8],
 ) -> Result<(), Refusal> {
     let _changing = changing();

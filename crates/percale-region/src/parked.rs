@@ -15,20 +15,20 @@ use crate::local_memory::buffer::Buffer;
 /// Memory of regions, and windows, that were dropped while peers were still accessing them.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
-    all: Mutex<Vec<One>>,
+    all: Mutex<Vec<ParkedMemory>>,
     /// Whether there are any entries, for checks without the lock.
     any: AtomicBool,
 }
 
 #[derive(Debug)]
-struct One {
+struct ParkedMemory {
     revocation: Revocation,
     memory: Option<Buffer>,
     /// The reference of a window to its region.
     hold: Option<Hold>,
 }
 
-impl One {
+impl ParkedMemory {
     /// Returns whether no peer and no window uses this entry any more.
     fn is_over(&mut self) -> bool {
         self.revocation.is_over() && self.revocation.windows_are_gone()
@@ -36,13 +36,13 @@ impl One {
 }
 
 impl Parked {
-    fn all(&self) -> MutexGuard<'_, Vec<One>> {
+    fn all(&self) -> MutexGuard<'_, Vec<ParkedMemory>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps memory or a window until it is no longer in use.
     pub(super) fn keep(&self, revocation: Revocation, memory: Option<Buffer>, hold: Option<Hold>) {
-        let mut one = One { revocation, memory, hold };
+        let mut one = ParkedMemory { revocation, memory, hold };
         if one.is_over() {
             return;
         }
@@ -62,7 +62,7 @@ impl Parked {
     #[cold]
     fn free_retired(&self) {
         let mut all = self.all();
-        let mut retired = all.extract_if(.., One::is_over).collect::<Vec<_>>();
+        let mut retired = all.extract_if(.., ParkedMemory::is_over).collect::<Vec<_>>();
         // This is done under the lock, so that a window is either parked or no longer refers to its region.
         retired.iter_mut().filter_map(|one| one.hold.as_mut()).for_each(Hold::let_go);
         self.any.store(!all.is_empty(), Ordering::Release);

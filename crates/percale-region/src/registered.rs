@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use super::access_origin::{AccessOrigin, AccessScope};
 use super::counters::RegionCounters;
 use super::on_device::{self, whole};
-use super::via::{Through, Via};
-use super::windows::Windows;
+use super::windows::WindowCounts;
 #[cfg(any(test, feature = "testing"))]
 use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::access::{Access, Refusal, admit};
-use crate::local_memory::atomic::{KindExt as _, Request};
+use crate::local_memory::atomic::{AtomicRequest, KindExt as _};
 use crate::local_memory::kernel;
 use crate::local_memory::rundown::{Pin, Snapshot};
 use crate::local_memory::sealed::Located;
@@ -44,7 +44,7 @@ pub trait Grantee: std::fmt::Debug + Send + Sync {
 
 /// A grant of a region.
 #[derive(Debug)]
-pub struct Grant {
+pub struct RegionGrant {
     /// The peer.
     pub to: Arc<dyn Grantee>,
     /// The number by which the peer identifies the grant.
@@ -55,18 +55,18 @@ pub struct Grant {
 
 /// The grants of a region. The list is either open to new grants or permanently closed.
 #[derive(Debug, Default)]
-pub struct Grants {
-    list: Vec<Grant>,
+pub struct RegionGrants {
+    list: Vec<RegionGrant>,
     closed: bool,
 }
 
-impl Grants {
+impl RegionGrants {
     /// Records a grant. Returns false if the region was revoked in the meantime. In this case nothing may be granted.
     #[must_use]
     #[inline]
     pub fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
-            self.list.push(Grant { to, entry, beneath: false });
+            self.list.push(RegionGrant { to, entry, beneath: false });
         }
         !self.closed
     }
@@ -77,7 +77,7 @@ impl Grants {
     #[inline]
     pub fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
-            self.list.push(Grant { to, entry, beneath: true });
+            self.list.push(RegionGrant { to, entry, beneath: true });
         }
         !self.closed
     }
@@ -90,8 +90,8 @@ impl Grants {
 
     /// Removes and returns the grants that give peers access to the region itself. New grants may be made at once.
     #[inline]
-    pub(super) fn take(&mut self) -> Vec<Grant> {
-        let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
+    pub(super) fn take(&mut self) -> Vec<RegionGrant> {
+        let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &RegionGrant| grant.beneath);
         self.list = kept;
         taken
     }
@@ -105,7 +105,7 @@ impl Grants {
     /// Returns the entry of the grant of the region to this peer.
     #[inline]
     pub fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
-        let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
+        let is_its = |grant: &&RegionGrant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
         self.list.iter().find(is_its).map(|grant| grant.entry)
     }
 
@@ -117,7 +117,7 @@ impl Grants {
 
     /// Closes the list to new grants, and returns the existing ones.
     #[inline]
-    pub(super) fn close(&mut self) -> Vec<Grant> {
+    pub(super) fn close(&mut self) -> Vec<RegionGrant> {
         self.closed = true;
         std::mem::take(&mut self.list)
     }
@@ -130,14 +130,14 @@ pub struct Registered {
     /// The rights of peers, in the form that checks compare.
     pub(super) rights: Access,
     /// The number of windows that are bound to the region, and which windows may be bound.
-    pub(super) windows: Windows,
+    pub(super) windows: WindowCounts,
     /// For a window: the region to which it is bound.
     pub(super) beneath: Option<Weak<Self>>,
     /// The local key that the owner uses.
     pub(super) local: OnceLock<u32>,
     /// The endpoints and peers through which accesses may arrive.
-    pub(super) through: Through,
-    /// The authorization key of these endpoints ([`Via::authority`]).
+    pub(super) through: AccessScope,
+    /// The authorization key of these endpoints ([`AccessOrigin::authority`]).
     pub(super) authority: u64,
     /// The address that peers use for the first byte.
     pub(super) base: u64,
@@ -151,7 +151,7 @@ pub struct Registered {
     /// The sealed arena that contains the memory.
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
-    pub(super) grants: Mutex<Grants>,
+    pub(super) grants: Mutex<RegionGrants>,
     /// A number that distinguishes this region from every other region of this process. It is chosen when it is first
     /// sent to a peer.
     pub(super) generation: OnceLock<u64>,
@@ -172,10 +172,10 @@ impl Registered {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
-            windows: Windows::new(true, true),
+            windows: WindowCounts::new(true, true),
             beneath: None,
             local: OnceLock::new(),
-            through: Through::Domain,
+            through: AccessScope::Domain,
             authority: 0,
             base: 0,
             len: memory.len() as u64,
@@ -193,9 +193,9 @@ impl Registered {
 
     /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is not
     /// granted to any peer, and no window is bound to it. No window can be bound to a disabled copy.
-    pub(super) fn anew(&self, through: Through) -> Self {
-        let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
-        if through == Through::Nobody {
+    pub(super) fn copy_with_scope(&self, through: AccessScope) -> Self {
+        let windows = WindowCounts::new(self.windows.are_allowed(), self.windows.may_change());
+        if through == AccessScope::Nobody {
             windows.abandon();
         }
         Self {
@@ -223,7 +223,7 @@ impl Registered {
 
     /// Returns whether an access of this origin is admitted.
     #[inline]
-    pub fn admits(&self, via: Via) -> bool {
+    pub fn admits(&self, via: AccessOrigin) -> bool {
         self.through.admits(via) && self.authority == via.authority
     }
 
@@ -241,13 +241,13 @@ impl Registered {
 
     /// Returns the endpoints and peers through which accesses may arrive.
     #[inline]
-    pub const fn through(&self) -> Through {
+    pub const fn through(&self) -> AccessScope {
         self.through
     }
 
     /// Returns the number of windows that are bound to the region, and which windows may be bound.
     #[inline]
-    pub const fn windows(&self) -> &Windows {
+    pub const fn windows(&self) -> &WindowCounts {
         &self.windows
     }
 
@@ -313,7 +313,7 @@ impl Registered {
 
     /// Locks and returns the grants to peers.
     #[inline]
-    pub fn grants(&self) -> MutexGuard<'_, Grants> {
+    pub fn grants(&self) -> MutexGuard<'_, RegionGrants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -369,7 +369,7 @@ impl Registered {
     }
 
     /// Changes elements for a peer. If `fetched` is not empty, it receives their previous values.
-    pub fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
+    pub fn change(&self, address: u64, request: &AtomicRequest<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
         let len = request.len();
         let offset = self.check(address, len as u64, request.kind.rights(request.op))?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;

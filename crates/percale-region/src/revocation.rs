@@ -12,14 +12,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::registered::{Grant, Registered};
+use super::registered::{RegionGrant, Registered};
 use crate::local_memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
 /// The revocation of a region, or of some of its grants.
 #[derive(Debug)]
 pub struct Revocation {
     region: Arc<Registered>,
-    waits: Vec<Wait>,
+    waits: Vec<PendingGrant>,
     /// Whether only some grants are revoked, and the region itself continues to exist.
     goes_on: bool,
     /// Earlier revocations of the same memory that have not completed. This one completes after them.
@@ -28,8 +28,8 @@ pub struct Revocation {
 
 /// A grant to a peer that may be in the middle of an access.
 #[derive(Debug)]
-struct Wait {
-    grant: Grant,
+struct PendingGrant {
+    grant: RegionGrant,
     /// The snapshot of the peer's announcement. It is `None` as long as a fence on behalf of the peer was not possible.
     then: Option<Snapshot>,
 }
@@ -43,7 +43,7 @@ impl Revocation {
     }
 
     /// Starts the revocation of some grants of a region. The region itself continues to exist.
-    pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
+    pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<RegionGrant>) -> Self {
         Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true, earlier: Vec::new() }
     }
 
@@ -102,13 +102,13 @@ pub fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option
 }
 
 /// Makes all grants of a region void permanently. Returns those that may still be in use.
-fn void(region: &Registered) -> Vec<Wait> {
+fn void(region: &Registered) -> Vec<PendingGrant> {
     let grants = region.grants().close();
     revoke(grants)
 }
 
 /// Makes these grants void. Returns those that may still be in use.
-fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
+fn revoke(grants: Vec<RegionGrant>) -> Vec<PendingGrant> {
     if grants.is_empty() {
         return Vec::new();
     }
@@ -116,17 +116,17 @@ fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
         grant.to.revoke(grant.entry);
     }
     fence_after_revoking();
-    let mut waits = grants.into_iter().map(|grant| Wait { grant, then: None }).collect();
+    let mut waits = grants.into_iter().map(|grant| PendingGrant { grant, then: None }).collect();
     retire(&mut waits);
     waits
 }
 
 /// Removes the waits that have retired.
-fn retire(waits: &mut Vec<Wait>) {
+fn retire(waits: &mut Vec<PendingGrant>) {
     if waits.iter().any(|wait| wait.then.is_none()) {
         look(waits);
     }
-    waits.retain(|Wait { grant, then }| {
+    waits.retain(|PendingGrant { grant, then }| {
         let retired = then.is_some_and(|then| grant.to.has_retired(grant.entry, then));
         if retired {
             grant.to.release(grant.entry);
@@ -137,14 +137,14 @@ fn retire(waits: &mut Vec<Wait>) {
 
 /// Takes the missing snapshots. If a fence on behalf of a peer is not possible, the peer is requested to use fences
 /// itself, and its snapshot is taken later.
-fn look(waits: &mut [Wait]) {
+fn look(waits: &mut [PendingGrant]) {
     let mut unfenced = waits.iter().filter(|wait| wait.then.is_none() && wait.grant.to.is_unfenced()).peekable();
     let mut all = true;
     if unfenced.peek().is_some() {
         all = fence_initiators();
         unfenced.for_each(|wait| wait.grant.to.ask_to_fence());
     }
-    for Wait { grant, then } in waits {
+    for PendingGrant { grant, then } in waits {
         if then.is_none() && (all || !grant.to.is_unfenced()) {
             *then = Some(grant.to.snapshot());
         }

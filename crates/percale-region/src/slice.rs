@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use super::registered::{Grants, Registered};
-use super::via::Through;
-use super::windows::Windows;
+use super::access_origin::AccessScope;
+use super::registered::{RegionGrants, Registered};
+use super::windows::WindowCounts;
 use crate::local_memory::access::{Access, AccessExt as _};
 use crate::local_memory::rundown::Pin;
 use crate::local_memory::volatile::Segments;
@@ -21,14 +21,14 @@ pub struct Slice {
     /// The rights of peers.
     pub access: Access,
     /// The endpoints through which accesses may be made.
-    pub through: Through,
+    pub through: AccessScope,
 }
 
 #[doc(hidden)]
 impl Registered {
     /// Returns whether this was not granted to any peer, so that no peer accesses it directly or can begin to.
     #[inline]
-    pub fn was_granted_to_none(&mut self) -> bool {
+    pub fn was_never_granted(&mut self) -> bool {
         self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
@@ -39,10 +39,10 @@ impl Registered {
             key: 0,
             access: Access::empty(),
             rights: Access::empty(),
-            windows: Windows::default(),
+            windows: WindowCounts::default(),
             beneath: Some(Arc::downgrade(region)),
             local: OnceLock::new(),
-            through: Through::Nobody,
+            through: AccessScope::Nobody,
             authority: region.authority,
             base: 0,
             len: 0,
@@ -51,18 +51,18 @@ impl Registered {
             device: region.device,
             located: region.located.clone(),
             pin: Pin::default(),
-            grants: Grants::default().into(),
+            grants: RegionGrants::default().into(),
             generation: OnceLock::new(),
             counters: region.counters.clone(),
             process: region.process,
         };
-        made.slice_anew(region, slice);
+        made.slice_copy(region, slice);
         made
     }
 
     /// Changes this entry to another part of the same region. No thread may have entered it, and it must not have been
     /// granted to any peer.
-    pub fn slice_anew(&mut self, region: &Self, slice: &Slice) {
+    pub fn slice_copy(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key, through);
         self.generation = OnceLock::new();

@@ -4,26 +4,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::registered::Grantee;
-use super::{Keys, Via};
-use crate::local_memory::rundown::{Line, Snapshot};
+use super::{AccessOrigin, Keys};
+use crate::local_memory::rundown::{AnnouncementLine, Snapshot};
 
 /// A peer that accesses everything that was granted to it, until `retired` is set.
 #[derive(Debug, Default)]
-pub struct Stuck {
-    line: Line,
+pub struct StuckPeer {
+    line: AnnouncementLine,
     pub retired: AtomicBool,
 }
 
-impl Stuck {
+impl StuckPeer {
     /// Grants a region or window to such a peer.
-    pub fn at(keys: &Keys, key: u64, via: Via) -> Arc<Self> {
+    pub fn at(keys: &Keys, key: u64, via: AccessOrigin) -> Arc<Self> {
         let peer = Arc::<Self>::default();
         assert!(keys.find(key, via).unwrap().grants().add(Arc::clone(&peer) as _, 0));
         peer
     }
 }
 
-impl Grantee for Stuck {
+impl Grantee for StuckPeer {
     fn revoke(&self, _: u32) {}
 
     fn is_unfenced(&self) -> bool {

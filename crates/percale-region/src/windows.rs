@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Set once no further windows may be bound.
 const CLOSED: u32 = 1 << 31;
-/// Set while [`Windows::without`] runs.
+/// Set while [`WindowCounts::without`] runs.
 const KEPT_OUT: u32 = 1 << 30;
 
 /// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
-pub struct Windows {
+pub struct WindowCounts {
     /// Whether windows may be bound.
     pub(super) allowed: bool,
     /// Whether the memory may be changed, so that windows may allow peers to change it.
@@ -17,7 +17,7 @@ pub struct Windows {
     bound: AtomicU32,
 }
 
-impl Windows {
+impl WindowCounts {
     #[inline]
     pub(super) const fn new(allowed: bool, writable: bool) -> Self {
         Self { allowed, writable, bound: AtomicU32::new(0) }
@@ -97,14 +97,14 @@ mod tests {
     /// Requirements: MW-004.
     #[test]
     fn a_region_is_closed_to_windows_only_when_none_is_bound() {
-        let windows = Windows::new(true, true);
+        let windows = WindowCounts::new(true, true);
         assert!(windows.are_gone() && windows.enter() && windows.enter());
         windows.leave();
         assert!(!windows.close() && !windows.are_gone() && windows.enter(), "closed under a bound window");
         windows.leave();
         windows.leave();
         assert!(windows.close() && windows.close() && !windows.enter());
-        let windows = Windows::new(true, true);
+        let windows = WindowCounts::new(true, true);
         assert!(windows.enter());
         windows.abandon();
         assert!(!windows.enter() && !windows.are_gone());
@@ -115,7 +115,7 @@ mod tests {
     /// Requirements: MW-004.
     #[test]
     fn windows_cannot_be_bound_during_an_exclusive_section() {
-        let windows = Windows::new(true, true);
+        let windows = WindowCounts::new(true, true);
         assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
         windows.leave();
         std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ macro_rules! absent_link {
                 match self.0 {}
             }
 
-            fn poll(&mut self, _: crate::Connection, _: &mut impl crate::Sink) -> Result<bool, crate::Broken> {
+            fn poll(&mut self, _: crate::ConnectionId, _: &mut impl crate::Sink) -> Result<bool, crate::Broken> {
                 match self.0 {}
             }
 

@@ -5,7 +5,7 @@ use super::shm::ShmLink;
 use super::sim::SimLink;
 use super::tcp::TcpLink;
 use super::verbs::VerbsLink;
-use super::{Broken, Connection, Link, Refused, Sink};
+use super::{Broken, ConnectionId, Link, Refused, Sink};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::lease::Lease;
 use crate::wire::head::{Head, Offer};
@@ -53,10 +53,10 @@ impl AnyLink {
     /// Sends the queued frames of the link now, without waiting for frames that may follow. Used for operations without
     /// a completion, after which the application may make no further call that would send the queue.
     #[inline]
-    pub fn hurry(&mut self) {
+    pub fn flush_queued(&mut self) {
         match self {
-            Self::Tcp(link) => link.hurry(),
-            Self::Verbs(link) => link.hurry(),
+            Self::Tcp(link) => link.flush_queued(),
+            Self::Verbs(link) => link.flush_queued(),
             Self::Loopback(_) | Self::Shm(_) | Self::Sim(_) => {}
         }
     }
@@ -70,7 +70,7 @@ fn verbs_send(link: &mut VerbsLink, head: &Head, payload: &Segments, more: bool)
 }
 
 #[inline(never)]
-fn verbs_poll(link: &mut VerbsLink, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+fn verbs_poll(link: &mut VerbsLink, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
     link.poll(me, sink)
 }
 
@@ -103,7 +103,7 @@ impl Link for AnyLink {
     }
 
     #[inline]
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         match self {
             Self::Loopback(link) => link.poll(me, sink),
             Self::Shm(link) => link.poll(me, sink),

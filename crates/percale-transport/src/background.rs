@@ -1,5 +1,5 @@
 //! A thread pool for background work of the library, with threads that exist only while there is work, and
-//! [`step_back`], which resets the CPU affinity and the real-time scheduling policy of the calling thread.
+//! [`reset_scheduling`], which resets the CPU affinity and the real-time scheduling policy of the calling thread.
 //!
 //! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread spins
 //! while pinned to a processor, or runs with real-time priority, a library thread with the same settings may get no CPU
@@ -40,7 +40,7 @@ pub trait Job: Send + 'static {
 
 /// A thread pool. A queued job gets a new thread if there are fewer threads than the limit, and waits otherwise. A
 /// thread ends when there is no job left. The jobs of a peer also wait while half of the threads work for that peer.
-pub(crate) struct Crew<J> {
+pub(crate) struct WorkerPool<J> {
     name: &'static str,
     jobs: Mutex<Jobs<J>>,
 }
@@ -52,13 +52,13 @@ struct Jobs<J> {
     working: Vec<IpAddr>,
 }
 
-impl<J> fmt::Debug for Crew<J> {
+impl<J> fmt::Debug for WorkerPool<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("WorkerPool").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl<J: Job> Crew<J> {
+impl<J: Job> WorkerPool<J> {
     /// Creates a thread pool with this name.
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0, working: Vec::new() }) })
@@ -82,10 +82,10 @@ impl<J: Job> Crew<J> {
         }
         jobs.threads += 1;
         drop(jobs);
-        let crew = Arc::clone(self);
+        let worker_pool = Arc::clone(self);
         let work = move || {
-            step_back();
-            crew.work();
+            reset_scheduling();
+            worker_pool.work();
         };
         if let Err(error) = start_thread(self.name, work) {
             later!(warn: %error, name = self.name, "cannot start a background thread; its work is done by the caller");
@@ -131,7 +131,7 @@ impl<J: Job> Jobs<J> {
 /// Allows the calling thread to run on every processor that its process may use (the kernel restricts the set to the
 /// cpuset of the process), and resets a real-time scheduling policy to the default. Another thread emits the log events
 /// of this function.
-pub fn step_back() {
+pub fn reset_scheduling() {
     crate::later::emit_elsewhere();
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
@@ -152,7 +152,7 @@ pub fn step_back() {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Crew, Job, THREADS};
+    use super::{Job, THREADS, WorkerPool};
     use std::net::{IpAddr, Ipv4Addr};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex, Weak};
@@ -186,16 +186,16 @@ mod tests {
     /// Requirements: FLT-007.
     #[test]
     fn long_jobs_of_one_peer_leave_threads_to_others() {
-        let (crew, alive) = (Crew::new("percale-test"), Arc::new(()));
+        let (worker_pool, alive) = (WorkerPool::new("percale-test"), Arc::new(()));
         let ((may, may_end), (ended, ends)) = (channel(), channel());
         let may_end = Arc::new(Mutex::new(may_end));
         let job = |peer, wanted| Waits { may_end: Arc::clone(&may_end), ended: ended.clone(), peer, wanted };
-        (0..2 * THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&alive))));
+        (0..2 * THREADS).for_each(|_| worker_pool.start(job(1, Arc::downgrade(&alive))));
         // Jobs that are no longer wanted are not run.
         let gone = Arc::new(());
-        (0..THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&gone))));
+        (0..THREADS).for_each(|_| worker_pool.start(job(1, Arc::downgrade(&gone))));
         drop(gone);
-        (2..10).for_each(|peer| crew.start(job(peer, Arc::downgrade(&alive))));
+        (2..10).for_each(|peer| worker_pool.start(job(peer, Arc::downgrade(&alive))));
         let mut others: Vec<u8> =
             (2..10).map(|_| ends.recv_timeout(Duration::from_secs(30)).expect("a thread")).collect();
         others.sort_unstable();

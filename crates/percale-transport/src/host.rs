@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::links::{Kinds, source_of_default_route};
 use crate::system::call::named;
-use crate::wire::hello::Place;
+use crate::wire::hello::HostIdentity;
 
 pub use super::links::LinkKind;
 
@@ -37,8 +37,8 @@ pub fn network_namespace() -> Option<(u64, u64)> {
 /// Returns the host, network namespace and user of the calling thread. A value that is not known is zero, and zero
 /// never matches another value.
 #[must_use]
-pub fn place() -> Place {
-    Place {
+pub fn place() -> HostIdentity {
+    HostIdentity {
         boot: boot_id().unwrap_or_default(),
         namespace: network_namespace().unwrap_or_default(),
         user: rustix::process::geteuid().as_raw(),
@@ -47,7 +47,7 @@ pub fn place() -> Place {
 
 /// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct InterfaceAddress {
     /// The name of the interface.
     pub name: String,
     /// The address.
@@ -64,7 +64,7 @@ pub struct Interface {
 ///
 /// # Errors
 /// The error of `getifaddrs`.
-pub fn interfaces() -> io::Result<Vec<Interface>> {
+pub fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
     let mut first = std::ptr::null_mut();
     // SAFETY: `first` is a valid place for the list's address.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -99,7 +99,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
         let both = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
         let (kind, running) = (kinds.of(&name), entry.ifa_flags & both == both);
-        found.push(Interface { name, ip, running, kind, default_route: false });
+        found.push(InterfaceAddress { name, ip, running, kind, default_route: false });
     }
     // SAFETY: getifaddrs returned the list, and no part of it is used any more.
     unsafe { libc::freeifaddrs(first) };
@@ -120,8 +120,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 ///
 /// # Errors
 /// `NotFound` if `wanted` has no suitable address. The message lists the available addresses.
-pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::Result<(IpAddr, String)> {
-    let fits = |one: &&Interface| match (bind, one.ip) {
+pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[InterfaceAddress]) -> io::Result<(IpAddr, String)> {
+    let fits = |one: &&InterfaceAddress| match (bind, one.ip) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
         (IpAddr::V6(_), IpAddr::V6(ip)) => !ip.is_unicast_link_local(),
         // An IPv6 wildcard also accepts IPv4 connections.
@@ -152,9 +152,9 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
 }
 
 /// Returns all addresses except IPv6 link-local ones, best first.
-pub fn best_first(all: &[Interface]) -> Vec<&Interface> {
+pub fn best_first(all: &[InterfaceAddress]) -> Vec<&InterfaceAddress> {
     let needs_interface = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let mut usable: Vec<&Interface> = all.iter().filter(|one| !needs_interface(&one.ip)).collect();
+    let mut usable: Vec<&InterfaceAddress> = all.iter().filter(|one| !needs_interface(&one.ip)).collect();
     usable.sort_by_key(|one| (one.suitability(), one.ip.is_ipv6()));
     usable
 }
@@ -189,7 +189,7 @@ impl Suitability {
     }
 }
 
-impl Interface {
+impl InterfaceAddress {
     fn suitability(&self) -> Suitability {
         match self.kind {
             _ if self.ip.is_loopback() => Suitability::Loopback,
@@ -217,9 +217,9 @@ fn is_link_local(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn one(name: &str, ip: &str, running: bool) -> Interface {
+    fn one(name: &str, ip: &str, running: bool) -> InterfaceAddress {
         let kind = if name.starts_with("docker") { LinkKind::Internal } else { LinkKind::Network };
-        Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route: false }
+        InterfaceAddress { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route: false }
     }
 
     #[test]
@@ -274,9 +274,9 @@ mod tests {
             ("eth1", "10.1.0.1", true, Network, false),
             ("br0", "10.2.0.1", true, Internal, true),
         ];
-        let mut all: Vec<Interface> = Vec::new();
+        let mut all: Vec<InterfaceAddress> = Vec::new();
         for (name, ip, running, kind, default_route) in ranked {
-            all.push(Interface { kind, default_route, ..one(name, ip, running) });
+            all.push(InterfaceAddress { kind, default_route, ..one(name, ip, running) });
             let (chosen, why) = advertised(any, None, &all).unwrap();
             let equal = name == "eth8"; // The first of two equally suitable interfaces.
             assert_eq!(chosen.to_string(), if equal { "169.254.1.1" } else { ip }, "{why}");
@@ -301,6 +301,9 @@ mod tests {
         let here = place();
         assert!(here.same_network(&place()));
         assert!(interfaces().unwrap().iter().any(|one| one.ip.is_loopback()));
-        assert!(!Place { boot: [0; 16], ..here }.same_host(&Place { boot: [0; 16], ..here }), "unknown equals nobody");
+        assert!(
+            !HostIdentity { boot: [0; 16], ..here }.same_host(&HostIdentity { boot: [0; 16], ..here }),
+            "unknown equals nobody"
+        );
     }
 }

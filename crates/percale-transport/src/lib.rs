@@ -21,7 +21,7 @@ mod absent;
 pub mod any;
 pub mod background;
 pub mod connect;
-pub mod doorbell;
+pub mod doorbell_allocator;
 pub mod host;
 pub mod kind;
 mod links;
@@ -57,7 +57,7 @@ pub use self::stream::{expected_pull, refused_pull};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::Refusal;
 use crate::region::lease::Lease;
-pub use crate::types::Connection;
+pub use crate::types::ConnectionId;
 use crate::wire::head::Head;
 
 /// The reason why a frame was not accepted.
@@ -123,35 +123,35 @@ pub trait Sink {
     /// Returns whether frames of this connection can be accepted now. If not, the link does not read the frames that
     /// have arrived, but it continues to send.
     #[inline]
-    fn takes(&self, _from: Connection) -> bool {
+    fn takes(&self, _from: ConnectionId) -> bool {
         true
     }
 
     /// Handles a whole frame.
-    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>);
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>);
 
     /// Handles the head of a frame with a payload that is still arriving, and returns the destination of the payload.
     /// Called only for payloads that the link did not receive at once (byte streams), including those of
-    /// [`Kind::Data`](crate::wire::head::Kind::Data) frames.
-    fn begin(&mut self, from: Connection, head: Head) -> Landing;
+    /// [`FrameKind::Data`](crate::wire::head::FrameKind::Data) frames.
+    fn begin(&mut self, from: ConnectionId, head: Head) -> Landing;
 
     /// Handles the arrival of the complete payload that was begun as `token`.
-    fn landed(&mut self, from: Connection, token: u32);
+    fn landed(&mut self, from: ConnectionId, token: u32);
 
     /// Handles the end of the pull that was started as `token`. The result is the number of bytes that arrived, or the
     /// reason why the pull failed.
-    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
+    fn pulled(&mut self, from: ConnectionId, token: u32, result: Result<u64, PullError>);
 
     /// Handles the end of a direct access to the peer's region, or of a part of it. Called only for accesses that had
     /// not ended when the call that began them returned.
-    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>);
+    fn assisted(&mut self, from: ConnectionId, token: u32, result: Result<(), PullError>);
 
     /// Handles a direct access that was begun and cannot be completed: the target has to execute it instead. If there
     /// are several, the most recently begun one is reported first.
-    fn undone(&mut self, from: Connection, token: u32);
+    fn undone(&mut self, from: ConnectionId, token: u32);
 
     /// Handles the end of the push of operation `id`: the peer has received the payload, or it no longer needs it.
-    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);
+    fn pushed(&mut self, from: ConnectionId, id: u32, result: Result<(), PullError>);
 }
 
 /// The reason why the payload of an offer did not arrive although the connection works.
@@ -192,7 +192,7 @@ pub trait Link {
     ///
     /// # Errors
     /// If the link is broken. In this case all later calls fail as well.
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken>;
 
     /// Starts fetching the payload of an offer into `into`, which may be shorter than the payload. `id` is the peer's
     /// operation, from the frame of the offer. If that memory is revocable, its address is not sent to the peer. Ends

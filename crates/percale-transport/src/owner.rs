@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
-use crate::region::handle::Handle;
-use crate::region::terms::{Kept, Terms};
+use crate::region::handle::RegionHandle;
+use crate::region::properties::{MemoryProperties, RegistrationProperties};
 use crate::region::{Access, AccessCounter, CloseError, Keys, RegisterError, Secret};
 use crate::system::forked::Process;
 
@@ -35,14 +35,14 @@ impl Domain {
     }
 
     pub(crate) const fn registration(&self, access: Access) -> Registration<'_> {
-        Registration { domain: self, terms: Terms::new(access) }
+        Registration { domain: self, terms: RegistrationProperties::new(access) }
     }
 }
 
 /// The parameters of a registration.
 pub(crate) struct Registration<'d> {
     domain: &'d Domain,
-    terms: Terms,
+    terms: RegistrationProperties,
 }
 
 impl Registration<'_> {
@@ -64,7 +64,7 @@ impl Registration<'_> {
     pub(crate) fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
         let segment = memory.segment_for_receive().ok_or(RegisterError::ReadOnly)?;
-        let handle = self.register(Segments::one(segment), Kept { backed: true, writable: true })?;
+        let handle = self.register(Segments::one(segment), MemoryProperties { backed: true, writable: true })?;
         Ok(Region { handle, memory: Some(memory) })
     }
 
@@ -73,7 +73,7 @@ impl Registration<'_> {
     /// # Safety
     /// Peers may read and write the memory. If `backed` is set, the memory stays mapped.
     pub(crate) unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<Region, RegisterError> {
-        let handle = self.register(Segments::new(pieces).unwrap(), Kept { backed, writable: true })?;
+        let handle = self.register(Segments::new(pieces).unwrap(), MemoryProperties { backed, writable: true })?;
         Ok(Region { handle, memory: None })
     }
 
@@ -89,15 +89,15 @@ impl Registration<'_> {
         unsafe { self.base(1).raw(&[all], false) }
     }
 
-    fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
-        Handle::register(&self.domain.inner.keys, &self.domain.secret, self.terms, memory, kept)
+    fn register(self, memory: Segments, kept: MemoryProperties) -> Result<RegionHandle, RegisterError> {
+        RegionHandle::register(&self.domain.inner.keys, &self.domain.secret, self.terms, memory, kept)
     }
 }
 
 /// A region, with its memory if the region owns the memory.
 #[derive(Debug)]
 pub(crate) struct Region {
-    handle: Handle,
+    handle: RegionHandle,
     memory: Option<Buffer>,
 }
 

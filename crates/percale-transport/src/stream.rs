@@ -23,7 +23,7 @@ use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::Refusal;
 use crate::region::lease::Lease;
-use crate::wire::head::{Flags, GONE, HEAD_BYTES, Head, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, GONE, HEAD_BYTES, Head, Offer};
 
 /// The size of a `Pull` frame in bytes.
 pub(super) const PULL_BYTES: usize = HEAD_BYTES + size_of::<U64>();
@@ -146,7 +146,7 @@ fn wanted(offer: &Offer, into: &Lease) -> u64 {
 /// Returns the head and the payload of the `Pull` frame for an offer.
 pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Lease, token: u32) -> (Head, U64) {
     let head = Head {
-        kind: Kind::Pull,
+        kind: FrameKind::Pull,
         flags: Flags::ID,
         len: size_of::<U64>() as u32,
         tag: u64::from(token) << 32,
@@ -175,7 +175,7 @@ pub fn expected_pull(len: u64, token: u32) -> (u64, U64) {
 /// Returns the frame that refuses a pull that the peer expects as `token`.
 #[inline]
 pub fn refused_pull(token: u32, refusal: Refusal) -> Head {
-    Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
+    Head { kind: FrameKind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
 }
 
 /// The data that the peer pulls from this side and that was not sent yet. It is served in the order of the requests.
@@ -234,7 +234,8 @@ impl Pushes {
             };
             (push.sent as u64, push.source.slice(push.sent, limit))
         };
-        let head = Head { kind: Kind::Data, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id: push.token };
+        let head =
+            Head { kind: FrameKind::Data, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id: push.token };
         Some((head, payload))
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::{Connection, Landing, PullError, Sink};
+use super::{ConnectionId, Landing, PullError, Sink};
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments, View};
@@ -64,7 +64,7 @@ impl Drop for Lent {
 
 /// A report of a link to its sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SinkReport {
     /// A whole frame, received at once or in pieces, with at most `keep` bytes of its payload.
     Frame(Head, Vec<u8>),
     Pulled(u32, Result<u64, PullError>),
@@ -75,7 +75,7 @@ pub enum Told {
 /// `place` is set, the next payload is written there instead, and is recorded without its bytes.
 #[derive(Debug)]
 pub struct Notes {
-    pub told: Vec<Told>,
+    pub reported: Vec<SinkReport>,
     pub keep: usize,
     pub place: Option<Lease>,
     landing: HashMap<u32, (Head, Lent)>,
@@ -85,19 +85,19 @@ pub struct Notes {
 
 impl Notes {
     pub fn keeping(keep: usize) -> Self {
-        Self { told: Vec::new(), keep, place: None, landing: HashMap::new(), next: 0, begun: 0 }
+        Self { reported: Vec::new(), keep, place: None, landing: HashMap::new(), next: 0, begun: 0 }
     }
 }
 
 impl Sink for Notes {
-    fn frame(&mut self, _from: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, _from: ConnectionId, head: &Head, payload: View<'_>) {
         assert_eq!(head.len as usize, payload.len());
         let mut bytes = payload.to_vec();
         bytes.truncate(self.keep);
-        self.told.push(Told::Frame(*head, bytes));
+        self.reported.push(SinkReport::Frame(*head, bytes));
     }
 
-    fn begin(&mut self, _from: Connection, head: Head) -> Landing {
+    fn begin(&mut self, _from: ConnectionId, head: Head) -> Landing {
         self.next += 1;
         self.begun += 1;
         if let Some(into) = self.place.take() {
@@ -110,21 +110,21 @@ impl Sink for Notes {
         Landing { token: self.next, into }
     }
 
-    fn landed(&mut self, _from: Connection, token: u32) {
+    fn landed(&mut self, _from: ConnectionId, token: u32) {
         let (head, lent) = self.landing.remove(&token).expect("what lands was begun");
-        self.told.push(Told::Frame(head, lent.bytes()));
+        self.reported.push(SinkReport::Frame(head, lent.bytes()));
     }
 
-    fn pulled(&mut self, _from: Connection, token: u32, result: Result<u64, PullError>) {
-        self.told.push(Told::Pulled(token, result));
+    fn pulled(&mut self, _from: ConnectionId, token: u32, result: Result<u64, PullError>) {
+        self.reported.push(SinkReport::Pulled(token, result));
     }
 
-    fn undone(&mut self, _: Connection, _: u32) {}
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
 
-    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 
-    fn pushed(&mut self, _from: Connection, id: u32, result: Result<(), PullError>) {
-        self.told.push(Told::Pushed(id, result));
+    fn pushed(&mut self, _from: ConnectionId, id: u32, result: Result<(), PullError>) {
+        self.reported.push(SinkReport::Pushed(id, result));
     }
 }
 

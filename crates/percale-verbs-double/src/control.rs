@@ -166,7 +166,7 @@ impl Device {
 
 /// An event that a command requests.
 #[derive(Clone, Copy)]
-pub(crate) enum Happening {
+pub(crate) enum InjectedEvent {
     Fatal,
     Port(bool),
     Gid,
@@ -175,7 +175,7 @@ pub(crate) enum Happening {
 }
 
 /// Executes commands on the list of devices. Returns the remaining effects, with the index of the device.
-pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, Happening)>, String> {
+pub(crate) fn execute_command(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, InjectedEvent)>, String> {
     let mut happenings = Vec::new();
     for command in text.split([';', '\n']) {
         let words: Vec<&str> = command.split_whitespace().collect();
@@ -214,18 +214,18 @@ pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, 
             }
             ["event", name, what] => {
                 let happening = match what {
-                    "fatal" => Happening::Fatal,
-                    "port_error" => Happening::Port(false),
-                    "port_active" => Happening::Port(true),
-                    "gid_change" => Happening::Gid,
-                    "cq_error" => Happening::Queue(0),
-                    "qp_fatal" => Happening::Pair,
+                    "fatal" => InjectedEvent::Fatal,
+                    "port_error" => InjectedEvent::Port(false),
+                    "port_active" => InjectedEvent::Port(true),
+                    "gid_change" => InjectedEvent::Gid,
+                    "cq_error" => InjectedEvent::Queue(0),
+                    "qp_fatal" => InjectedEvent::Pair,
                     other => return Err(format!("no event is named {other}")),
                 };
                 happenings.push((find(devices, name)?, happening));
             }
             ["event", name, "cq_error", before] => {
-                happenings.push((find(devices, name)?, Happening::Queue(number(before)? as usize)));
+                happenings.push((find(devices, name)?, InjectedEvent::Queue(number(before)? as usize)));
             }
             _ => return Err(format!("{command}: no such command")),
         }

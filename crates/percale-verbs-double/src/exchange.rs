@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::descriptors::{add, take};
 use crate::machine::{Machine, machine};
-use crate::network::{Header, Line, Network, PAIRS};
-use crate::responder::{Answer, Message};
+use crate::network::{Header, Network, NetworkConnection, PAIRS};
+use crate::responder::{Message, Response};
 
 /// The longest time between two checks.
 const LOOK: Duration = Duration::from_millis(200);
@@ -72,10 +72,10 @@ impl Machine {
     fn came(&mut self, line: u32, header: &Header, data: Vec<u8>) {
         if header.is_answer {
             let answer = match header.code {
-                0 => Answer::Done(data),
-                -1 => Answer::Unready,
-                -2 => Answer::Nobody,
-                status => Answer::Refused(status),
+                0 => Response::Done(data),
+                -1 => Response::Unready,
+                -2 => Response::Nobody,
+                status => Response::Refused(status),
             };
             self.answered(header.to, header.sequence, answer, true);
             return self.pump(header.to);
@@ -94,11 +94,11 @@ impl Machine {
             data,
         });
         let (code, data) = match answer {
-            Answer::Done(data) => (0, data),
-            Answer::Unready => (-1, Vec::new()),
-            Answer::Nobody => (-2, Vec::new()),
-            Answer::Refused(status) => (status, Vec::new()),
-            Answer::Ignored => return,
+            Response::Done(data) => (0, data),
+            Response::Unready => (-1, Vec::new()),
+            Response::Nobody => (-2, Vec::new()),
+            Response::Refused(status) => (status, Vec::new()),
+            Response::Ignored => return,
         };
         let header = Header { is_answer: true, code, from: to, to: from, bytes: data.len() as u32, ..*header };
         if let Some(line) = self.network.as_mut().and_then(|network| network.lines.get_mut(&line)) {
@@ -119,7 +119,7 @@ impl Machine {
         due.into_iter().for_each(|pair| self.pump(pair));
         let network = self.network.as_mut().filter(|network| !network.ends)?;
         while let Ok((socket, _)) = network.listener.accept() {
-            if let Ok(line) = Line::new(socket, None) {
+            if let Ok(line) = NetworkConnection::new(socket, None) {
                 network.next += 1;
                 network.lines.insert(network.next, line);
             }

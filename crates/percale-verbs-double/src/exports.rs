@@ -11,7 +11,7 @@ use self::pointers::{errno, freed, given, of, set_errno, zeroed};
 use self::queue_pairs::{bind_mw, post_recv, post_send};
 use crate::abi;
 use crate::descriptors::take;
-use crate::machine::{Disobeyed, Entry, machine};
+use crate::machine::{CommandError, CompletionEntry, machine};
 use crate::wire::queue_pair::Gid;
 
 /// A device as passed to a program. It contains libibverbs' structure and the device's position in the list.
@@ -51,10 +51,10 @@ unsafe fn context_of(context: *mut abi::Context) -> u32 {
 pub unsafe extern "C" fn percale_verbs_double(text: *const c_char) -> c_int {
     // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    let obeyed = machine().obey(&text);
+    let obeyed = machine().execute_command(&text);
     errno(obeyed.map_err(|why| match why {
-        Disobeyed::Nothing => libc::ENOENT,
-        Disobeyed::Meaningless(why) => {
+        CommandError::Nothing => libc::ENOENT,
+        CommandError::Meaningless(why) => {
             eprintln!("verbs double: {why}");
             libc::EINVAL
         }
@@ -330,7 +330,7 @@ unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi
     let (mut count, most) = (0, usize::try_from(most).unwrap_or(0));
     while count < most {
         let Some(queue) = state.queues.get_mut(&handle) else { break };
-        let seen = |entry: &Entry| entry.ready.is_none_or(|ready| ready <= Instant::now());
+        let seen = |entry: &CompletionEntry| entry.ready.is_none_or(|ready| ready <= Instant::now());
         let Some(entry) = queue.entries.pop_front_if(|entry| seen(entry)) else { break };
         if let Some(pair) = state.pairs.get_mut(&entry.wc.qp_num) {
             let used = if entry.is_send { &mut pair.used.0 } else { &mut pair.used.1 };

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crate::abi;
-use crate::control::{self, Device, Happening};
+use crate::control::{self, Device, InjectedEvent};
 use crate::descriptors::{add, in_child, take};
 use crate::keys::Keys;
 use crate::network::Network;
@@ -43,7 +43,7 @@ pub(crate) struct Channel {
 }
 
 /// A completion, and the side of the queue pair to which it belongs.
-pub(crate) struct Entry {
+pub(crate) struct CompletionEntry {
     pub(crate) wc: abi::Wc,
     pub(crate) is_send: bool,
     /// The time from which the completion is visible.
@@ -57,7 +57,7 @@ pub(crate) struct Queue {
     pub(crate) context: u32,
     pub(crate) channel: Option<u32>,
     pub(crate) capacity: usize,
-    pub(crate) entries: VecDeque<Entry>,
+    pub(crate) entries: VecDeque<CompletionEntry>,
     pub(crate) armed: bool,
     /// Whether the queue has failed, after which it does not accept further completions.
     pub(crate) dead: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Queue {
 }
 
 /// The reasons why a command was not executed.
-pub(crate) enum Disobeyed {
+pub(crate) enum CommandError {
     /// The command does not exist.
     Meaningless(String),
     /// There is no object for the event.
@@ -141,7 +141,7 @@ impl Machine {
     fn new() -> Self {
         let mut machine = Self::default();
         let text = std::env::var("PERCALE_VERBS_DOUBLE").unwrap_or_default();
-        let obeyed = control::obey(&mut machine.devices, &text);
+        let obeyed = control::execute_command(&mut machine.devices, &text);
         if let Err(why) = obeyed {
             eprintln!("PERCALE_VERBS_DOUBLE: {why}");
         }
@@ -219,7 +219,7 @@ impl Machine {
     }
 
     /// Adds a completion to a queue.
-    pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
+    pub(crate) fn complete(&mut self, queue: u32, entry: CompletionEntry) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         if found.dead {
             return;
@@ -273,40 +273,42 @@ impl Machine {
     }
 
     /// Executes commands.
-    pub(crate) fn obey(&mut self, text: &str) -> Result<(), Disobeyed> {
-        for (device, happening) in control::obey(&mut self.devices, text).map_err(Disobeyed::Meaningless)? {
+    pub(crate) fn execute_command(&mut self, text: &str) -> Result<(), CommandError> {
+        for (device, happening) in
+            control::execute_command(&mut self.devices, text).map_err(CommandError::Meaningless)?
+        {
             let of = |opened: &Opened| opened.device == device;
             let contexts: Vec<u32> =
                 self.contexts.iter().filter(|(_, opened)| of(opened)).map(|(number, _)| *number).collect();
             match happening {
-                Happening::Fatal => {
+                InjectedEvent::Fatal => {
                     self.devices[device].gone = true;
                     // The requests of these contexts never complete.
                     self.pairs.values_mut().filter(|pair| contexts.contains(&pair.context)).for_each(Pair::vanish);
                     contexts.iter().for_each(|context| self.event(*context, abi::EVENT_DEVICE_FATAL, 0));
                 }
-                Happening::Port(up) => {
+                InjectedEvent::Port(up) => {
                     self.devices[device].settings.up = up;
                     let event = if up { abi::EVENT_PORT_ACTIVE } else { abi::EVENT_PORT_ERR };
                     contexts.iter().for_each(|context| self.event(*context, event, 1));
                 }
-                Happening::Gid => {
+                InjectedEvent::Gid => {
                     let settings = &mut self.devices[device].settings;
                     settings.gid = settings.gid.wrapping_add(100);
                     contexts.iter().for_each(|context| self.event(*context, abi::EVENT_GID_CHANGE, 1));
                 }
-                Happening::Queue(before) => {
+                InjectedEvent::Queue(before) => {
                     let mut queues: Vec<u32> = self.queues.keys().copied().collect();
                     queues.retain(|queue| contexts.contains(&self.queues[queue].context));
                     queues.sort_unstable();
-                    let queue = queues.iter().rev().nth(before).ok_or(Disobeyed::Nothing)?;
+                    let queue = queues.iter().rev().nth(before).ok_or(CommandError::Nothing)?;
                     self.overflow(*queue);
                 }
-                Happening::Pair => {
+                InjectedEvent::Pair => {
                     let of = self.pairs.iter().filter(|(_, pair)| contexts.contains(&pair.context));
                     let last =
                         of.max_by_key(|(_, pair)| pair.made).map(|(number, pair)| (*number, pair.context, pair.ptr));
-                    let (number, context, ptr) = last.ok_or(Disobeyed::Nothing)?;
+                    let (number, context, ptr) = last.ok_or(CommandError::Nothing)?;
                     self.event(context, abi::EVENT_QP_FATAL, ptr);
                     self.pair_error(number);
                 }

@@ -23,7 +23,7 @@ const PROCESSES: u32 = 1 << 11;
 const HEADER: usize = 72;
 
 /// A connection.
-pub(crate) struct Line {
+pub(crate) struct NetworkConnection {
     pub(crate) socket: UnixStream,
     /// The process that was connected to, or `None` if that process connected to this one.
     pub(crate) process: Option<u32>,
@@ -36,7 +36,7 @@ pub(crate) struct Network {
     process: u32,
     pub(crate) wake: c_int,
     pub(crate) listener: UnixListener,
-    pub(crate) lines: HashMap<u32, Line>,
+    pub(crate) lines: HashMap<u32, NetworkConnection>,
     pub(crate) next: u32,
     /// The network thread, until a caller takes the handle to join it.
     pub(crate) thread: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ fn address(process: u32) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("percale-verbs-double/{user}/{net}/{process}"))
 }
 
-impl Line {
+impl NetworkConnection {
     pub(crate) fn new(socket: UnixStream, process: Option<u32>) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         private(socket.as_raw_fd());
@@ -98,7 +98,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for NetworkConnection {
     fn drop(&mut self) {
         unlist(self.socket.as_raw_fd());
     }
@@ -203,13 +203,13 @@ impl Network {
     }
 
     /// Returns the connection to a process.
-    pub(crate) fn line(&mut self, process: u32) -> Option<&mut Line> {
+    pub(crate) fn line(&mut self, process: u32) -> Option<&mut NetworkConnection> {
         let found = self.lines.iter().find(|(_, line)| line.process == Some(process)).map(|(number, _)| *number);
         let number = match found {
             Some(number) => number,
             None => {
                 let socket = UnixStream::connect_addr(&address(process).ok()?).ok()?;
-                let line = Line::new(socket, Some(process)).ok()?;
+                let line = NetworkConnection::new(socket, Some(process)).ok()?;
                 self.next += 1;
                 self.lines.insert(self.next, line);
                 self.next

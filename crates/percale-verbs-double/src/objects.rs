@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use crate::abi;
 use crate::descriptors::{self, counter};
-use crate::keys::What;
+use crate::keys::KeyObject;
 use crate::machine::{Channel, Domain, Machine, Opened, Queue};
 use crate::memory;
 use crate::pair::Pair;
@@ -92,7 +92,7 @@ impl Machine {
             return Err(libc::EFAULT);
         }
         self.in_domain(domain, 1);
-        Ok(self.keys.insert(domain, context, What::Region { start, len, rights, windows: 0 }, reuse))
+        Ok(self.keys.insert(domain, context, KeyObject::Region { start, len, rights, windows: 0 }, reuse))
     }
 
     /// Destroys a region or a window.
@@ -118,7 +118,7 @@ impl Machine {
         let (_, windows, _) = self.keys.count(|other| self.is_same(other, context));
         self.has_room(context, "max_mw", windows)?;
         self.in_domain(domain, 1);
-        Ok(self.keys.insert(domain, context, What::Window { two, bound: None }, false))
+        Ok(self.keys.insert(domain, context, KeyObject::Window { two, bound: None }, false))
     }
 
     pub(crate) fn create_channel(&mut self, context: u32) -> Result<(u32, c_int), c_int> {

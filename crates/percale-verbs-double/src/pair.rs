@@ -18,16 +18,16 @@ pub(crate) struct Request {
     /// The address and key of the peer's memory.
     pub(crate) remote: (u64, u32),
     /// For a bind: the window's key, its new key, and the range. The next field is the region's key.
-    pub(crate) bind: Option<(u32, u32, crate::keys::Bound)>,
+    pub(crate) bind: Option<(u32, u32, crate::keys::BoundRange)>,
     pub(crate) region: u32,
     /// The time before which the request does not begin.
     pub(crate) ready: Option<Instant>,
-    pub(crate) state: State,
+    pub(crate) state: RequestState,
 }
 
 /// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     Waiting,
     /// The request was sent to another process.
     Sent,

@@ -13,8 +13,8 @@ use crate::control::operation;
 use crate::exchange::Sent;
 use crate::machine::Machine;
 use crate::memory;
-use crate::pair::{Pair, Request, State};
-use crate::responder::{Answer, Message};
+use crate::pair::{Pair, Request, RequestState};
+use crate::responder::{Message, Response};
 
 /// The maximum number of requests that are sent to another process at a time.
 const WINDOW: usize = 16;
@@ -38,7 +38,7 @@ impl Machine {
                 }
                 pair.hold = None;
             }
-            let Some(at) = pair.sends.iter().position(|request| request.state == State::Waiting) else { return };
+            let Some(at) = pair.sends.iter().position(|request| request.state == RequestState::Waiting) else { return };
             if at >= WINDOW {
                 return;
             }
@@ -107,18 +107,18 @@ impl Machine {
         };
         let settings = &self.device(context).settings;
         let answer = if settings.drop || settings.drop_port == port {
-            Some(Answer::Nobody)
+            Some(Response::Nobody)
         } else if self.network.as_ref().is_some_and(|network| network.is_ours(to)) {
             Some(self.respond(&message))
         } else {
             match self.send(&message) {
-                Sent::Nobody => Some(Answer::Nobody),
+                Sent::Nobody => Some(Response::Nobody),
                 Sent::Yes => None,
             }
         };
         let Some(answer) = answer else {
             if let Some(request) = self.pairs.get_mut(&number).and_then(|pair| pair.sends.get_mut(at)) {
-                request.state = State::Sent;
+                request.state = RequestState::Sent;
             }
             return true;
         };
@@ -143,21 +143,22 @@ impl Machine {
     }
 
     /// Handles the answer to a request. Returns whether the next one may begin.
-    pub(crate) fn answered(&mut self, number: u32, sequence: u64, answer: Answer, is_remote: bool) -> bool {
+    pub(crate) fn answered(&mut self, number: u32, sequence: u64, answer: Response, is_remote: bool) -> bool {
         let now = Instant::now();
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
         let Some(at) = sequence.checked_sub(pair.first).map(|at| at as usize) else { return true };
         let (context, domain) = (pair.context, pair.domain);
-        let Some(request) = pair.sends.get(at).filter(|request| !matches!(request.state, State::Done(..))).cloned()
+        let Some(request) =
+            pair.sends.get(at).filter(|request| !matches!(request.state, RequestState::Done(..))).cloned()
         else {
             return true;
         };
         // The request may have been answered before and may be waiting to be sent again.
-        if matches!(answer, Answer::Nobody | Answer::Unready) && is_remote && request.state != State::Sent {
+        if matches!(answer, Response::Nobody | Response::Unready) && is_remote && request.state != RequestState::Sent {
             return true;
         }
         match answer {
-            Answer::Done(data) => {
+            Response::Done(data) => {
                 (pair.silent, pair.unready) = (None, 0);
                 let mut left = data.as_slice();
                 let mut status = 0;
@@ -173,15 +174,15 @@ impl Machine {
                 }
                 self.done(number, at, status, data.len() as u32)
             }
-            Answer::Refused(status) => self.done(number, at, status, 0),
-            Answer::Ignored => true,
-            Answer::Unready => {
+            Response::Refused(status) => self.done(number, at, status, 0),
+            Response::Ignored => true,
+            Response::Unready => {
                 pair.silent = None;
                 pair.unready += 1;
                 let is_over = pair.retries != 7 && pair.unready > pair.retries;
                 self.again(number, at, is_over.then_some(abi::WC_RNR_RETRY_EXC_ERR), now + UNREADY)
             }
-            Answer::Nobody => {
+            Response::Nobody => {
                 let since = *pair.silent.get_or_insert(now);
                 let limit = Duration::from_millis(self.device(context).settings.timeout);
                 let is_over = now.duration_since(since) >= limit;
@@ -196,8 +197,8 @@ impl Machine {
             return self.done(number, at, status, 0);
         }
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
-        let sent = pair.sends.iter_mut().skip(at).filter(|request| request.state == State::Sent);
-        sent.for_each(|request| request.state = State::Waiting);
+        let sent = pair.sends.iter_mut().skip(at).filter(|request| request.state == RequestState::Sent);
+        sent.for_each(|request| request.state = RequestState::Waiting);
         pair.hold = Some(hold);
         self.at(hold, number);
         false
@@ -207,11 +208,11 @@ impl Machine {
     fn done(&mut self, number: u32, at: usize, status: c_int, len: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
         if let Some(request) = pair.sends.get_mut(at) {
-            request.state = State::Done(status, len);
+            request.state = RequestState::Done(status, len);
         }
         loop {
             let Some(pair) = self.pairs.get_mut(&number) else { return false };
-            let Some(&Request { state: State::Done(status, len), .. }) = pair.sends.front() else { return true };
+            let Some(&Request { state: RequestState::Done(status, len), .. }) = pair.sends.front() else { return true };
             let Some(request) = pair.sends.pop_front() else { return true };
             pair.first += 1;
             self.sent(number, &request, status, len);
@@ -226,7 +227,7 @@ impl Machine {
     /// again, and fail after the timeout.
     pub(crate) fn lost(&mut self, is_of: impl Fn(u32) -> bool) {
         let to = |pair: &Pair| pair.peer.is_some_and(|peer| is_of(peer.number));
-        let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == State::Sent);
+        let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == RequestState::Sent);
         let pairs: Vec<(u32, u64)> = self
             .pairs
             .iter()
@@ -234,7 +235,7 @@ impl Machine {
             .filter_map(|(number, pair)| Some((*number, pair.first + sent(pair)? as u64)))
             .collect();
         for (number, sequence) in pairs {
-            self.answered(number, sequence, Answer::Nobody, true);
+            self.answered(number, sequence, Response::Nobody, true);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Message {
 }
 
 /// The result of a request.
-pub(crate) enum Answer {
+pub(crate) enum Response {
     /// The request was executed. Contains the bytes of a read.
     Done(Vec<u8>),
     /// The request was rejected, with this status for the sender.
@@ -40,8 +40,10 @@ pub(crate) enum Answer {
 
 impl Machine {
     /// Executes a request of a peer.
-    pub(crate) fn respond(&mut self, message: &Message) -> Answer {
-        let Some(pair) = self.pairs.get(&message.to).filter(|pair| pair.receives_now()) else { return Answer::Nobody };
+    pub(crate) fn respond(&mut self, message: &Message) -> Response {
+        let Some(pair) = self.pairs.get(&message.to).filter(|pair| pair.receives_now()) else {
+            return Response::Nobody;
+        };
         let connected = pair.peer.filter(|peer| peer.number == message.from && peer.sequence == message.start);
         let (context, port, domain, expected) = (pair.context, pair.port, pair.domain, pair.expected);
         let device = self.device(context);
@@ -49,35 +51,35 @@ impl Machine {
         let lost = device.gone || settings.drop || settings.drop_port == port || settings.address(port) != message.gid;
         let lax = settings.lax;
         if connected.is_none() || lost {
-            return Answer::Nobody;
+            return Response::Nobody;
         }
         if message.sequence > expected {
-            return Answer::Ignored; // The earlier requests will be sent again, followed by this one.
+            return Response::Ignored; // The earlier requests will be sent again, followed by this one.
         }
         let is_again = message.sequence < expected;
         if is_again && message.opcode != abi::WR_RDMA_READ {
-            return Answer::Done(Vec::new());
+            return Response::Done(Vec::new());
         }
         let answer = match message.opcode {
             abi::WR_SEND | abi::WR_SEND_WITH_IMM | abi::WR_SEND_WITH_INV => self.deliver(message, domain, lax),
             abi::WR_RDMA_WRITE | abi::WR_RDMA_READ => self.access(message, domain),
-            _ => Answer::Refused(abi::WC_REM_INV_REQ_ERR),
+            _ => Response::Refused(abi::WC_REM_INV_REQ_ERR),
         };
-        if let Answer::Refused(_) = answer {
+        if let Response::Refused(_) = answer {
             if let Some(pair) = self.pairs.get(&message.to) {
                 let ptr = pair.ptr;
                 self.event(context, abi::EVENT_QP_ACCESS_ERR, ptr);
             }
             self.pair_error(message.to);
-        } else if !is_again && let (Some(pair), Answer::Done(_)) = (self.pairs.get_mut(&message.to), &answer) {
+        } else if !is_again && let (Some(pair), Response::Done(_)) = (self.pairs.get_mut(&message.to), &answer) {
             pair.expected += 1;
         }
         answer
     }
 
-    fn deliver(&mut self, message: &Message, domain: u32, lax: bool) -> Answer {
-        let Some(pair) = self.pairs.get_mut(&message.to) else { return Answer::Nobody };
-        let Some(receive) = pair.receives.pop_front() else { return Answer::Unready };
+    fn deliver(&mut self, message: &Message, domain: u32, lax: bool) -> Response {
+        let Some(pair) = self.pairs.get_mut(&message.to) else { return Response::Nobody };
+        let Some(receive) = pair.receives.pop_front() else { return Response::Unready };
         let mut wc = abi::Wc { wr_id: receive.id, byte_len: message.len, src_qp: message.from, ..abi::Wc::default() };
         let room: u64 = receive.parts.iter().map(|part| u64::from(part.length)).sum();
         let (mut refused, mut left) = (None, message.data.as_slice());
@@ -110,11 +112,11 @@ impl Machine {
             wc.status = status;
         }
         self.received(message.to, wc);
-        refused.map_or_else(|| Answer::Done(Vec::new()), |(_, status)| Answer::Refused(status))
+        refused.map_or_else(|| Response::Done(Vec::new()), |(_, status)| Response::Refused(status))
     }
 
-    fn access(&mut self, message: &Message, domain: u32) -> Answer {
-        let Some(pair) = self.pairs.get(&message.to) else { return Answer::Nobody };
+    fn access(&mut self, message: &Message, domain: u32) -> Response {
+        let Some(pair) = self.pairs.get(&message.to) else { return Response::Nobody };
         let (address, key) = message.remote;
         let writes = message.opcode == abi::WR_RDMA_WRITE;
         let right = if writes { abi::ACCESS_REMOTE_WRITE } else { abi::ACCESS_REMOTE_READ };
@@ -122,7 +124,7 @@ impl Machine {
             || pair.rights & right != 0
                 && self.keys.admits(key, (domain, message.to), (address, message.len.into()), right);
         if !is_admitted {
-            return Answer::Refused(abi::WC_REM_ACCESS_ERR);
+            return Response::Refused(abi::WC_REM_ACCESS_ERR);
         }
         let mut bytes = Vec::new();
         if writes {
@@ -130,6 +132,6 @@ impl Machine {
         } else {
             memory::read(address, message.len as usize, &mut bytes);
         }
-        Answer::Done(bytes)
+        Response::Done(bytes)
     }
 }

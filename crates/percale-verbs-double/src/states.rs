@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use crate::abi;
 use crate::control::Settings;
-use crate::machine::{Entry, Machine};
-use crate::pair::{Peer, Request, State};
+use crate::machine::{CompletionEntry, Machine};
+use crate::pair::{Peer, Request, RequestState};
 
 /// The attributes that each state change requires.
 const TO_INIT: c_int = abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS;
@@ -78,8 +78,8 @@ impl Machine {
         let (sends, receives) = (std::mem::take(&mut pair.sends), std::mem::take(&mut pair.receives));
         for request in sends {
             let (status, len) = match request.state {
-                State::Done(status, len) => (status, len),
-                State::Waiting | State::Sent => (abi::WC_WR_FLUSH_ERR, 0),
+                RequestState::Done(status, len) => (status, len),
+                RequestState::Waiting | RequestState::Sent => (abi::WC_WR_FLUSH_ERR, 0),
             };
             self.sent(number, &request, status, len);
         }
@@ -100,7 +100,7 @@ impl Machine {
             _ => abi::WC_SEND,
         };
         let wc = abi::Wc { wr_id: request.id, status, opcode, byte_len: len, qp_num: number, ..abi::Wc::default() };
-        self.complete(queue, Entry { wc, is_send: true, ready: None });
+        self.complete(queue, CompletionEntry { wc, is_send: true, ready: None });
     }
 
     /// Completes a receive.
@@ -110,6 +110,6 @@ impl Machine {
         };
         let ready = self.device(context).delay("receive").map(|delay| Instant::now() + delay);
         let wc = abi::Wc { opcode: abi::WC_RECV, qp_num: number, ..wc };
-        self.complete(queue, Entry { wc, is_send: false, ready });
+        self.complete(queue, CompletionEntry { wc, is_send: false, ready });
     }
 }

@@ -8,16 +8,16 @@ use std::sync::{Arc, OnceLock};
 use rustix::net::Shutdown;
 
 /// A connected socket.
-pub(super) trait Connection: AsFd + Debug + Send + Sync {}
+pub(super) trait WatchedSocket: AsFd + Debug + Send + Sync {}
 
-impl<S: AsFd + Debug + Send + Sync> Connection for S {}
+impl<S: AsFd + Debug + Send + Sync> WatchedSocket for S {}
 
 /// Whether a completion queue has failed, and the connection through which its user is woken up.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     pub(super) rang: AtomicBool,
     /// The connection to shut down when the queue fails.
-    pub(super) connection: OnceLock<Arc<dyn Connection>>,
+    pub(super) connection: OnceLock<Arc<dyn WatchedSocket>>,
 }
 
 impl Alarm {

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use super::abi;
 use super::alarm::Alarm;
 use super::context::{Context, note};
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 
 /// A completion channel, which is a descriptor that becomes readable when an armed queue gets a completion. The
 /// descriptor is non-blocking.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    ptr: Handle<abi::CompChannel>,
+    ptr: ObjectPointer<abi::CompChannel>,
     context: Arc<Context>,
 }
 
@@ -31,7 +31,7 @@ impl CompletionChannel {
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the context is open.
         let ptr = unsafe { (context.library().ibv_create_comp_channel)(context.as_ptr()) };
-        let ptr = Handle::given("ibv_create_comp_channel", ptr)?;
+        let ptr = ObjectPointer::given("ibv_create_comp_channel", ptr)?;
         let channel = Self { ptr, context: Arc::clone(context) };
         rustix::io::ioctl_fionbio(channel.as_fd(), true)
             .map_err(|error| VerbsError { call: "a completion channel", errno: error.raw_os_error() })?;
@@ -79,7 +79,7 @@ pub struct Completion {
 /// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    ptr: Handle<abi::Cq>,
+    ptr: ObjectPointer<abi::Cq>,
     channel: Arc<CompletionChannel>,
     alarm: Arc<Alarm>,
 }
@@ -99,7 +99,7 @@ impl CompletionQueue {
         let ptr = unsafe {
             (context.library().ibv_create_cq)(context.as_ptr(), entries, null_mut(), channel.ptr.as_ptr(), 0)
         };
-        let (ptr, alarm) = (Handle::given("ibv_create_cq", ptr)?, Arc::default());
+        let (ptr, alarm) = (ObjectPointer::given("ibv_create_cq", ptr)?, Arc::default());
         context.watch(ptr.as_ptr(), &alarm);
         Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
     }
@@ -211,7 +211,7 @@ impl CompletionQueue {
     /// Reads the notifications of the channel, so that its descriptor is no longer readable. This must be the only
     /// armed queue of the channel.
     #[inline]
-    pub fn hush(&self) {
+    pub fn drain_notifications(&self) {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());
         let mut events = 0;
@@ -244,7 +244,7 @@ impl Drop for CompletionQueue {
         if !self.context().is_here() {
             return;
         }
-        self.context().watch_no_more(self.as_ptr());
+        self.context().unwatch_events(self.as_ptr());
         // SAFETY: its queue pairs keep the queue alive, so none is left. Every event was acknowledged. It is destroyed
         // only once.
         let errno = unsafe { (self.context().library().ibv_destroy_cq)(self.as_ptr()) };

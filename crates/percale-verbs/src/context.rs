@@ -13,7 +13,7 @@ use rustix::event::EventfdFlags;
 
 use super::abi::{self, Library};
 use super::alarm::Alarm;
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 use crate::system::forked::Process;
 use crate::wire::queue_pair::Gid;
 
@@ -23,7 +23,7 @@ use crate::wire::queue_pair::Gid;
 /// [`lost`](Self::lost) returns the reason.
 pub struct Context {
     library: &'static Library,
-    ptr: Handle<abi::Context>,
+    ptr: ObjectPointer<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
     /// The alarms of the completion queues, indexed by the address of the queue.
@@ -91,7 +91,7 @@ impl Context {
         let mut count = 0;
         // SAFETY: the call writes one integer.
         let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
-        let list = Handle::given("ibv_get_device_list", list).map_err(|error| match error.errno {
+        let list = ObjectPointer::given("ibv_get_device_list", list).map_err(|error| match error.errno {
             libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
             _ => error.to_string(),
         })?;
@@ -116,7 +116,7 @@ impl Context {
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: as above.
         let ptr = unsafe { (library.ibv_open_device)(device) };
-        let ptr = Handle::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;
+        let ptr = ObjectPointer::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;
         let gone =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from);
         let (gone, process) = match gone.and_then(|gone| Ok((gone, Process::current()?))) {
@@ -280,7 +280,7 @@ impl Context {
     }
 
     /// Removes the alarm of a queue that is about to be destroyed.
-    pub(super) fn watch_no_more(&self, queue: *mut abi::Cq) {
+    pub(super) fn unwatch_events(&self, queue: *mut abi::Cq) {
         self.alarms().remove(&queue.addr());
     }
 
@@ -344,7 +344,7 @@ pub(super) fn note(call: &'static str, errno: i32) {
 /// A protection domain. Objects can be used together only if they belong to the same protection domain.
 #[derive(Debug)]
 pub struct ProtectionDomain {
-    ptr: Handle<abi::Pd>,
+    ptr: ObjectPointer<abi::Pd>,
     context: Arc<Context>,
 }
 
@@ -356,7 +356,7 @@ impl ProtectionDomain {
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the context is open.
         let ptr = unsafe { (context.library.ibv_alloc_pd)(context.as_ptr()) };
-        let ptr = Handle::given("ibv_alloc_pd", ptr)?;
+        let ptr = ObjectPointer::given("ibv_alloc_pd", ptr)?;
         Ok(Arc::new(Self { ptr, context: Arc::clone(context) }))
     }
 

@@ -46,9 +46,9 @@ pub fn on(devices: &str, test: impl FnOnce()) {
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).stdin(Stdio::null());
     let output = command.env(WITHIN, "1").env("PERCALE_VERBS_DOUBLE", devices).output().expect("a process");
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name}: {}\n{said}\n{errors}", output.status);
-    assert!(said.contains("1 passed"), "{name} was not run:\n{said}\n{errors}");
+    let (message, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name}: {}\n{message}\n{errors}", output.status);
+    assert!(message.contains("1 passed"), "{name} was not run:\n{message}\n{errors}");
 }
 
 /// Executes commands of the double during a test.

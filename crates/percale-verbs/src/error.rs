@@ -47,20 +47,20 @@ impl From<VerbsError> for io::Error {
 }
 
 /// A pointer to an object that libibverbs allocated. Its owner destroys the object.
-pub(super) struct Handle<T>(NonNull<T>);
+pub(super) struct ObjectPointer<T>(NonNull<T>);
 
-impl<T> fmt::Debug for Handle<T> {
+impl<T> fmt::Debug for ObjectPointer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:p}", self.0)
     }
 }
 
 // SAFETY: libibverbs' objects may be used from any thread. Each call takes the locks that it needs.
-unsafe impl<T> Send for Handle<T> {}
+unsafe impl<T> Send for ObjectPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Handle<T> {}
+unsafe impl<T> Sync for ObjectPointer<T> {}
 
-impl<T> Handle<T> {
+impl<T> ObjectPointer<T> {
     /// Converts the result of a call to a handle, or to an error if the pointer is null.
     pub(super) fn given(call: &'static str, ptr: *mut T) -> Result<Self, VerbsError> {
         NonNull::new(ptr).map(Self).ok_or_else(|| VerbsError::last(call))

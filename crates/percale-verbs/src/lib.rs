@@ -23,7 +23,7 @@
 //!
 //! # Example
 //! This example connects two queue pairs of one device to each other. The first sends a message to the second. If the
-//! queue pairs are in two processes, each side sends its [`End`] to the other, for example over TCP.
+//! queue pairs are in two processes, each side sends its [`QueuePairEnd`] to the other, for example over TCP.
 //!
 //! ```no_run
 //! use percale_verbs::{CompletionChannel, CompletionQueue, Context, End, MemoryRegion, PairSize, Path, ProtectionDomain, QueuePair, Rights};
@@ -93,7 +93,7 @@ pub use error::{VerbsError, errno_of};
 pub use pair::RemoteAccess;
 pub use pair::{PairSize, Path, QueuePair};
 #[doc(inline)]
-pub use percale_wire::queue_pair::{End, Gid};
+pub use percale_wire::queue_pair::{Gid, QueuePairEnd};
 pub use region::{MemoryRegion, Rights};
 #[cfg(not(loom))]
 pub use registrar::VerbsRegistrar;

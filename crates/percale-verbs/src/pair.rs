@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use super::abi;
 use super::completion::CompletionQueue;
 use super::context::{ProtectionDomain, note};
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 use super::region::{MemoryRegion, Rights, outside};
-use crate::wire::queue_pair::{End, Gid};
+use crate::wire::queue_pair::{Gid, QueuePairEnd};
 
 /// The timeout of an acknowledgement as an exponent: 4.096 µs · 2^17 is half a second.
 const TIMEOUT: u8 = 17;
@@ -69,7 +69,7 @@ pub struct Path {
 /// uses, alive.
 #[derive(Debug)]
 pub struct QueuePair {
-    ptr: Handle<abi::Qp>,
+    ptr: ObjectPointer<abi::Qp>,
     domain: Arc<ProtectionDomain>,
     queue: Arc<CompletionQueue>,
     buffers: Arc<MemoryRegion>,
@@ -106,7 +106,7 @@ impl QueuePair {
         // changes only the sizes in the structure.
         let ptr = unsafe { (domain.context().library().ibv_create_qp)(domain.as_ptr(), &raw mut attr) };
         Ok(Self {
-            ptr: Handle::given("ibv_create_qp", ptr)?,
+            ptr: ObjectPointer::given("ibv_create_qp", ptr)?,
             domain: Arc::clone(domain),
             queue: Arc::clone(queue),
             buffers: Arc::clone(buffers),
@@ -182,7 +182,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// The error that the device reports, which may refer to the peer's address.
-    pub fn connect(&self, path: Path, ours: &End, peer: &End) -> Result<(), VerbsError> {
+    pub fn connect(&self, path: Path, ours: &QueuePairEnd, peer: &QueuePairEnd) -> Result<(), VerbsError> {
         self.connect_reading(path, ours, peer, 1)
     }
 
@@ -190,7 +190,13 @@ impl QueuePair {
     ///
     /// # Errors
     /// Like [`connect`](Self::connect).
-    pub fn connect_reading(&self, path: Path, ours: &End, peer: &End, reads: u8) -> Result<(), VerbsError> {
+    pub fn connect_reading(
+        &self,
+        path: Path,
+        ours: &QueuePairEnd,
+        peer: &QueuePairEnd,
+        reads: u8,
+    ) -> Result<(), VerbsError> {
         let is_global = path.ethernet || (peer.lid == 0 && peer.gid != Gid::default());
         let ready = abi::QpAttr {
             qp_state: abi::QPS_RTR,

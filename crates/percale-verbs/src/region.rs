@@ -11,7 +11,7 @@ use bitflags::bitflags;
 
 use super::abi;
 use super::context::{ProtectionDomain, note};
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 use crate::local_memory::mapping::{self, Mapping};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
@@ -36,7 +36,7 @@ bitflags! {
 /// The device and peers may write to it whenever a right allows it, so it is read only through views.
 #[derive(Debug)]
 pub struct MemoryRegion {
-    ptr: Handle<abi::Mr>,
+    ptr: ObjectPointer<abi::Mr>,
     domain: Arc<ProtectionDomain>,
     memory: Mapping,
 }
@@ -53,7 +53,7 @@ impl MemoryRegion {
         let library = domain.context().library();
         // SAFETY: the range is mapped until `self` is dropped, which first ends the registration.
         let ptr = unsafe { (library.ibv_reg_mr)(domain.as_ptr(), memory.as_ptr().cast(), len, rights.bits()) };
-        let ptr = Handle::given("ibv_reg_mr", ptr).map_err(io::Error::from)?;
+        let ptr = ObjectPointer::given("ibv_reg_mr", ptr).map_err(io::Error::from)?;
         Ok(Arc::new(Self { ptr, domain: Arc::clone(domain), memory }))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::abi;
 use super::context::{ProtectionDomain, note};
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 use super::region::Rights;
 use crate::local_memory::volatile::Segment;
 
@@ -16,7 +16,7 @@ use crate::local_memory::volatile::Segment;
 /// there later.
 #[derive(Debug)]
 pub struct Registration {
-    ptr: Handle<abi::Mr>,
+    ptr: ObjectPointer<abi::Mr>,
     domain: Arc<ProtectionDomain>,
     ended: bool,
 }
@@ -39,7 +39,7 @@ impl Registration {
         let library = domain.context().library();
         // SAFETY: guaranteed by the caller.
         let ptr = unsafe { (library.ibv_reg_mr)(domain.as_ptr(), start.cast(), len, rights.bits()) };
-        Ok(Self { ptr: Handle::given("ibv_reg_mr", ptr)?, domain: Arc::clone(domain), ended: false })
+        Ok(Self { ptr: ObjectPointer::given("ibv_reg_mr", ptr)?, domain: Arc::clone(domain), ended: false })
     }
 
     /// Returns the keys for requests of this process and for peers.

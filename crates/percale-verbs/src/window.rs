@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi;
 use super::context::ProtectionDomain;
-use super::error::{Handle, VerbsError};
+use super::error::{ObjectPointer, VerbsError};
 use super::pair::QueuePair;
 use super::region::{MemoryRegion, Rights, outside};
 use super::registration::Registration;
@@ -29,7 +29,7 @@ pub enum WindowKind {
 /// A memory window.
 #[derive(Debug)]
 pub struct Window {
-    ptr: Handle<abi::Mw>,
+    ptr: ObjectPointer<abi::Mw>,
     kind: WindowKind,
     domain: Arc<ProtectionDomain>,
     bindings: Mutex<Bindings>,
@@ -117,7 +117,7 @@ impl Window {
         let Some(alloc) = domain.context().ops().alloc_mw else { return Err(VerbsError::unsupported(call)) };
         let number = if kind == WindowKind::One { abi::MW_TYPE_1 } else { abi::MW_TYPE_2 };
         // SAFETY: the domain is alive, and `self` keeps it.
-        let ptr = Handle::given(call, unsafe { alloc(domain.as_ptr(), number) })?;
+        let ptr = ObjectPointer::given(call, unsafe { alloc(domain.as_ptr(), number) })?;
         Ok(Self { ptr, kind, domain: Arc::clone(domain), bindings: Mutex::default(), ended: false })
     }
 

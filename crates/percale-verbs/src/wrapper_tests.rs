@@ -47,8 +47,8 @@ impl Adapter {
         self.path
     }
 
-    const fn end(&self, pair: u32) -> End {
-        End { pair, sequence: 5, lid: self.port.lid, gid: self.gid, mtu: self.port.mtu }
+    const fn end(&self, pair: u32) -> QueuePairEnd {
+        QueuePairEnd { pair, sequence: 5, lid: self.port.lid, gid: self.gid, mtu: self.port.mtu }
     }
 
     fn describe(&self) -> &str {
@@ -61,7 +61,7 @@ struct Side {
     queue: Arc<CompletionQueue>,
     pair: Arc<QueuePair>,
     buffers: Arc<MemoryRegion>,
-    end: End,
+    end: QueuePairEnd,
 }
 
 const PAGE: usize = 4096;
@@ -153,7 +153,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     assert!(!readable(0), "nothing has come");
     one.pair.post_send(1, 0, 1, None).expect("a send");
     assert!(readable(10), "what came was not told");
-    two.queue.hush();
+    two.queue.drain_notifications();
     assert!(!readable(0), "what was told is told again");
     assert_eq!(two.next().id, 100);
 }

@@ -1,4 +1,4 @@
-//! Messages about connections between two endpoints that each have a single connection ([`Kind::Control`]).
+//! Messages about connections between two endpoints that each have a single connection ([`FrameKind::Control`]).
 //!
 //! An endpoint that needs a connection sends a *request* to a listener. The listener's owner rejects the request, or
 //! accepts it and assigns an endpoint to it. *Granted* contains the address of that endpoint, and the requester
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::address::AddressBytes;
-use super::head::{Flags, Head, Kind};
+use super::head::{Flags, FrameKind, Head};
 use percale_memory::local_memory::volatile::{View, ViewExt as _};
 
 /// The maximum number of bytes that either side passes to the other with its request, acceptance or rejection.
@@ -115,7 +115,7 @@ impl Control {
             }
             Self::Rejected { why, data } => (REJECTED, *why as u64, data.clone()),
         };
-        (Head { kind: Kind::Control, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id }, payload)
+        (Head { kind: FrameKind::Control, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id }, payload)
     }
 
     /// Parses a frame.
@@ -167,7 +167,8 @@ impl Control {
 pub fn fuzz_control(bytes: &[u8]) {
     let Some((&[flags, id, tag], payload)) = bytes.split_first_chunk() else { return };
     let flags = Flags::from_bits_retain(flags);
-    let head = Head { kind: Kind::Control, flags, len: payload.len() as u32, tag: tag.into(), data: 0, id: id.into() };
+    let head =
+        Head { kind: FrameKind::Control, flags, len: payload.len() as u32, tag: tag.into(), data: 0, id: id.into() };
     if let Ok(control) = Control::parse(&head, View::of(payload)) {
         let (again, written) = control.to_frame();
         assert_eq!((again, &written[..]), (head, payload));

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// An untagged message with its payload.
     #[default]
     Message = 1,
@@ -60,7 +60,7 @@ pub enum Kind {
     /// that was changed.
     Done = 19,
     /// A peer has written or read a region. `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data,
-    /// and `id` a [`Counts`] with the counters that the target still has to update. The payload is a [`Notice`].
+    /// and `id` a [`Counts`] with the counters that the target still has to update. The payload is a [`WriteNotice`].
     Wrote = 20,
     /// For local transports: a query for direct access to the region with the key `data`. `id` is chosen by the sender.
     Resolve = 21,
@@ -87,7 +87,7 @@ pub enum Kind {
     QueuePair = 28,
     /// A query for the location of the region with the key `data`, for RDMA. `id` is chosen by the sender.
     Locate = 29,
-    /// The answer to [`Locate`](Self::Locate): a [`Located`](super::located::Located).
+    /// The answer to [`Locate`](Self::Locate): a [`LocateAnswer`](super::located::LocateAnswer).
     Located = 30,
     /// The grant with the number `id`, of the region with the key `data`, is revoked (`tag` 0). The initiator answers
     /// with the same frame and `tag` 1, once none of its posted operations uses the grant any more. With `tag` 2, and
@@ -96,13 +96,13 @@ pub enum Kind {
     Revoked = 31,
 }
 
-impl Kind {
+impl FrameKind {
     /// Returns whether frames of this kind begin an operation. Their sender can delay them. So when the queue of a link
     /// is full, the frames that the link still accepts are reserved for completing operations that are in progress.
     #[must_use]
     #[inline]
     pub const fn begins(self) -> bool {
-        use Kind::{Atomic, Message, MessageOffer, Read, Tagged, TaggedOffer, Write, WriteOffer};
+        use FrameKind::{Atomic, Message, MessageOffer, Read, Tagged, TaggedOffer, Write, WriteOffer};
         matches!(self, Message | Tagged | MessageOffer | TaggedOffer | Write | WriteOffer | Read | Atomic)
             || matches!(self, Self::Collective | Self::CollectiveOffer)
     }
@@ -152,13 +152,13 @@ bitflags! {
     /// Flags of a frame. They describe its contents and requests.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// `data` has a value: 8 bytes of remote completion data, or as defined by [`Kind`].
+        /// `data` has a value: 8 bytes of remote completion data, or as defined by [`FrameKind`].
         const DATA = 1;
         /// `id` has a value.
         const ID = 2;
-        /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
+        /// The receiver answers with [`FrameKind::Ack`] once the message is in its application's buffer. Implies `ID`.
         const ACK = 4;
-        /// For a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
+        /// For a [`FrameKind::Write`]: the last 8 bytes of the payload are completion data for the target.
         const TELLS = 8;
         /// The frame is one of several parts of an access, and the target does not count it.
         const PART = 16;
@@ -181,10 +181,10 @@ bitflags! {
     }
 }
 
-/// The payload of a [`Kind::Wrote`].
+/// The payload of a [`FrameKind::Wrote`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Notice {
+pub struct WriteNotice {
     /// The generation of the region that was accessed, because another region may have its key in the meantime. It is 0
     /// if the initiator does not have it, which is possible for reads. In this case nothing is reported, and only the
     /// endpoint's counters are updated.
@@ -193,31 +193,31 @@ pub struct Notice {
     pub len: U64,
 }
 
-/// The maximum number of bytes of a region in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame, unless a
-/// link that is a stream carries longer frames. Longer transfers are offered.
+/// The maximum number of bytes of a region in one [`FrameKind::ReadData`] frame, and in one [`FrameKind::Write`] frame,
+/// unless a link that is a stream carries longer frames. Longer transfers are offered.
 pub const RMA_EAGER: usize = 16 << 10;
 
-/// The start of the range of `data` in which a [`Kind::Collective`] frame aborts its group.
+/// The start of the range of `data` in which a [`FrameKind::Collective`] frame aborts its group.
 pub const ABORT: u64 = 0xffff_ffff_0000_0000;
 
-/// The offset of a [`Kind::Data`] frame that announces that no bytes follow.
+/// The offset of a [`FrameKind::Data`] frame that announces that no bytes follow.
 pub const GONE: u64 = u64::MAX;
 
 /// The head of a frame, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// The kind of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Its flags.
     pub flags: Flags,
     /// The length of the payload in this frame, in bytes.
     pub len: u32,
-    /// The tag of a tagged message, otherwise as defined by [`Kind`].
+    /// The tag of a tagged message, otherwise as defined by [`FrameKind`].
     pub tag: u64,
-    /// Remote completion data with [`Flags::DATA`], otherwise as defined by [`Kind`]. Over shared memory it is 0
+    /// Remote completion data with [`Flags::DATA`], otherwise as defined by [`FrameKind`]. Over shared memory it is 0
     /// without [`Flags::DATA`].
     pub data: u64,
-    /// An operation or token, as defined by [`Kind`], or 0 without [`Flags::ID`].
+    /// An operation or token, as defined by [`FrameKind`], or 0 without [`Flags::ID`].
     pub id: u32,
 }
 
@@ -266,7 +266,7 @@ impl Head {
             return None;
         }
         Some(Self {
-            kind: Kind::from_u8(bytes.kind)?,
+            kind: FrameKind::from_u8(bytes.kind)?,
             flags: Flags::from_bits(bytes.flags)?,
             len: bytes.len.get(),
             tag: bytes.tag.get(),
@@ -276,10 +276,10 @@ impl Head {
     }
 }
 
-/// The payload of the frames that offer data, such as [`Kind::MessageOffer`]. It contains the length of the waiting
-/// data, and its location for a local peer. The receiver may read a source directly only if it is one piece (`pieces`).
-/// A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its address and
-/// arena are 0. In both cases the sender pushes or sends the data.
+/// The payload of the frames that offer data, such as [`FrameKind::MessageOffer`]. It contains the length of the
+/// waiting data, and its location for a local peer. The receiver may read a source directly only if it is one piece
+/// (`pieces`). A vectored source has more pieces. A source that may be revoked in the meantime has 0 pieces, and its
+/// address and arena are 0. In both cases the sender pushes or sends the data.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
@@ -295,7 +295,7 @@ pub struct Offer {
     pub offset: U64,
 }
 
-/// The payload of a [`Kind::Read`].
+/// The payload of a [`FrameKind::Read`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReadHead {
@@ -306,8 +306,8 @@ pub struct ReadHead {
     pub expected: U64,
 }
 
-/// The start of the payload of a [`Kind::Atomic`]. The operands follow, and after them (for a compare) the same number
-/// of compare values.
+/// The start of the payload of a [`FrameKind::Atomic`]. The operands follow, and after them (for a compare) the same
+/// number of compare values.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AtomicHead {

@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::address::AddressBytes;
-use super::why::Why;
+use super::refusal_reason::RefusalReason;
 use percale_memory::short_debug;
 use percale_memory::system::random::random;
 
@@ -144,7 +144,7 @@ impl Prefix {
 
 /// The host, network namespace and user of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HostIdentity {
     /// The kernel's boot id. It is all zero if it is unknown. In this case it does not match any other.
     pub boot: [u8; 16],
     /// The device and inode numbers of the network namespace.
@@ -153,7 +153,7 @@ pub struct Place {
     pub user: u32,
 }
 
-impl Place {
+impl HostIdentity {
     /// Returns whether both are on the same running kernel.
     #[must_use]
     #[inline]
@@ -175,7 +175,7 @@ pub struct Hello {
     /// Its capabilities and requests.
     pub flags: HelloFlags,
     /// Its host, network namespace and user.
-    pub place: Place,
+    pub place: HostIdentity,
     /// The address that it advertises.
     pub address: SocketAddr,
     /// The address that was called. For the initiator this is the address that it used, and for the acceptor the local
@@ -236,8 +236,8 @@ pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
 /// the connection's token, which no third endpoint has, and from both nonces of the call that queries the connection.
 #[must_use]
 #[inline]
-pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
-    digest(&[b"percale held", token, asking, asked])
+pub fn proof_of_holding(token: &Token, asking: &[u8; 32], requested: &[u8; 32]) -> Token {
+    digest(&[b"percale held", token, asking, requested])
 }
 
 fn digest(parts: &[&[u8]]) -> Token {
@@ -282,7 +282,7 @@ impl Hello {
         let (address, called) = (bytes.address.parse()?, bytes.called.parse()?);
         Ok(Self {
             flags,
-            place: Place {
+            place: HostIdentity {
                 boot: bytes.boot,
                 namespace: (bytes.namespace_device.get(), bytes.namespace_inode.get()),
                 user: bytes.user.get(),
@@ -332,7 +332,7 @@ pub struct Verdict {
     /// The ruling.
     pub ruling: Ruling,
     /// The reason.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The token of the connection.
     pub token: Token,
 }
@@ -390,7 +390,7 @@ impl Verdict {
             7 => Ruling::Known,
             _ => return Err(Malformed::Field("unknown verdict")),
         };
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the verdict"))?;
+        let why = RefusalReason::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the verdict"))?;
         if bytes.reserved != [0; 6] {
             return Err(Malformed::Field("reserved bytes of the verdict are not zero"));
         }
@@ -410,7 +410,7 @@ pub struct CommitBytes {
 
 /// The kind of a connection, in the initiator's last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum ConnectionChoice {
     /// There is no connection.
     Nothing,
     /// This socket is the connection.
@@ -423,9 +423,9 @@ pub enum Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The kind of the connection.
-    pub choice: Choice,
+    pub choice: ConnectionChoice,
     /// The reason.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The kernel's error number, or 0.
     pub errno: u32,
 }
@@ -436,9 +436,9 @@ impl Commit {
     #[inline]
     pub fn to_bytes(&self) -> CommitBytes {
         let choice = match self.choice {
-            Choice::Nothing => 0,
-            Choice::Tcp => 1,
-            Choice::Verbs => 2,
+            ConnectionChoice::Nothing => 0,
+            ConnectionChoice::Tcp => 1,
+            ConnectionChoice::Verbs => 2,
         };
         CommitBytes { choice, why: self.why as u8, reserved: [0; 2], errno: U32::new(self.errno) }
     }
@@ -448,11 +448,11 @@ impl Commit {
     /// # Errors
     /// If a field has an invalid value.
     pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the commit"))?;
+        let why = RefusalReason::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the commit"))?;
         let choice = match bytes.choice {
-            0 => Choice::Nothing,
-            1 => Choice::Tcp,
-            2 => Choice::Verbs,
+            0 => ConnectionChoice::Nothing,
+            1 => ConnectionChoice::Tcp,
+            2 => ConnectionChoice::Verbs,
             _ => return Err(Malformed::Field("unknown transport in the commit")),
         };
         if bytes.reserved != [0; 2] {

@@ -22,7 +22,7 @@ proptest! {
     ) {
         let hello = Hello {
             flags: HelloFlags::from_bits_retain(flags),
-            place: Place { boot, namespace, user },
+            place: HostIdentity { boot, namespace, user },
             address,
             called,
             context: contexts[0],
@@ -38,7 +38,7 @@ proptest! {
     fn damaged_hello_is_rejected_or_valid(at in 0..HELLO_BYTES, value: u8) {
         let hello = Hello {
             flags: HelloFlags::TCP,
-            place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
+            place: HostIdentity { boot: [1; 16], namespace: (2, 3), user: 4 },
             address: "127.0.0.1:7471".parse().unwrap(),
             called: "127.0.0.1:7472".parse().unwrap(),
             context: 1,

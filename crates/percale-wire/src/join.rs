@@ -1,5 +1,5 @@
 //! The messages that the members of a list exchange when they join a group (see
-//! [`Kind::Collective`](super::head::Kind::Collective)).
+//! [`FrameKind::Collective`](super::head::FrameKind::Collective)).
 //!
 //! Such a message is a message of a group without payload. Its tag is a digest of the list, and its data is a [`Join`].
 

@@ -19,4 +19,4 @@ pub mod located;
 mod malformed;
 pub mod meeting;
 pub mod queue_pair;
-pub mod why;
+pub mod refusal_reason;

@@ -1,14 +1,14 @@
 //! The location of a region, as its owner reports it to a peer that may access it by RDMA
-//! ([`Kind::Located`](super::head::Kind::Located)).
+//! ([`FrameKind::Located`](super::head::FrameKind::Located)).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The owner's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Located {
+pub enum LocateAnswer {
     /// The peer can access the region through its queue pair for accesses.
-    Granted(Grant),
+    Granted(AccessGrant),
     /// The owner executes each access itself.
     Executed,
     /// The owner has no region with this key, or cannot grant access at the moment. The peer does not store this
@@ -18,7 +18,7 @@ pub enum Located {
 
 /// A region that a peer can access.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
+pub struct AccessGrant {
     /// The owner's number of the grant.
     pub number: u32,
     /// Whether the peer may read.
@@ -37,10 +37,10 @@ pub struct Grant {
 }
 
 // Keys are secrets.
-percale_memory::short_debug!(Grant, "Grant", number: |this| this.number, reads: |this| this.reads, writes: |this| this.writes, len: |this| this.len);
+percale_memory::short_debug!(AccessGrant, "AccessGrant", number: |this| this.number, reads: |this| this.reads, writes: |this| this.writes, len: |this| this.len);
 percale_memory::short_debug!(LocatedBytes, "LocatedBytes");
 
-/// The wire representation of [`Located`].
+/// The wire representation of [`LocateAnswer`].
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LocatedBytes {
@@ -65,11 +65,11 @@ const WRITES: u8 = 2;
 impl LocatedBytes {
     /// Returns the wire representation.
     #[must_use]
-    pub fn of(located: &Located) -> Self {
+    pub fn of(located: &LocateAnswer) -> Self {
         let grant = match located {
-            Located::Granted(grant) => grant,
-            Located::Executed => return Self { status: EXECUTED, ..Self::default() },
-            Located::Unknown => return Self { status: UNKNOWN, ..Self::default() },
+            LocateAnswer::Granted(grant) => grant,
+            LocateAnswer::Executed => return Self { status: EXECUTED, ..Self::default() },
+            LocateAnswer::Unknown => return Self { status: UNKNOWN, ..Self::default() },
         };
         Self {
             status: GRANTED,
@@ -85,9 +85,9 @@ impl LocatedBytes {
 
     /// Parses the wire representation. Returns `None` if it is invalid.
     #[must_use]
-    pub fn parse(&self) -> Option<Located> {
+    pub fn parse(&self) -> Option<LocateAnswer> {
         let located = match self.status {
-            GRANTED => Located::Granted(Grant {
+            GRANTED => LocateAnswer::Granted(AccessGrant {
                 number: self.number.get(),
                 reads: self.rights & READS != 0,
                 writes: self.rights & WRITES != 0,
@@ -96,11 +96,11 @@ impl LocatedBytes {
                 len: self.len.get(),
                 address: self.address.get(),
             }),
-            EXECUTED => Located::Executed,
-            UNKNOWN => Located::Unknown,
+            EXECUTED => LocateAnswer::Executed,
+            UNKNOWN => LocateAnswer::Unknown,
             _ => return None,
         };
-        if let Located::Granted(Grant { reads, writes, base, len, address, .. }) = located {
+        if let LocateAnswer::Granted(AccessGrant { reads, writes, base, len, address, .. }) = located {
             let last = len.checked_sub(1)?;
             base.checked_add(last)?;
             address.checked_add(last)?;
@@ -126,8 +126,8 @@ mod tests {
             rights in 1u8..=3,
         ) {
             let (reads, writes) = (rights & READS != 0, rights & WRITES != 0);
-            let grant = Grant { number, reads, writes, remote_key, base, len, address };
-            for located in [Located::Granted(grant), Located::Executed, Located::Unknown] {
+            let grant = AccessGrant { number, reads, writes, remote_key, base, len, address };
+            for located in [LocateAnswer::Granted(grant), LocateAnswer::Executed, LocateAnswer::Unknown] {
                 prop_assert_eq!(LocatedBytes::of(&located).parse(), Some(located));
             }
         }
@@ -142,7 +142,7 @@ mod tests {
             if let Some(located) = read.parse() {
                 let written = LocatedBytes::of(&located);
                 prop_assert_eq!(written.as_bytes(), read.as_bytes());
-                if let Located::Granted(Grant { base, len, address, .. }) = located {
+                if let LocateAnswer::Granted(AccessGrant { base, len, address, .. }) = located {
                     prop_assert!(len > 0 && base.checked_add(len - 1).is_some() && address.checked_add(len - 1).is_some());
                 }
             }
@@ -151,16 +151,16 @@ mod tests {
 
     #[test]
     fn wrapping_ranges_are_rejected() {
-        let grant = Grant { number: 1, reads: true, writes: false, remote_key: 2, base: 0, len: 8, address: 0 };
+        let grant = AccessGrant { number: 1, reads: true, writes: false, remote_key: 2, base: 0, len: 8, address: 0 };
         for bad in [
-            Grant { len: 0, ..grant },
-            Grant { base: u64::MAX - 6, ..grant },
-            Grant { address: u64::MAX - 6, ..grant },
-            Grant { reads: false, ..grant },
+            AccessGrant { len: 0, ..grant },
+            AccessGrant { base: u64::MAX - 6, ..grant },
+            AccessGrant { address: u64::MAX - 6, ..grant },
+            AccessGrant { reads: false, ..grant },
         ] {
-            assert_eq!(LocatedBytes::of(&Located::Granted(bad)).parse(), None, "{bad:?}");
+            assert_eq!(LocatedBytes::of(&LocateAnswer::Granted(bad)).parse(), None, "{bad:?}");
         }
-        let last = Grant { base: u64::MAX - 7, address: u64::MAX - 7, ..grant };
-        assert_eq!(LocatedBytes::of(&Located::Granted(last)).parse(), Some(Located::Granted(last)));
+        let last = AccessGrant { base: u64::MAX - 7, address: u64::MAX - 7, ..grant };
+        assert_eq!(LocatedBytes::of(&LocateAnswer::Granted(last)).parse(), Some(LocateAnswer::Granted(last)));
     }
 }

@@ -1,12 +1,12 @@
 //! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket. Each message is
-//! one packet: `Offer` →, ← `Answer`, `Confirm` →. The first two carry descriptors. The last one commits the
-//! connection.
+//! one packet: `MeetingOffer` →, ← `MeetingAnswer`, `Confirm` →. The first two carry descriptors. The last one commits
+//! the connection.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::hello::Token;
-use super::why::Why;
+use super::refusal_reason::RefusalReason;
 
 /// The first bytes of every packet of a meeting.
 const MEETING: U32 = U32::new(0x6d65_6574);
@@ -14,7 +14,7 @@ const MEETING: U32 = U32::new(0x6d65_6574);
 /// One side's part of a meeting. It is passed together with that side's descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Half {
+pub struct MeetingHalf {
     /// The bit of its doorbell that the peer sets.
     pub bit: U32,
     /// Always 0.
@@ -30,23 +30,23 @@ pub struct Half {
 /// The initiator's packet, which carries the pair memory, its doorbell page and its eventfd.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Offer {
+pub struct MeetingOffer {
     magic: U32,
     reserved: U32,
     /// The token from the verdict.
     pub token: Token,
     /// The initiator's part.
-    pub half: Half,
+    pub half: MeetingHalf,
 }
 
 // The token is a secret.
-percale_memory::short_debug!(Offer, "Offer");
+percale_memory::short_debug!(MeetingOffer, "MeetingOffer");
 
-impl Offer {
+impl MeetingOffer {
     /// Creates the packet for this connection.
     #[must_use]
     #[inline]
-    pub const fn new(token: Token, half: Half) -> Self {
+    pub const fn new(token: Token, half: MeetingHalf) -> Self {
         Self { magic: MEETING, reserved: U32::new(0), token, half }
     }
 
@@ -61,7 +61,7 @@ impl Offer {
 /// The acceptor's packet, which carries its doorbell page and its eventfd, or no descriptors and the reason.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Answer {
+pub struct MeetingAnswer {
     magic: U32,
     why: u8,
     reserved: [u8; 3],
@@ -70,25 +70,25 @@ pub struct Answer {
     /// The challenge of the offer.
     pub echo: U64,
     /// The acceptor's part.
-    pub half: Half,
+    pub half: MeetingHalf,
 }
 
-impl Answer {
+impl MeetingAnswer {
     /// Creates a packet with the outcome of the meeting.
     #[must_use]
     #[inline]
-    pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
+    pub const fn new(why: RefusalReason, errno: u32, echo: U64, half: MeetingHalf) -> Self {
         let (errno, reserved_too) = (U32::new(errno), U32::new(0));
         Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
     }
 
-    /// Returns the outcome, which is [`Why::SameHost`] on success, and the kernel's error number. Returns `None` if the
-    /// packet is malformed.
+    /// Returns the outcome, which is [`RefusalReason::SameHost`] on success, and the kernel's error number. Returns
+    /// `None` if the packet is malformed.
     #[must_use]
     #[inline]
-    pub fn outcome(&self) -> Option<(Why, u32)> {
+    pub fn outcome(&self) -> Option<(RefusalReason, u32)> {
         let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
-        if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
+        if sound { Some((RefusalReason::from_u8(self.why)?, self.errno.get())) } else { None }
     }
 }
 

@@ -11,7 +11,7 @@ pub type Gid = [u8; 16];
 
 /// One end of a connection, as described to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct QueuePairEnd {
     /// The number of the queue pair (24 bits).
     pub pair: u32,
     /// The number of its first packet (24 bits).
@@ -25,7 +25,7 @@ pub struct End {
 }
 
 /// A queue pair that was created, or the errno (not 0) that is the reason why none was.
-pub type Offered = Result<End, u32>;
+pub type Offered = Result<QueuePairEnd, u32>;
 
 /// The wire representation of [`Offered`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -44,7 +44,7 @@ impl OfferedBytes {
     /// Returns the wire representation.
     #[must_use]
     pub fn of(offered: &Offered) -> Self {
-        let nothing = End { pair: 0, sequence: 0, lid: 0, gid: [0; 16], mtu: 0 };
+        let nothing = QueuePairEnd { pair: 0, sequence: 0, lid: 0, gid: [0; 16], mtu: 0 };
         let (errno, end) = match offered {
             Ok(end) => (0, *end),
             Err(errno) => ((*errno).max(1), nothing),
@@ -75,7 +75,7 @@ impl OfferedBytes {
                 Err(Malformed::Field("a queue pair that was not created has a number"))
             };
         }
-        let end = End {
+        let end = QueuePairEnd {
             pair: self.pair.get(),
             sequence: self.sequence.get(),
             lid: self.lid.get(),
@@ -100,7 +100,7 @@ mod tests {
         fn queue_pair_offer_round_trips(
             pair in 0u32..1 << 24, sequence in 0u32..1 << 24, lid: u16, gid: [u8; 16], mtu in 1u8..=5, errno in 1u32..,
         ) {
-            for offered in [Ok(End { pair, sequence, lid, gid, mtu }), Err(errno)] {
+            for offered in [Ok(QueuePairEnd { pair, sequence, lid, gid, mtu }), Err(errno)] {
                 prop_assert_eq!(OfferedBytes::of(&offered).parse(), Ok(offered));
             }
         }

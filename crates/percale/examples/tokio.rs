@@ -46,8 +46,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (client, servers) = open()?;
     let to_client = clients.insert(client.address())?;
     let to_server = servers.insert(server.address())?;
-    let (served, asked) = tokio::join!(serve(&server, to_client), ask(&client, to_server));
-    asked?;
+    let (served, requested) = tokio::join!(serve(&server, to_client), ask(&client, to_server));
+    requested?;
     println!("{} requests were answered, every answer verified", served?);
     Ok(())
 }

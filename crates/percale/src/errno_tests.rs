@@ -29,7 +29,7 @@ fn every_error_has_a_code() {
         (SetUpError::Side(2).errno(), libc::EINVAL),
         (SetUpError::Bit(u32::MAX).errno(), libc::EINVAL),
         (SetUpError::Pair(missing()).errno(), libc::EMFILE),
-        (SetUpError::Bell(io::ErrorKind::InvalidData.into()).errno(), libc::EIO),
+        (SetUpError::Doorbell(io::ErrorKind::InvalidData.into()).errno(), libc::EIO),
         (monitor.errno(), libc::EINVAL),
         (AlreadyImported.errno(), libc::EBUSY),
     ];

@@ -89,7 +89,9 @@ pub mod transport;
 pub mod trigger;
 
 // Modules of lower-level crates, which the code of this crate uses under `crate::`.
-pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
+pub(crate) use percale_memory::{
+    debug, deferred_actions, later, local_memory, short_debug, sync, system, table, types,
+};
 pub(crate) use percale_region as region;
 pub(crate) use percale_wire as wire;
 

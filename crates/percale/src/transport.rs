@@ -8,7 +8,8 @@
 #[cfg(all(test, not(loom)))]
 pub(crate) use percale_transport::testing;
 pub(crate) use percale_transport::{
-    Broken, Connection, Landing, Link, PullError, Refused, Sink, any, background, doorbell, host, kind, peer_process,
+    Broken, ConnectionId, Landing, Link, PullError, Refused, Sink, any, background, doorbell_allocator, host, kind,
+    peer_process,
 };
 
 /// The functions of the stream protocol that the engine needs.
@@ -18,8 +19,9 @@ pub(crate) mod stream {
 
 pub(crate) mod connect {
     pub(crate) use percale_transport::connect::{
-        ConnectError, ConnectTimeouts, EndpointOptions, Facility, LocalBell, Made, Mailbox, Naming, Notice,
-        PeerIdentity, Registration, Service, ShmParts, Site, Transports, facilities, tcp_listens,
+        ConnectError, ConnectTimeouts, EndpointOptions, EndpointRegistration, EstablishedTransport, Facility,
+        LocalDoorbell, Mailbox, Naming, PeerIdentity, Service, ServiceNotice, ShmParts, Site, Transports, facilities,
+        tcp_listens,
     };
 }
 
@@ -31,7 +33,8 @@ pub(crate) mod shm {
     #[cfg(all(test, not(loom)))]
     pub(crate) use percale_transport::shm::SetUpError;
     pub(crate) use percale_transport::shm::{
-        ASSISTED, Bell, DirectError, Glance, GrantIndex, LongAccess, Lookup, Parts, Residue, Rouse, ShmLink,
+        ASSISTED, DirectError, Doorbell, DrainingLink, GrantIndex, LongAccess, Lookup, PeekResult, ShmLink,
+        ShmLinkParts, WakeMethod,
     };
 }
 
@@ -48,13 +51,13 @@ pub mod sim {
     //! The clock advances by a tick with every poll of a connection, and by [`Network::advance`].
 
     #[doc(inline)]
-    pub use percale_transport::sim::{Event, Network, SimOptions, What};
+    pub use percale_transport::sim::{EventKind, Network, SimEvent, SimOptions};
     /// The frames in a [trace](Network::trace). They belong to the internal crate `percale-wire`, so they may change
     /// with any version.
     #[doc(no_inline)]
-    pub use percale_wire::head::{Flags, Head, Kind};
+    pub use percale_wire::head::{Flags, FrameKind, Head};
 
-    pub(crate) use percale_transport::sim::{Port, SimNotice, SimSite};
+    pub(crate) use percale_transport::sim::{SimNotice, SimPort, SimSite};
 }
 #[cfg(not(any(test, feature = "sim")))]
 pub(crate) use percale_transport::sim;
@@ -64,9 +67,9 @@ pub(crate) mod tcp {
 }
 
 pub(crate) mod verbs {
-    pub(crate) use percale_transport::verbs::{Adapter, Pins, Unposted, VerbsLink};
+    pub(crate) use percale_transport::verbs::{Adapter, Pins, PostFailure, VerbsLink};
     #[cfg(all(test, feature = "verbs", not(loom)))]
-    pub(crate) use percale_transport::verbs::{End, Rights, double, testing};
+    pub(crate) use percale_transport::verbs::{QueuePairEnd, Rights, double, testing};
     #[cfg(all(feature = "verbs", not(loom)))]
     pub(crate) use percale_transport::verbs::{Registers, VerbsRegistrar};
 }

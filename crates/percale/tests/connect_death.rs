@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use percale::memory::mapping::sealed_memfd;
-use percale_transport::connect::{EndpointOptions, LocalBell, Made, Mailbox, Notice, Registration, Service};
+use percale_transport::connect::{
+    EndpointOptions, EndpointRegistration, EstablishedTransport, LocalDoorbell, Mailbox, Service, ServiceNotice,
+};
 use percale_wire::hello::Incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-struct Bell {
+struct TestDoorbell {
     memory: OwnedFd,
     event: OwnedFd,
     next: AtomicU32,
 }
 
-impl LocalBell for Bell {
+impl LocalDoorbell for TestDoorbell {
     fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.memory.as_fd(), self.event.as_fd()])
     }
@@ -34,7 +36,7 @@ impl LocalBell for Bell {
     fn pair_bytes(&self) -> u64 {
         8192
     }
-    fn bell_bytes(&self) -> u64 {
+    fn doorbell_bytes(&self) -> u64 {
         4096
     }
 }
@@ -43,26 +45,26 @@ fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 
-fn open(service: &Arc<Service>) -> (Registration, Arc<Mailbox>, OwnedFd) {
+fn open(service: &Arc<Service>) -> (EndpointRegistration, Arc<Mailbox>, OwnedFd) {
     let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
     let memory = sealed_memfd("percale-test", 4096, 4096).unwrap();
-    options.bell = Some(Arc::new(Bell { memory, event: eventfd(), next: AtomicU32::new(0) }));
+    options.doorbell = Some(Arc::new(TestDoorbell { memory, event: eventfd(), next: AtomicU32::new(0) }));
     let wake = eventfd();
-    let told = wake.try_clone().unwrap();
+    let reported = wake.try_clone().unwrap();
     let mailbox = Mailbox::new(move || {
-        rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
     });
     (service.open(options, &mailbox).unwrap(), mailbox, wake)
 }
 
-fn wait(mailbox: &Mailbox, wake: &OwnedFd) -> Notice {
+fn wait(mailbox: &Mailbox, wake: &OwnedFd) -> ServiceNotice {
     loop {
         if let Some(notice) = mailbox.take().pop() {
             return notice;
         }
         let mut fds = [PollFd::new(wake, PollFlags::IN)];
-        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice came");
         rustix::io::read(wake, &mut [0u8; 8]).unwrap();
     }
 }
@@ -76,7 +78,9 @@ fn peer_process() {
     let service = Service::start().unwrap();
     let (registration, mailbox, wake) = open(&service);
     registration.connect(1, address.parse::<SocketAddr>().unwrap());
-    let Notice::Established { link: Made::Shm(_parts), .. } = wait(&mailbox, &wake) else { panic!() };
+    let ServiceNotice::Established { link: EstablishedTransport::Shm(_parts), .. } = wait(&mailbox, &wake) else {
+        panic!()
+    };
     // SAFETY: the child only sleeps and exits, which is allowed after fork in a process with threads.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
@@ -102,7 +106,11 @@ fn a_forked_child_does_not_hide_its_parents_death() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let Notice::Established { serial, identity, link: Made::Shm(_parts), .. } = wait(&mailbox, &wake) else { panic!() };
+    let ServiceNotice::Established { serial, identity, link: EstablishedTransport::Shm(_parts), .. } =
+        wait(&mailbox, &wake)
+    else {
+        panic!()
+    };
     assert_eq!(identity.pid, peer.id().cast_signed());
     let orphan: i32 = BufReader::new(peer.stdout.take().unwrap())
         .lines()
@@ -111,7 +119,7 @@ fn a_forked_child_does_not_hide_its_parents_death() {
         .expect("the peer forks");
     peer.kill().unwrap();
     peer.wait().unwrap();
-    let Notice::Dead { serial: dead, reason, .. } = wait(&mailbox, &wake) else { panic!() };
+    let ServiceNotice::Dead { serial: dead, reason, .. } = wait(&mailbox, &wake) else { panic!() };
     assert_eq!((dead, reason), (serial, format!("process {} ended", peer.id())));
     let orphan = rustix::process::Pid::from_raw(orphan).unwrap();
     rustix::process::kill_process(orphan, rustix::process::Signal::KILL).expect("it outlived its parent");

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percale_transport::connect::{
-    ConnectError, ConnectTimeouts, EndpointOptions, Mailbox, Notice, Registration, Service, Transports,
+    ConnectError, ConnectTimeouts, EndpointOptions, EndpointRegistration, Mailbox, Service, ServiceNotice, Transports,
 };
 use percale_wire::hello::Incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
 struct Peer {
-    registration: Registration,
+    registration: EndpointRegistration,
     mailbox: Arc<Mailbox>,
     wake: OwnedFd,
 }
@@ -24,22 +24,22 @@ fn peer(service: &Arc<Service>) -> Peer {
     options.transports = Transports::TCP;
     options.timeouts = ConnectTimeouts::of(Duration::from_secs(1));
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let told = wake.try_clone().unwrap();
+    let reported = wake.try_clone().unwrap();
     let mailbox = Mailbox::new(move || {
-        rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
     });
     Peer { registration: service.open(options, &mailbox).unwrap(), mailbox, wake }
 }
 
 impl Peer {
-    fn wait(&self) -> Notice {
+    fn wait(&self) -> ServiceNotice {
         loop {
             if let Some(notice) = self.mailbox.take().pop() {
                 return notice;
             }
             let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
-            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+            let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice came");
             rustix::io::read(&self.wake, &mut [0u8; 8]).unwrap();
         }
     }
@@ -60,7 +60,7 @@ fn descriptor_exhaustion_is_a_recoverable_error() {
     // No descriptor is left, so even the connecting endpoint cannot connect.
     let mut files = exhaust();
     a.registration.connect(1, b.registration.address());
-    let Notice::Failed { attempt: 1, error } = a.wait() else { panic!() };
+    let ServiceNotice::Failed { attempt: 1, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: false });
     assert!(error.to_string().contains("ulimit"), "{error}");
 
@@ -68,12 +68,12 @@ fn descriptor_exhaustion_is_a_recoverable_error() {
     // further attempt.
     files.pop();
     a.registration.connect(2, b.registration.address());
-    let Notice::Failed { attempt: 2, error } = a.wait() else { panic!() };
+    let ServiceNotice::Failed { attempt: 2, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: true });
 
     // Connections that wait in the queue are accepted when descriptors are available again.
     a.registration.connect(3, b.registration.address());
     drop(files);
-    let Notice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };
-    assert!(matches!(b.wait(), Notice::Established { attempt: None, .. }));
+    let ServiceNotice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };
+    assert!(matches!(b.wait(), ServiceNotice::Established { attempt: None, .. }));
 }

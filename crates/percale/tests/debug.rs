@@ -22,7 +22,7 @@ const LIMIT: usize = 200;
 const INTERNAL: &[&str] = &[
     "transport.rs",
     "sync.rs",
-    "errands.rs",
+    "deferred_actions.rs",
     "later.rs",
     "table.rs",
     "refused.rs",

@@ -13,7 +13,7 @@ use percale::{Info, PeerAddress, SharedEndpoint};
 use tracing::span;
 
 /// The time after which a wait counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 static EVENTS: AtomicU32 = AtomicU32::new(0);
 static PANICS: AtomicBool = AtomicBool::new(true);
@@ -52,13 +52,13 @@ impl tracing::Subscriber for Subscriber {
 /// Connects as a client that does not use the protocol. The client is rejected, which is logged.
 fn stranger(at: SocketAddr) {
     let mut socket = TcpStream::connect(at).expect("it listens");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(EVENT_TIMEOUT)).expect("a timeout");
     socket.write_all(&[0x55; 4096]).ok(); // The connection may already be closed.
     socket.read_to_end(&mut Vec::new()).ok();
 }
 
 fn logged(before: u32) {
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + EVENT_TIMEOUT;
     while EVENTS.load(Ordering::SeqCst) == before {
         assert!(std::time::Instant::now() < until, "nothing was logged");
         std::thread::sleep(Duration::from_millis(1));
@@ -98,7 +98,7 @@ fn log_subscribers_may_panic_and_use_the_library() {
             logged(before);
             stranger(one.address());
         }
-        let sent = one.send(peer, vec![1; 8]).start().expect("it is posted").wait_for(PATIENCE);
+        let sent = one.send(peer, vec![1; 8]).start().expect("it is posted").wait_for(EVENT_TIMEOUT);
         sent.expect("connections are still made");
         received.join().expect("all was received");
     }

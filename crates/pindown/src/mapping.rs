@@ -101,9 +101,9 @@ impl Mappings {
         if !self.query.load(Ordering::Relaxed) {
             return None;
         }
-        let asked =
+        let requested =
             ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: range.start(), ..Default::default() };
-        let fields = match query_fields(&self.file, Query { fields: asked, name: Vec::new() }) {
+        let fields = match query_fields(&self.file, Query { fields: requested, name: Vec::new() }) {
             Ok(Query { fields, .. }) => fields,
             Err(error) => {
                 if is_unknown(&error.into()) {
@@ -127,8 +127,9 @@ impl Mappings {
         let wanted = VMA_READABLE | if writes { VMA_WRITABLE } else { 0 };
         let mut next = range.start();
         while next < range.end() {
-            let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: next, ..Default::default() };
-            match query_fields(&self.file, Query { fields: asked, name: Vec::new() }) {
+            let requested =
+                ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: next, ..Default::default() };
+            match query_fields(&self.file, Query { fields: requested, name: Vec::new() }) {
                 Ok(Query { fields, .. }) if fields.vma_flags & wanted == wanted && fields.vma_end > next => {
                     next = fields.vma_end;
                 }
@@ -269,10 +270,10 @@ fn query_fields(maps: &File, mut query: Query) -> rustix::io::Result<Query> {
 
 /// Returns the mapping at `address`. Queries its name only if it maps a file.
 fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
-    let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
-    let mut query = query_fields(maps, Query { fields: asked, name: Vec::new() })?;
+    let requested = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
+    let mut query = query_fields(maps, Query { fields: requested, name: Vec::new() })?;
     if query.fields.inode != 0 {
-        query = query_fields(maps, Query { fields: asked, name: vec![0; NAME] })?;
+        query = query_fields(maps, Query { fields: requested, name: vec![0; NAME] })?;
     }
     let Query { fields, mut name } = query;
     // The size that the kernel returns includes the final zero.
@@ -310,14 +311,17 @@ mod tests {
             assert!(read.iter().all(|mapping| mapping.writable == writable && !mapping.shared), "{read:?}");
             assert!(read[0].range.start() <= range.start() && range.end() <= read[read.len() - 1].range.end());
             match mappings.query_all(range) {
-                Ok(asked) => {
+                Ok(requested) => {
                     // Threads of other tests may have extended the mapping in the meantime.
-                    let asked = asked.expect("mapped");
-                    assert_eq!(asked.len(), read.len());
-                    for (asked, read) in asked.into_iter().zip(read) {
-                        assert!(asked.range.overlaps(read.range));
-                        assert_eq!(asked.page_size, Some(page_size()));
-                        assert_eq!(asked, Mapping { range: asked.range, page_size: asked.page_size, ..read });
+                    let requested = requested.expect("mapped");
+                    assert_eq!(requested.len(), read.len());
+                    for (requested, read) in requested.into_iter().zip(read) {
+                        assert!(requested.range.overlaps(read.range));
+                        assert_eq!(requested.page_size, Some(page_size()));
+                        assert_eq!(
+                            requested,
+                            Mapping { range: requested.range, page_size: requested.page_size, ..read }
+                        );
                     }
                 }
                 Err(error) => assert!(is_unknown(&error), "{error}"),

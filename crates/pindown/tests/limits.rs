@@ -87,8 +87,8 @@ impl Talker {
             if self.says.read_line(&mut line).expect("it talks") == 0 {
                 return None;
             }
-            if let Some((_, said)) = line.trim().split_once("> ") {
-                return Some(said.into());
+            if let Some((_, message)) = line.trim().split_once("> ") {
+                return Some(message.into());
             }
         }
     }
@@ -111,14 +111,14 @@ impl Drop for Talker {
 #[ignore = "started by the other tests, as another user"]
 fn limited_process() {
     let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
-    let said = match role.as_str() {
+    let message = match role.as_str() {
         "hoard" => return hoard(),
         "kept" => keep_all(),
         "fresh" => fresh(),
         "locked" => locked(),
         other => panic!("{other}"),
     };
-    println!("> {said}");
+    println!("> {message}");
 }
 
 /// Registers until this fails, prints the number of registrations, and waits to be killed.
@@ -229,9 +229,9 @@ fn locked() -> String {
 #[test]
 fn memory_that_cannot_be_locked_is_used_once() {
     let Some(program) = Program::new("locked") else { return };
-    let said = program.start("locked", user(3)).line();
-    println!("{said}");
-    assert!(said == "done" || said.starts_with("skipped"), "{said}");
+    let message = program.start("locked", user(3)).line();
+    println!("{message}");
+    assert!(message == "done" || message.starts_with("skipped"), "{message}");
 }
 
 /// Requirements: MON-040, MON-042, MON-054.
@@ -266,7 +266,7 @@ fn more_buffers_than_can_be_pinned_are_sent() {
 #[test]
 fn fresh_memory_without_privileges_stays_within_the_limit() {
     let Some(program) = Program::new("fresh") else { return };
-    let said = program.start("fresh", user(2)).line();
-    println!("{said}");
-    assert!(said == "done" || said.starts_with("skipped"), "{said}");
+    let message = program.start("fresh", user(2)).line();
+    println!("{message}");
+    assert!(message == "done" || message.starts_with("skipped"), "{message}");
 }

@@ -49,7 +49,7 @@ fn happens(event: u64) {
     must(libc::SYS_write, [event, 1_u64.to_ne_bytes().as_ptr() as u64, 8, 0, 0, 0]);
 }
 
-fn told(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
+fn reported(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
     monitor.page().drain(seen).any(|change| match change {
         Change::Everything => true,
         Change::Range(changed) => changed.start < memory.start + memory.len && memory.start < changed.end,
@@ -69,7 +69,7 @@ fn advice_submitted_before_monitoring_is_reported() {
     let seen = monitor.page().head();
     happens(event);
     assert_eq!(completed(&mut ring, 2)[1], 0);
-    assert!(told(&monitor, seen, &memory));
+    assert!(reported(&monitor, seen, &memory));
     assert!(monitor.page().busy(), "and nothing says when workers have ended");
 }
 
@@ -86,7 +86,7 @@ fn truncation_submitted_before_monitoring_is_reported() {
     let seen = monitor.page().head();
     happens(event);
     match completed(&mut ring, 2)[1] {
-        0 => assert!(told(&monitor, seen, &memory)),
+        0 => assert!(reported(&monitor, seen, &memory)),
         error => eprintln!("skipped: this kernel's io_uring does not truncate ({error})"),
     }
 }
@@ -117,7 +117,7 @@ fn pending_io_worker_requests_are_reported() {
         must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
     }
     must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
-    assert!(told(&monitor, seen, &memory));
+    assert!(reported(&monitor, seen, &memory));
 }
 
 /// Requirements: MON-029.

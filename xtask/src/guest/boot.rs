@@ -99,12 +99,12 @@ pub(super) fn boot(
     let ended = qemu.lines(&mut each);
     let is_late = ended.is_err() && start.elapsed() >= settings.limit;
     fs::remove_file(&logs.system)?;
-    let said = String::from_utf8_lossy(&fs::read(&logs.status).unwrap_or_default()).into_owned();
+    let printed = String::from_utf8_lossy(&fs::read(&logs.status).unwrap_or_default()).into_owned();
     let console = String::from_utf8_lossy(&fs::read(&logs.console).unwrap_or_default()).into_owned();
     if !is_late {
         ended?;
     }
-    Ok(end(&said, &console, is_late.then_some(settings.limit)))
+    Ok(end(&printed, &console, is_late.then_some(settings.limit)))
 }
 
 /// The files of one boot.

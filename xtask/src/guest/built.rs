@@ -1,7 +1,7 @@
 //! Test programs and commands that cargo builds on this machine for the guest.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::provider;
 use serde::Deserialize;
 use std::fs;
@@ -24,7 +24,7 @@ struct Target {
 
 /// Builds the test program of a package's library ("percale") or of one of its integration tests
 /// ("percale-conformance:conformance"). Also builds the package's own programs, because its tests may start them.
-pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)> {
+pub(super) fn test(place: &Repository, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)> {
     let (package, target) = split(name);
     let mut arguments = vec!["test", "--no-run", "--quiet", "--message-format=json", "-p", package];
     match target {
@@ -43,7 +43,7 @@ pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)
 }
 
 /// Builds the command `percale` in the profile of the tests.
-pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
+pub(super) fn command(place: &Repository) -> Outcome<PathBuf> {
     let output = place.cargo().args(["build", "--quiet", "--message-format=json", "-p", "percale-cli"]).output()?;
     let programs = programs_in(output.success()?);
     let found = programs.into_iter().find(|(kind, name, _)| kind == "bin" && name == "percale");
@@ -52,7 +52,7 @@ pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
 
 /// Builds the libfabric provider in the profile of the tests. It is placed in a separate directory, under the name by
 /// which libfabric finds it.
-pub(super) fn provider(place: &Place) -> Outcome<PathBuf> {
+pub(super) fn provider(place: &Repository) -> Outcome<PathBuf> {
     let arguments = ["build", "--quiet", "--message-format=json", "--profile", "test", "-p", "percale-ofi", "--lib"];
     let output = place.cargo().args(arguments).output()?;
     let messages = output.success()?.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());

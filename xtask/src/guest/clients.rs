@@ -1,11 +1,11 @@
 //! Unmodified clients of the provider over verbs: their files and the evaluation of their results.
 
 use super::brought::Job;
-use super::row::Row;
+use super::row::ProgramRow;
 use super::{built, layer};
 use crate::failure::Outcome;
 use crate::interop;
-use crate::place::Place;
+use crate::place::Repository;
 
 /// A client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ const TESTS: usize = 200;
 
 impl Client {
     /// Creates the client's job. `common` is the part that all programs share.
-    pub(super) fn job(self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
+    pub(super) fn job(self, place: &Repository, anew: bool, common: Job) -> Outcome<Job> {
         let provider = built::provider(place)?;
         let set = [
             "FI_PROVIDER=percale".to_owned(),
@@ -65,7 +65,7 @@ impl Client {
     }
 
     /// Evaluates the output. The client must have done all of its work over an RDMA device.
-    pub(super) fn judge(self, printed: &[String]) -> Row {
+    pub(super) fn judge(self, printed: &[String]) -> ProgramRow {
         let packets = printed.iter().find_map(|line| packets_in(line)).unwrap_or(0);
         let (done, what) = match self {
             Self::Pingpong(_) => {
@@ -81,7 +81,7 @@ impl Client {
             },
         };
         let failed = usize::from(done.is_none()) + usize::from(packets < PACKETS);
-        Row::new(done.unwrap_or(0), failed, 0, format!("{what}; {packets} packets of RDMA devices"))
+        ProgramRow::new(done.unwrap_or(0), failed, 0, format!("{what}; {packets} packets of RDMA devices"))
     }
 }
 

@@ -67,7 +67,7 @@ const MEMCHECK: &[&str] = &["valgrind", "libc6", "libc6-dbg"];
 
 /// The parts that are built from packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(super) enum BuiltPart {
     /// The kernel and the first file system.
     Guest,
     /// The additional files for clients of the provider.
@@ -76,7 +76,7 @@ pub(super) enum Part {
     Memcheck,
 }
 
-impl Part {
+impl BuiltPart {
     /// Returns the names of the part's packages.
     fn names(self) -> Outcome<Vec<String>> {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
@@ -96,7 +96,7 @@ impl Part {
 ///
 /// # Errors
 /// Fails if apt does not find the packages, even after an update of its lists.
-pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
+pub(super) fn versions(part: BuiltPart) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
         return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
     }
@@ -108,7 +108,7 @@ pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
     Ok(files)
 }
 
-fn known_files(part: Part) -> Outcome<Vec<String>> {
+fn known_files(part: BuiltPart) -> Outcome<Vec<String>> {
     let names = part.names()?;
     let mut command = vec!["download", "--print-uris"];
     command.extend(names.iter().map(String::as_str));

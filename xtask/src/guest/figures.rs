@@ -2,10 +2,10 @@
 //! stored for the report. Absolute times of a translated CPU are meaningless, but their ratios are useful to some
 //! extent.
 
-use super::row::Row;
+use super::row::ProgramRow;
 use crate::failure::Outcome;
 use crate::machine;
-use crate::place::Place;
+use crate::place::Repository;
 use crate::table;
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ const WHAT: [(&str, &str); 8] = [
 
 /// A line of the command's output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Line {
+struct OutputLine {
     what: String,
     bytes: u64,
     /// The time divided by the time of a transfer into memory that was registered in advance.
@@ -38,43 +38,49 @@ struct Line {
 
 /// A run of the command.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Run {
+pub(crate) struct CommandRun {
     date: String,
     commit: String,
     /// The kernel, and the accelerator on which it ran.
     under: String,
-    lines: Vec<Line>,
+    lines: Vec<OutputLine>,
 }
 
-fn lines(printed: &[String]) -> Vec<Line> {
+fn lines(printed: &[String]) -> Vec<OutputLine> {
     printed.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn sizes(lines: &[Line]) -> Vec<u64> {
+fn sizes(lines: &[OutputLine]) -> Vec<u64> {
     let mut sizes: Vec<u64> = lines.iter().map(|line| line.bytes).collect();
     sizes.dedup();
     sizes
 }
 
-fn ratio(lines: &[Line], what: &str, bytes: u64) -> Option<f64> {
+fn ratio(lines: &[OutputLine], what: &str, bytes: u64) -> Option<f64> {
     lines.iter().find(|line| line.what == what && line.bytes == bytes).map(|line| line.ratio)
 }
 
 /// Evaluates the output. Every result must have been measured for each size.
-pub(super) fn judge(printed: &[String]) -> Row {
+pub(super) fn judge(printed: &[String]) -> ProgramRow {
     let lines = lines(printed);
     let sizes = sizes(&lines);
     let missing = sizes.iter().flat_map(|&bytes| WHAT.map(|(what, _)| ratio(&lines, what, bytes)));
     let missing = missing.filter(|ratio| !ratio.is_some_and(|ratio| ratio.is_finite() && ratio > 0.0)).count();
-    Row::new(lines.len(), missing + usize::from(lines.is_empty()), 0, format!("figures of {} sizes", sizes.len()))
+    ProgramRow::new(
+        lines.len(),
+        missing + usize::from(lines.is_empty()),
+        0,
+        format!("figures of {} sizes", sizes.len()),
+    )
 }
 
 /// Saves the results for the report.
-pub(super) fn save(place: &Place, printed: &[String], under: String) -> Outcome<PathBuf> {
-    place.save(FILE, &Run { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
+pub(super) fn save(place: &Repository, printed: &[String], under: String) -> Outcome<PathBuf> {
+    place
+        .save(FILE, &CommandRun { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
 }
 
-impl Run {
+impl CommandRun {
     /// Returns the results as text and as a table of ratios.
     pub(crate) fn shown(&self, markdown: impl FnOnce(&[&str], usize) -> Table) -> String {
         let sizes = sizes(&self.lines);
@@ -102,7 +108,7 @@ say nothing. Windows are bound to regions of that size.";
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, WHAT, judge, lines};
+    use super::{CommandRun, WHAT, judge, lines};
     use crate::guest::row::Verdict;
     use crate::table;
 
@@ -128,7 +134,7 @@ mod tests {
     #[test]
     fn only_ratios_are_shown() {
         let (date, commit, under) = ("2026-01-31".into(), "0123".into(), "Linux 6.1 under TCG".into());
-        let run = Run { date, commit, under, lines: lines(&printed()) };
+        let run = CommandRun { date, commit, under, lines: lines(&printed()) };
         let text = run.shown(|heads, text| table::table(heads.iter().copied(), text));
         assert!(text.contains("1.25") && text.contains("1 MiB") && text.contains("monitor: bpf"), "{text}");
         assert!(!text.contains(" ns") && !text.contains("µs"), "{text}");

@@ -1,11 +1,11 @@
 //! The guest's kernel and first file system. They are built from packages once and stored in the target directory.
 
 use super::cpio::Archive;
-use super::fetch::Part;
-use super::kept::{Kind, kept, unpacked};
+use super::fetch::BuiltPart;
+use super::kept::{FileKind, kept, unpacked};
 use super::modules;
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,8 +36,8 @@ pub(super) struct Image {
 impl Image {
     /// Returns the existing image, or builds a new one. If `anew` is set, the image is built from Debian's current
     /// packages.
-    pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
-        let kind = Kind { part: Part::Guest, prefix: "image-", known: "versions", make };
+    pub(super) fn prepare(place: &Repository, anew: bool) -> Outcome<Self> {
+        let kind = FileKind { part: BuiltPart::Guest, prefix: "image-", known: "versions", make };
         Self::load(&kept(&place.target.join("guest"), &kind, &(modules::WANTED, LEFT_OUT, FORM), anew)?)
     }
 

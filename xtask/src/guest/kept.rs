@@ -1,14 +1,14 @@
 //! Files that are built from packages once, and stored in the target directory until the packages change.
 
-use super::fetch::{self, Part};
+use super::fetch::{self, BuiltPart};
 use crate::failure::Outcome;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// A kind of files built by `kept`.
-pub(super) struct Kind<'a> {
-    pub(super) part: Part,
+pub(super) struct FileKind<'a> {
+    pub(super) part: BuiltPart,
     /// The prefix of the names of its directories.
     pub(super) prefix: &'a str,
     /// The file with the list of packages from which the latest directory was built.
@@ -19,7 +19,7 @@ pub(super) struct Kind<'a> {
 
 /// Returns the existing directory, or builds a new one. `what` contains the inputs other than the packages. If `anew`
 /// is set, the directory is built from Debian's current packages.
-pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
+pub(super) fn kept(top: &Path, kind: &FileKind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
     let known = top.join(kind.known);
     let made = |versions: &[String]| top.join(format!("{}{:016x}", kind.prefix, digest(versions, what)));
     if let (false, Ok(text)) = (anew, fs::read_to_string(&known)) {

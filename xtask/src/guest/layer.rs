@@ -3,11 +3,11 @@
 //! valgrind.
 
 use super::cpio::Archive;
-use super::fetch::Part;
+use super::fetch::BuiltPart;
 use super::image::{files_in, merged};
-use super::kept::{Kind, kept, unpacked};
+use super::kept::{FileKind, kept, unpacked};
 use crate::failure::Outcome;
-use crate::place::Place;
+use crate::place::Repository;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,14 +42,16 @@ const FORM: u32 = 2;
 const ARCHIVE: &str = "layer.cpio";
 
 /// Returns the archive for clients of the provider. Builds it if there is none.
-pub(super) fn clients(place: &Place, anew: bool) -> Outcome<PathBuf> {
-    let kind = Kind { part: Part::Clients, prefix: "clients-", known: "versions-of-clients", make: make_clients };
+pub(super) fn clients(place: &Repository, anew: bool) -> Outcome<PathBuf> {
+    let kind =
+        FileKind { part: BuiltPart::Clients, prefix: "clients-", known: "versions-of-clients", make: make_clients };
     Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT, LINKS, FORM), anew)?.join(ARCHIVE))
 }
 
 /// Returns the archive for programs under valgrind's memcheck. Builds it if there is none.
-pub(super) fn memcheck(place: &Place, anew: bool) -> Outcome<PathBuf> {
-    let kind = Kind { part: Part::Memcheck, prefix: "memcheck-", known: "versions-of-memcheck", make: make_memcheck };
+pub(super) fn memcheck(place: &Repository, anew: bool) -> Outcome<PathBuf> {
+    let kind =
+        FileKind { part: BuiltPart::Memcheck, prefix: "memcheck-", known: "versions-of-memcheck", make: make_memcheck };
     Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT_OF_MEMCHECK, FORM), anew)?.join(ARCHIVE))
 }
 

@@ -6,15 +6,15 @@ use super::built;
 use super::clients::Client;
 use super::figures;
 use super::memcheck;
-use super::row::{Row, Verdict};
+use super::row::{ProgramRow, Verdict};
 use crate::failure::Outcome;
 use crate::libtest;
-use crate::place::Place;
-use crate::results::Ending;
+use crate::place::Repository;
+use crate::results::TestEnding;
 use serde::Deserialize;
 
 /// A program of the list.
-pub(super) struct Case {
+pub(super) struct GuestProgram {
     pub(super) name: &'static str,
     about: &'static str,
     what: What,
@@ -55,8 +55,8 @@ const fn test(
     of: &'static str,
     arguments: &'static [&'static str],
     limit: u64,
-) -> Case {
-    Case { name, about, what: What::Test(of), arguments, left_out: &[], limit, is_quick: false }
+) -> GuestProgram {
+    GuestProgram { name, about, what: What::Test(of), arguments, left_out: &[], limit, is_quick: false }
 }
 
 const fn torture(
@@ -64,12 +64,12 @@ const fn torture(
     about: &'static str,
     expected: Expected,
     arguments: &'static [&'static str],
-) -> Case {
-    Case { name, about, what: What::Torture(expected), arguments, left_out: &[], limit: 600, is_quick: false }
+) -> GuestProgram {
+    GuestProgram { name, about, what: What::Torture(expected), arguments, left_out: &[], limit: 600, is_quick: false }
 }
 
-const fn client(name: &'static str, about: &'static str, client: Client, limit: u64) -> Case {
-    Case { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
+const fn client(name: &'static str, about: &'static str, client: Client, limit: u64) -> GuestProgram {
+    GuestProgram { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
 /// All operations on one kind of memory, and threads. Large memory takes long with soft-RoCE.
@@ -88,8 +88,8 @@ const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 /// The programs of the default run. It does not contain the tests of pindown-helper, because pindown-helper rejects all
 /// clients without SO_PASSPIDFD, which Linux supports since 6.5. It does not contain the tests of limits of pinned
 /// memory either, because pages that io_uring still has pinned count against them.
-pub(super) const ALL: &[Case] = &[
-    Case {
+pub(super) const ALL: &[GuestProgram] = &[
+    GuestProgram {
         is_quick: true,
         ..test(
             "verbs",
@@ -99,22 +99,22 @@ pub(super) const ALL: &[Case] = &[
             120,
         )
     },
-    Case {
+    GuestProgram {
         left_out: &[("abi::layout_tests::", COMPILER)],
         ..test("percale-verbs", "the wrappers of libibverbs", "percale-verbs", &[], 120)
     },
-    Case {
+    GuestProgram {
         left_out: &[("capi::tests::layouts_", COMPILER), ("capi::tests::the_header_", COMPILER)],
         ..test("pindown", "the cache and its monitors", "pindown", &[], 300)
     },
-    Case {
+    GuestProgram {
         left_out: &[
             ("changes_of_system_v_segments_are_noticed", "this kernel's io_uring takes no such memory"),
             ("pages_are_unpinned_when_a_change_was_taken_in", DEFERRED),
         ],
         ..test("pindown-changes", "every kind of change, under the kernel tier", "pindown:changes", &[], 300)
     },
-    Case {
+    GuestProgram {
         left_out: &[("fresh_memory_in_each_of_many_iterations", DEFERRED)],
         ..test("pindown-life", "programs' lives, under each tier", "pindown:life", &[], 300)
     },
@@ -139,7 +139,7 @@ pub(super) const ALL: &[Case] = &[
         &["verbs::"],
         300,
     ),
-    Case {
+    GuestProgram {
         // The output names the tests that could not run.
         what: What::Memcheck("percale-transport"),
         left_out: &[("verbs::registrar_tests::over_", "valgrind lets through no call that a monitor needs")],
@@ -151,7 +151,7 @@ pub(super) const ALL: &[Case] = &[
             600,
         )
     },
-    Case {
+    GuestProgram {
         what: What::Memcheck("percale"),
         ..test(
             "valgrind-endpoints",
@@ -164,7 +164,7 @@ pub(super) const ALL: &[Case] = &[
     client("provider-pingpong-rdm", "fi_pingpong, datagrams", Client::Pingpong("rdm"), 120),
     client("provider-pingpong-msg", "fi_pingpong, connected endpoints", Client::Pingpong("msg"), 120),
     client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
-    Case {
+    GuestProgram {
         name: "figures",
         about: "what registrations and windows cost beside transfers",
         what: What::Figures,
@@ -184,10 +184,10 @@ pub(super) const ALL: &[Case] = &[
     torture("torture-verbs-broken", "over an RDMA device, no news", Expected::Stale, verbs!("broken-silent")),
 ];
 
-impl Case {
+impl GuestProgram {
     /// Creates the job. `common` is the part that all programs share. If `anew` is set, files that are built from
     /// packages are built again.
-    pub(super) fn job(&self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
+    pub(super) fn job(&self, place: &Repository, anew: bool, common: Job) -> Outcome<Job> {
         let without = self.left_out.iter().flat_map(|(test, _)| ["--skip", test]);
         let own = self.arguments.iter().copied().chain(without).map(str::to_owned);
         match self.what {
@@ -223,7 +223,7 @@ impl Case {
     }
 
     /// Evaluates the output and the exit status of the program.
-    pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
+    pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> ProgramRow {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
             What::Memcheck(name) => memcheck::judge(of_tests(name, printed), printed),
@@ -252,7 +252,7 @@ impl Case {
     }
 }
 
-fn of_tests(name: &str, printed: &[String]) -> Row {
+fn of_tests(name: &str, printed: &[String]) -> ProgramRow {
     let mut reader = libtest::Reader::new("guest");
     // The line that cargo prints before the output.
     reader.read_error(&format!("Running tests ({name}-0)"));
@@ -261,10 +261,15 @@ fn of_tests(name: &str, printed: &[String]) -> Row {
     }
     reader.close();
     let mut notes = reader.unread.clone();
-    let failed = reader.tests.iter().filter(|test| test.ending == Ending::Failed).map(|test| test.name.clone());
+    let failed = reader.tests.iter().filter(|test| test.ending == TestEnding::Failed).map(|test| test.name.clone());
     notes.extend(failed);
     let count = |ending| reader.count(ending);
-    let mut row = Row::new(count(Ending::Passed), count(Ending::Failed), count(Ending::Ignored), notes.join("; "));
+    let mut row = ProgramRow::new(
+        count(TestEnding::Passed),
+        count(TestEnding::Failed),
+        count(TestEnding::Ignored),
+        notes.join("; "),
+    );
     if !reader.unread.is_empty() {
         row.result = Verdict::Failed;
     }
@@ -273,7 +278,7 @@ fn of_tests(name: &str, printed: &[String]) -> Row {
 
 /// A line of `percale torture --json`.
 #[derive(Deserialize)]
-struct Line {
+struct TortureLine {
     is: String,
     result: Option<String>,
     documented: Option<String>,
@@ -283,21 +288,21 @@ struct Line {
     checked: Option<u64>,
 }
 
-fn of_torture(printed: &[String], expected: Expected) -> Row {
-    let lines: Vec<Line> = printed.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+fn of_torture(printed: &[String], expected: Expected) -> ProgramRow {
+    let lines: Vec<TortureLine> = printed.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
     if let Some(line) = lines.iter().find(|line| line.available == Some(false)) {
-        let mut row = Row::new(0, 0, 0, line.reason.clone().unwrap_or_default());
+        let mut row = ProgramRow::new(0, 0, 0, line.reason.clone().unwrap_or_default());
         row.result = Verdict::Skipped;
         return row;
     }
     let pairs = || lines.iter().filter(|line| line.is == "pair");
     let of = |result: &str| pairs().filter(|pair| pair.result.as_deref() == Some(result)).count();
-    let undocumented = |pair: &&Line| {
+    let undocumented = |pair: &&TortureLine| {
         let result = pair.result.as_deref().unwrap_or("failed");
         ["stale", "rights", "failed"].contains(&result) && pair.documented.is_none()
     };
     let (all, apart) = (pairs().count(), of("not-applicable"));
-    let raced = |count: fn(&Line) -> Option<u64>| lines.iter().filter_map(count).sum::<u64>();
+    let raced = |count: fn(&TortureLine) -> Option<u64>| lines.iter().filter_map(count).sum::<u64>();
     let (stale, checked) = (raced(|line| line.stale), raced(|line| line.checked));
     let note = format!("pairs; {} stale; threads: {stale} stale of {checked}", of("stale"));
     let wrong = pairs().filter(undocumented).count();
@@ -305,7 +310,7 @@ fn of_torture(printed: &[String], expected: Expected) -> Row {
         Expected::Sound => wrong + usize::from(stale > 0 || all == 0),
         Expected::Stale => usize::from(of("stale") == 0),
     };
-    Row::new(all - apart - wrong, failed, apart, note)
+    ProgramRow::new(all - apart - wrong, failed, apart, note)
 }
 
 #[cfg(test)]
@@ -313,7 +318,7 @@ mod tests {
     use super::{ALL, End, Verdict};
     use std::collections::HashSet;
 
-    fn judged(name: &str, printed: &str, ended: &End) -> super::Row {
+    fn judged(name: &str, printed: &str, ended: &End) -> super::ProgramRow {
         let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
         ALL.iter().find(|case| case.name == name).unwrap().judge(&lines, ended, 1.0)
     }

@@ -2,9 +2,9 @@
 
 use super::brought::Job;
 use super::layer;
-use super::row::{Row, Verdict};
+use super::row::{ProgramRow, Verdict};
 use crate::failure::Outcome;
-use crate::place::Place;
+use crate::place::Repository;
 
 /// The script that runs a program under memcheck.
 const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
@@ -12,7 +12,7 @@ const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
 const SUPPRESSIONS: &str = "xtask/src/guest/memcheck.supp";
 
 /// Returns the same job under memcheck.
-pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
+pub(super) fn job(place: &Repository, anew: bool, job: Job) -> Outcome<Job> {
     let program = job.program.to_string_lossy().into_owned();
     let arguments = std::iter::once(program).chain(job.arguments).collect();
     let files = job.files.into_iter().chain([job.program, place.root.join(SUPPRESSIONS)]).collect();
@@ -22,12 +22,12 @@ pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
 
 /// Adds the results of memcheck to the row of the tests. Each error of memcheck is a failure. Missing output of
 /// memcheck and tests that could not run are failures too. Such tests are excluded by name.
-pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
+pub(super) fn judge(tests: ProgramRow, printed: &[String]) -> ProgramRow {
     let mut row = tests;
     let summaries: Vec<(usize, usize)> = printed.iter().filter_map(|line| summary_in(line)).collect();
     let errors: usize = summaries.iter().map(|(errors, _)| errors).sum();
     let places: usize = summaries.iter().map(|(_, places)| places).sum();
-    let said = match summaries.len() {
+    let text = match summaries.len() {
         0 => "memcheck said nothing".to_owned(),
         // Children that tests fork also run under memcheck.
         processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
@@ -35,7 +35,7 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
     let skipped = printed.iter().filter(|line| line.starts_with("skipped: ")).cloned().collect::<Vec<_>>();
     row.failed += skipped.len();
-    let notes = std::iter::once(said).chain(found).chain(skipped).chain(Some(row.note).filter(|note| !note.is_empty()));
+    let notes = std::iter::once(text).chain(found).chain(skipped).chain(Some(row.note).filter(|note| !note.is_empty()));
     row.note = notes.collect::<Vec<_>>().join("; ");
     row.failed += if summaries.is_empty() { 1 } else { places.max(usize::from(errors > 0)) };
     // Without executed tests, the result proves nothing.
@@ -55,23 +55,23 @@ fn summary_in(line: &str) -> Option<(usize, usize)> {
 /// Returns the first line of an error. The next line contains its location.
 fn heading_in<'a>(line: &'a str, next: &str) -> Option<&'a str> {
     let is_one = said_in(next)?.trim_start().starts_with("at 0x");
-    said_in(line).filter(|said| is_one && !said.starts_with(' '))
+    said_in(line).filter(|text| is_one && !text.starts_with(' '))
 }
 
 /// Returns the message in "==17== Invalid read of size 1".
 fn said_in(line: &str) -> Option<&str> {
-    let (process, said) = line.strip_prefix("==")?.split_once("== ")?;
-    process.bytes().all(|byte| byte.is_ascii_digit()).then_some(said)
+    let (process, text) = line.strip_prefix("==")?.split_once("== ")?;
+    process.bytes().all(|byte| byte.is_ascii_digit()).then_some(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::judge;
-    use crate::guest::row::{Row, Verdict};
+    use crate::guest::row::{ProgramRow, Verdict};
 
-    fn judged(passed: usize, printed: &str) -> Row {
+    fn judged(passed: usize, printed: &str) -> ProgramRow {
         let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
-        judge(Row::new(passed, 0, 0, String::new()), &lines)
+        judge(ProgramRow::new(passed, 0, 0, String::new()), &lines)
     }
 
     const CLEAN: &str = "==17== ERROR SUMMARY: 0 errors from 0 contexts (suppressed: 0 from 0)";

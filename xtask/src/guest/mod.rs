@@ -34,13 +34,13 @@ mod row;
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, Needed};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::table::table;
 use boot::{Accelerator, End, Logs, Settings};
 use brought::Job;
 use image::Image;
-use list::Case;
-use row::{Row, Verdict};
+use list::GuestProgram;
+use row::{ProgramRow, Verdict};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ fn setting(text: &str) -> Result<String, String> {
     if is_one { Ok(text.to_owned()) } else { Err("NAME=VALUE".into()) }
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<ExitCode> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<ExitCode> {
     let absolute = |path: &PathBuf| fs::canonicalize(path).map_err(Failure::during(path.display()));
     let further = arguments.with.iter().map(absolute).collect::<Outcome<Vec<_>>>()?;
     let mut words = arguments.command.iter().cloned();
@@ -147,7 +147,7 @@ struct Guest {
 }
 
 impl Guest {
-    fn prepare(place: &Place, arguments: &Arguments) -> Outcome<Self> {
+    fn prepare(place: &Repository, arguments: &Arguments) -> Outcome<Self> {
         packages::ensure(&[QEMU])?;
         let guest = Self {
             image: Image::prepare(place, arguments.anew)?,
@@ -165,7 +165,7 @@ impl Guest {
     }
 
     /// Returns the part of a job that all programs share.
-    fn job(&self, place: &Place, arguments: &Arguments) -> Job {
+    fn job(&self, place: &Repository, arguments: &Arguments) -> Job {
         // Variables set by the user follow, and take precedence. In the guest, tests are permitted operations that they
         // do not execute on other machines.
         let mut environment = arguments.env.clone();
@@ -186,11 +186,11 @@ impl Guest {
         Ok(ended)
     }
 
-    fn run_list(&self, place: &Place, arguments: &Arguments, further: &[PathBuf]) -> Outcome<ExitCode> {
-        let wanted = |case: &&Case| {
+    fn run_list(&self, place: &Repository, arguments: &Arguments, further: &[PathBuf]) -> Outcome<ExitCode> {
+        let wanted = |case: &&GuestProgram| {
             (!arguments.quick || case.is_quick) && arguments.only.as_deref().is_none_or(|part| case.name.contains(part))
         };
-        let cases: Vec<&Case> = list::ALL.iter().filter(wanted).collect();
+        let cases: Vec<&GuestProgram> = list::ALL.iter().filter(wanted).collect();
         if cases.is_empty() {
             let names: Vec<&str> = list::ALL.iter().map(|case| case.name).collect();
             return Err(Failure::new(format!("nothing in the list has that in its name: {}", names.join(", "))));
@@ -222,7 +222,7 @@ impl Guest {
     }
 
     /// Runs one program. Its output is written to a file and returned.
-    fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<(Row, Vec<String>)> {
+    fn run_case(&self, case: &GuestProgram, job: &Job, limit: Option<u64>) -> Outcome<(ProgramRow, Vec<String>)> {
         let own = if self.accelerator == Accelerator::Tcg { case.limit * u64::from(TRANSLATED) } else { case.limit };
         let limit = Duration::from_secs(limit.unwrap_or(own));
         let mut file = File::create(self.directory.join(format!("{}.txt", case.name)))?;
@@ -242,7 +242,7 @@ impl Guest {
     }
 }
 
-fn show(rows: &[Row]) {
+fn show(rows: &[ProgramRow]) {
     let mut shown = table(["program", "", "passed", "failed", "left out", "seconds", "note"], 2);
     if let Some(column) = shown.column_mut(6) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);

@@ -27,7 +27,7 @@ impl Verdict {
 
 /// The row of a program.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct ProgramRow {
     pub(super) name: String,
     pub(super) result: Verdict,
     /// The number of tests, or of pairs of memory and operation, that passed.
@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) note: String,
 }
 
-impl Row {
+impl ProgramRow {
     pub(super) fn new(passed: usize, failed: usize, ignored: usize, note: String) -> Self {
         let result = if failed == 0 { Verdict::Passed } else { Verdict::Failed };
         Self { name: String::new(), result, passed, failed, ignored, seconds: 0.0, note }

@@ -35,13 +35,13 @@ impl Transport {
 }
 
 /// A client, the library that it uses, and the transport.
-pub(super) struct Case {
+pub(super) struct ClientCase {
     pub(super) client: String,
     pub(super) library: String,
     pub(super) transport: Transport,
 }
 
-impl Case {
+impl ClientCase {
     /// Returns a one-line description of the client.
     pub(super) fn title(&self) -> String {
         format!("{} over {}, {}", self.client, self.library, self.transport.name())

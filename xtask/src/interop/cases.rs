@@ -1,6 +1,6 @@
 //! The list of clients, and how each client is run.
 
-use super::case::{Case, Transport, Trouble};
+use super::case::{ClientCase, Transport, Trouble};
 use super::mpi::{Library, Suite};
 use super::site::Site;
 use super::{hosts, libfabric, mpi};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// The result of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Ending {
+pub(super) enum ClientEnding {
     Passed,
     Failed,
     Skipped,
 }
 
-impl Ending {
+impl ClientEnding {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -28,7 +28,7 @@ impl Ending {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for ClientEnding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.word())
     }
@@ -36,12 +36,12 @@ impl fmt::Display for Ending {
 
 /// A client that ran.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct ClientRow {
     pub(super) client: String,
     /// The library that the client uses.
     pub(super) library: String,
     pub(super) transport: Transport,
-    pub(super) ending: Ending,
+    pub(super) ending: ClientEnding,
     pub(super) seconds: f64,
     /// A description of the work of the client, or the reason why it failed or was skipped.
     pub(super) note: String,
@@ -49,7 +49,7 @@ pub(super) struct Row {
 
 /// A client of the list, with the function that runs it.
 pub(super) struct ListedCase {
-    pub(super) case: Case,
+    pub(super) case: ClientCase,
     /// Set if the client is in the short run for CI.
     pub(super) is_quick: bool,
     job: Job,
@@ -93,7 +93,7 @@ impl ListedCase {
         }
     }
 
-    pub(super) fn run(&self, site: &Site<'_>) -> Row {
+    pub(super) fn run(&self, site: &Site<'_>) -> ClientRow {
         let (start, case) = (Instant::now(), &self.case);
         let deadline = start + self.limit();
         let passed = match &self.job {
@@ -108,11 +108,11 @@ impl ListedCase {
             Job::Latency(library) => mpi::latency(site, case, *library, deadline),
         };
         let (ending, note) = match passed {
-            Ok(note) => (Ending::Passed, note),
-            Err(Trouble::Missing(what)) => (Ending::Skipped, what),
-            Err(Trouble::Failed(failure)) => (Ending::Failed, failure.to_string()),
+            Ok(note) => (ClientEnding::Passed, note),
+            Err(Trouble::Missing(what)) => (ClientEnding::Skipped, what),
+            Err(Trouble::Failed(failure)) => (ClientEnding::Failed, failure.to_string()),
         };
-        Row {
+        ClientRow {
             client: case.client.clone(),
             library: case.library.clone(),
             transport: case.transport,
@@ -128,7 +128,7 @@ pub(super) fn all(site: &Site<'_>) -> Vec<ListedCase> {
     let mut all = Vec::new();
     for transport in Transport::BOTH {
         let mut add = |client: String, library: &str, is_quick, job| {
-            let case = Case { client, library: library.to_owned(), transport };
+            let case = ClientCase { client, library: library.to_owned(), transport };
             all.push(ListedCase { case, is_quick, job });
         };
         if transport == Transport::Shm {

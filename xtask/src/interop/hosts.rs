@@ -1,7 +1,7 @@
 //! Two connected network namespaces that take the place of two hosts. MPICH's launcher reaches the second one through a
 //! script of this project instead of ssh. Only root can create the namespaces.
 
-use super::case::{Case, Passed, Trouble};
+use super::case::{ClientCase, Passed, Trouble};
 use super::mpi::Library;
 use super::site::{Site, needs, run};
 use crate::failure::{Failure, Outcome};
@@ -73,7 +73,7 @@ impl Hosts {
 }
 
 /// Passes a token between two ranks, one on each host.
-pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
+pub(super) fn two(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> Passed {
     needs(IP)?;
     if !rustix::process::geteuid().is_root() {
         return Err(Trouble::Missing("only root may make network namespaces".into()));
@@ -93,8 +93,8 @@ pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     // percale must select the transport itself. The two hosts are connected only by TCP.
     let launch = site.client(launch.arg(program), case).without("FI_PERCALE_TRANSPORT");
     let launch = launch.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
-    let said = run(launch, &site.said(case, ""), deadline)?;
-    match said.lines().find(|line| line.ends_with(" 0 wrong")) {
+    let printed = run(launch, &site.printed(case, ""), deadline)?;
+    match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),
     }

@@ -1,8 +1,8 @@
 //! libfabric's own programs, as packaged by Debian, and this project's C program that calls every entry of every table.
 
-use super::case::{Case, Passed, Trouble};
+use super::case::{ClientCase, Passed, Trouble};
 use super::site::{self, Site, Wheels, run};
-use crate::client::Client;
+use crate::client::RunningClient;
 use crate::failure::{Failure, Outcome};
 use crate::packages::{LIBFABRIC, LIBFABRIC_HEADERS};
 use crate::processes;
@@ -18,10 +18,11 @@ pub(super) const NEWER: &str = "libfabric (MPICH's)";
 const STARTING: Duration = Duration::from_secs(30);
 
 /// Checks that fi_info lists percale and no provider layered on it.
-pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
+pub(super) fn information(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
-    let said = run(site.seeing(Program::new("fi_info"), case), &site.said(case, ""), deadline)?;
-    let named = said.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
+    let printed = run(site.seeing(Program::new("fi_info"), case), &site.printed(case, ""), deadline)?;
+    let named =
+        printed.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
     let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|name| *name == "percale");
     if let Some(stray) = others.first() {
         return Err(Failure::new(format!("a stray entry: {stray}")).into());
@@ -30,7 +31,7 @@ pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Pa
         return Err(Failure::new("fi_info does not show percale").into());
     }
     let parameters =
-        run(site.client(Program::new("fi_info").arg("-e"), case), &site.said(case, "parameters"), deadline)?;
+        run(site.client(Program::new("fi_info").arg("-e"), case), &site.printed(case, "parameters"), deadline)?;
     let count = parameters.lines().filter(|line| line.contains("FI_PERCALE_")).count();
     if count == 0 {
         return Err(Failure::new("fi_info -e names no parameter of percale").into());
@@ -39,7 +40,7 @@ pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Pa
 }
 
 /// Runs fi_pingpong with all sizes and a check of every byte.
-pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Instant) -> Passed {
+pub(super) fn pingpong(site: &Site<'_>, case: &ClientCase, kind: &str, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
     let port = processes::free_port()?;
     let program = || {
@@ -48,8 +49,8 @@ pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Insta
     };
     let server = program().args(["-B", &port.to_string()]);
     let client = program().args(["-P", &port.to_string(), "127.0.0.1"]);
-    let said = pair(server, client, port, &site.said(case, ""), deadline)?;
-    let sizes = said.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
+    let printed = pair(server, client, port, &site.printed(case, ""), deadline)?;
+    let sizes = printed.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
     if sizes == 0 {
         return Err(Failure::new("fi_pingpong measured nothing").into());
     }
@@ -57,10 +58,10 @@ pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Insta
 }
 
 /// Runs a server and, once it listens, a client. Both must succeed. Returns the client's output.
-fn pair(server: Program, client: Program, port: u16, said: &Path, deadline: Instant) -> Outcome<String> {
-    let mut server = Client::start(server, &said.with_extension("server"))?;
+fn pair(server: Program, client: Program, port: u16, printed: &Path, deadline: Instant) -> Outcome<String> {
+    let mut server = RunningClient::start(server, &printed.with_extension("server"))?;
     listening(&mut server, port);
-    let client = run(client, said, deadline);
+    let client = run(client, printed, deadline);
     let status = server.wait_until(deadline);
     match (&client, status) {
         (Ok(_), Some(status)) if !status.success() => Err(Failure::new(format!("the server ended with {status}"))),
@@ -70,7 +71,7 @@ fn pair(server: Program, client: Program, port: u16, said: &Path, deadline: Inst
 }
 
 /// Waits until a server listens, has ended, or the time limit is reached.
-pub(super) fn listening(server: &mut Client, port: u16) {
+pub(super) fn listening(server: &mut RunningClient, port: u16) {
     let start = Instant::now();
     while !processes::listens_on(port) && server.is_running() && start.elapsed() < STARTING {
         thread::sleep(Duration::from_millis(10));
@@ -78,18 +79,18 @@ pub(super) fn listening(server: &mut Client, port: u16) {
 }
 
 /// Kills one of two processes. The other process's operations with it must fail.
-pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
+pub(super) fn bereft(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let program = site.compile_with(Path::new("cc"), "bereft", "libfabric", &["-lfabric"])?;
-    let said = run(site.client(Program::new(program), case), &site.said(case, ""), deadline)?;
-    match said.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
+    let printed = run(site.client(Program::new(program), case), &site.printed(case, ""), deadline)?;
+    match printed.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
         Some(errors) => Ok(errors.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),
     }
 }
 
 /// Runs the C program, by means of the test that compiles and runs it.
-pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, deadline: Instant) -> Passed {
+pub(super) fn every(site: &Site<'_>, case: &ClientCase, libfabric: Option<&Path>, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let test = format!("{}::", case.transport.name());
     let mut program = site.place.cargo().args(["test", "--quiet", "-p", "percale-ofi", "--test", "every", &test]);
@@ -101,8 +102,8 @@ pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, dead
         }
         program = program.env("PERCALE_LIBFABRIC", directory);
     }
-    let said = run(program, &site.said(case, ""), deadline)?;
-    let passed = said.split("test result: ok. ").nth(1).and_then(|rest| rest.split_once(" passed"));
+    let printed = run(program, &site.printed(case, ""), deadline)?;
+    let passed = printed.split("test result: ok. ").nth(1).and_then(|rest| rest.split_once(" passed"));
     match passed.and_then(|(count, _)| count.parse::<usize>().ok()) {
         None | Some(0) => Err(Failure::new("no test ran").into()),
         Some(count) => Ok(format!("{count} programs' parts")),

@@ -20,7 +20,7 @@ mod mpi;
 mod site;
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::provider;
 use crate::steps::Findings;
 use crate::table::table;
@@ -28,7 +28,7 @@ pub(crate) use mpi::{THROUGH_THE_PROVIDER, part_of_mpi4py, verdict_of_mpi4py};
 pub(crate) use site::{mpi4py, newer_libfabric};
 
 use case::Transport;
-use cases::{Ending, ListedCase, Row};
+use cases::{ClientEnding, ClientRow, ListedCase};
 use site::Site;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -75,7 +75,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let provider = provider::build(place)?;
     if let Some(directory) = &arguments.fabtests {
         let site = fabtests::site(place, provider, directory, arguments.libfabric.as_deref())?;
@@ -94,26 +94,26 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     } else {
         show(&rows);
     }
-    Ok(rows.iter().all(|row| row.ending != Ending::Failed))
+    Ok(rows.iter().all(|row| row.ending != ClientEnding::Failed))
 }
 
 /// Runs the short part for CI as a step of `cargo xtask test`, with the packages that are installed.
-pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
+pub(crate) fn quick(place: &Repository) -> Outcome<Findings> {
     if let Some(missing) = site::missing() {
         return Ok(Findings::skipped(format!("missing: {missing}")));
     }
     let site = Site::prepare(place, provider::build(place)?, false);
     let rows = run_all(&site, 1, |case| case.is_quick);
     let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
-    let skipped = count(Ending::Skipped);
-    for row in rows.iter().filter(|row| row.ending == Ending::Skipped) {
+    let skipped = count(ClientEnding::Skipped);
+    for row in rows.iter().filter(|row| row.ending == ClientEnding::Skipped) {
         println!("  SKIPPED {} over {}: {}", row.client, row.library, row.note);
     }
     let note = if skipped > 0 { format!("clients; {skipped} skipped") } else { "clients".into() };
-    Ok(Findings::new(count(Ending::Passed), count(Ending::Failed), note))
+    Ok(Findings::new(count(ClientEnding::Passed), count(ClientEnding::Failed), note))
 }
 
-fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&ListedCase) -> bool) -> Vec<Row> {
+fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&ListedCase) -> bool) -> Vec<ClientRow> {
     let cases: Vec<ListedCase> = cases::all(site).into_iter().filter(wanted).collect();
     let mut rows = Vec::with_capacity(cases.len());
     for (number, listed) in cases.iter().enumerate() {
@@ -127,10 +127,10 @@ fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&ListedCase) -> bool) 
 }
 
 /// Runs a client several times. Returns the last run, or the first one that did not pass.
-fn run_often(listed: &ListedCase, site: &Site<'_>, times: usize) -> Row {
+fn run_often(listed: &ListedCase, site: &Site<'_>, times: usize) -> ClientRow {
     let mut row = listed.run(site);
     for done in 1..times {
-        if row.ending != Ending::Passed {
+        if row.ending != ClientEnding::Passed {
             row.note = format!("run {done} of {times}: {}", row.note);
             return row;
         }
@@ -142,7 +142,7 @@ fn run_often(listed: &ListedCase, site: &Site<'_>, times: usize) -> Row {
     row
 }
 
-fn show(rows: &[Row]) {
+fn show(rows: &[ClientRow]) {
     let mut shown = table(["client", "library", "transport", "", "seconds", "note"], 4);
     if let Some(column) = shown.column_mut(5) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);
@@ -155,6 +155,6 @@ fn show(rows: &[Row]) {
     }
     println!("{shown}");
     let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
-    let [passed, failed, skipped] = [Ending::Passed, Ending::Failed, Ending::Skipped].map(count);
+    let [passed, failed, skipped] = [ClientEnding::Passed, ClientEnding::Failed, ClientEnding::Skipped].map(count);
     println!("{passed} passed, {failed} failed, {skipped} skipped");
 }

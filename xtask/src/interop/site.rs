@@ -1,11 +1,11 @@
 //! The environment of clients: the provider, Debian packages, and wheels in virtual environments in the target
 //! directory.
 
-use super::case::{Case, Trouble};
-use crate::client::Client;
+use super::case::{ClientCase, Trouble};
+use crate::client::RunningClient;
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, LIBFABRIC, LIBFABRIC_HEADERS, Needed, OPEN_MPI, OPEN_MPI_COMPILER};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ pub(crate) struct Mpi4py {
 }
 
 /// Fetches mpi4py if it has not been fetched yet.
-pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
+pub(crate) fn mpi4py(place: &Repository) -> Outcome<Mpi4py> {
     let site = Site::prepare(place, PathBuf::new(), false);
     let found = site.environment(Wheels::System).and_then(|system| Ok((system, site.mpi4py()?)));
     let (system, sources) = found.map_err(|trouble| match trouble {
@@ -82,7 +82,7 @@ pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
 
 /// Returns the directory of the newer libfabric in MPICH's wheel. Fetches the wheel if it has not been fetched yet. The
 /// error names the missing parts.
-pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
+pub(crate) fn newer_libfabric(place: &Repository) -> Result<PathBuf, String> {
     let site = Site::prepare(place, PathBuf::new(), false);
     match site.environment(Wheels::Mpich) {
         Ok(_) => Ok(site.newer_libfabric()),
@@ -92,7 +92,7 @@ pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
 }
 
 pub(super) struct Site<'a> {
-    pub(super) place: &'a Place,
+    pub(super) place: &'a Repository,
     /// The directory in which libfabric finds the provider.
     provider: PathBuf,
     /// The directory of all other files.
@@ -104,7 +104,7 @@ pub(super) struct Site<'a> {
 impl<'a> Site<'a> {
     /// Creates a site. If `installs` is set, missing packages are installed if possible. Clients with missing packages
     /// are skipped.
-    pub(super) fn prepare(place: &'a Place, provider: PathBuf, installs: bool) -> Self {
+    pub(super) fn prepare(place: &'a Repository, provider: PathBuf, installs: bool) -> Self {
         if installs && let Err(why) = packages::ensure(&PACKAGES) {
             eprintln!("  {why}");
         }
@@ -113,17 +113,17 @@ impl<'a> Site<'a> {
     }
 
     /// Prepares a client program that finds only this provider.
-    pub(super) fn client(&self, program: Program, case: &Case) -> Program {
+    pub(super) fn client(&self, program: Program, case: &ClientCase) -> Program {
         self.seeing(program, case).env("FI_PROVIDER", "percale")
     }
 
     /// Prepares a client program that finds this provider among others.
-    pub(super) fn seeing(&self, program: Program, case: &Case) -> Program {
+    pub(super) fn seeing(&self, program: Program, case: &ClientCase) -> Program {
         case.transport.tell(program).env("FI_PROVIDER_PATH", &self.provider).env("FI_LOG_LEVEL", "warn")
     }
 
     /// Returns the output file of a client for this part of its case.
-    pub(super) fn said(&self, case: &Case, part: &str) -> PathBuf {
+    pub(super) fn printed(&self, case: &ClientCase, part: &str) -> PathBuf {
         let name = format!("{} {part}", case.title());
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
         self.directory.join("said").join(name.chars().map(plain).collect::<String>())
@@ -196,17 +196,17 @@ impl<'a> Site<'a> {
 ///
 /// # Errors
 /// Fails if the client fails or exceeds the time limit. The error contains the end of its output.
-pub(super) fn run(program: Program, said: &Path, deadline: Instant) -> Outcome<String> {
+pub(super) fn run(program: Program, printed: &Path, deadline: Instant) -> Outcome<String> {
     let shown = program.shown();
-    let mut client = Client::start(program, said)?;
+    let mut client = RunningClient::start(program, printed)?;
     let status = client.wait_until(deadline);
-    let text = client.said();
+    let text = client.printed();
     let how = match status {
         Some(status) if status.success() => return Ok(text),
         Some(status) => status.to_string(),
         None => "ran out of time".into(),
     };
-    Err(Failure::new(format!("{how}; {} ({shown}: {})", last_words(&text), said.display())))
+    Err(Failure::new(format!("{how}; {} ({shown}: {})", last_words(&text), printed.display())))
 }
 
 /// Returns the last line that is not empty.

@@ -10,7 +10,7 @@
 //! ```
 
 use super::graph::{Graph, Level};
-use super::workspace::{Dependency, Found};
+use super::workspace::{CrateDependency, WorkspaceSources};
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -29,7 +29,7 @@ const BELOW: &str = "arrows in cycles below the top";
 
 /// An entry of the list, in the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Entry {
+enum ListEntry {
     Crates { from: String, to: String, is_dev: bool },
     Arrow { name: String, from: String, to: String },
     Below { name: String },
@@ -39,7 +39,7 @@ enum Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stated {
     is_marked: bool,
-    /// The number of arrows, for [`Entry::Below`].
+    /// The number of arrows, for [`ListEntry::Below`].
     count: usize,
     /// The line in the list, or 0 for an entry that was derived from the sources.
     line: usize,
@@ -49,10 +49,10 @@ struct Stated {
 #[derive(Debug)]
 pub(crate) struct List {
     header: String,
-    entries: BTreeMap<Entry, Stated>,
+    entries: BTreeMap<ListEntry, Stated>,
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for ListEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Crates { from, to, is_dev } => write!(out, "{from} => {to}{}", if *is_dev { " (dev)" } else { "" }),
@@ -70,7 +70,7 @@ impl List {
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
         let is_header = |line: &&str| line.starts_with('#');
         let header: String = text.lines().take_while(is_header).map(|line| format!("{line}\n")).collect();
-        let mut entries = BTreeMap::<Entry, Stated>::new();
+        let mut entries = BTreeMap::<ListEntry, Stated>::new();
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -91,7 +91,7 @@ impl List {
     }
 
     /// Derives the list from the sources.
-    pub(crate) fn of(found: &Found) -> Self {
+    pub(crate) fn of(found: &WorkspaceSources) -> Self {
         let mut entries = BTreeMap::new();
         for dependency in &found.dependencies {
             entries.insert(crates(dependency), Stated::default());
@@ -104,7 +104,7 @@ impl List {
             }
             if graph.cyclic_arrows_below() > 0 {
                 let stated = Stated { count: graph.cyclic_arrows_below(), ..Stated::default() };
-                entries.insert(Entry::Below { name: graph.name.clone() }, stated);
+                entries.insert(ListEntry::Below { name: graph.name.clone() }, stated);
             }
         }
         Self { header: HEADER.to_owned(), entries }
@@ -122,9 +122,9 @@ impl List {
             // There is a group of lines for the crates, a group for the arrows of each crate, and a group for the
             // counts.
             let (is_bound, its) = match entry {
-                Entry::Crates { .. } => (false, ""),
-                Entry::Arrow { name, .. } => (false, name.as_str()),
-                Entry::Below { .. } => (true, ""),
+                ListEntry::Crates { .. } => (false, ""),
+                ListEntry::Arrow { name, .. } => (false, name.as_str()),
+                ListEntry::Below { .. } => (true, ""),
             };
             if group.replace((is_bound, its)) != Some((is_bound, its)) {
                 text.push('\n');
@@ -137,7 +137,7 @@ impl List {
     }
 
     /// Returns the differences between this list and the sources. Each is one line with a location and a remedy.
-    pub(crate) fn problems(&self, found: &Found) -> Vec<String> {
+    pub(crate) fn problems(&self, found: &WorkspaceSources) -> Vec<String> {
         let wanted = Self::of(found);
         let mut problems = Vec::new();
         for dependency in &found.dependencies {
@@ -154,11 +154,11 @@ impl List {
         let stale = self.entries.iter().filter(|(entry, _)| !wanted.entries.contains_key(entry));
         for (entry, Stated { line, .. }) in stale {
             problems.push(match entry {
-                Entry::Crates { .. } => {
+                ListEntry::Crates { .. } => {
                     format!("{LIST}:{line}: `{entry}`: no Cargo.toml declares this: remove the line")
                 }
-                Entry::Arrow { .. } => format!("{LIST}:{line}: `{entry}`: no source needs this: remove the line"),
-                Entry::Below { name } => format!("{LIST}:{line}: {name} has no {BELOW}: remove the line"),
+                ListEntry::Arrow { .. } => format!("{LIST}:{line}: `{entry}`: no source needs this: remove the line"),
+                ListEntry::Below { name } => format!("{LIST}:{line}: {name} has no {BELOW}: remove the line"),
             });
         }
         problems
@@ -196,7 +196,7 @@ impl List {
 
     fn compare_bound(&self, graph: &Graph, problems: &mut Vec<String>) {
         let name = &graph.name;
-        let stated = self.entries.get(&Entry::Below { name: name.clone() }).copied().unwrap_or_default();
+        let stated = self.entries.get(&ListEntry::Below { name: name.clone() }).copied().unwrap_or_default();
         let (allowed, count) = (stated.count, graph.cyclic_arrows_below());
         let place = if stated.line == 0 { LIST.to_owned() } else { format!("{LIST}:{}", stated.line) };
         if count > allowed {
@@ -213,39 +213,39 @@ impl List {
 
     /// Returns the number of arrows between modules, and the number of marked arrows.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let arrows = self.entries.iter().filter(|(entry, _)| matches!(entry, Entry::Arrow { .. }));
+        let arrows = self.entries.iter().filter(|(entry, _)| matches!(entry, ListEntry::Arrow { .. }));
         arrows.fold((0, 0), |(all, marked), (_, stated)| (all + 1, marked + usize::from(stated.is_marked)))
     }
 }
 
-fn crates(Dependency { from, to, is_dev, .. }: &Dependency) -> Entry {
-    Entry::Crates { from: from.clone(), to: to.clone(), is_dev: *is_dev }
+fn crates(CrateDependency { from, to, is_dev, .. }: &CrateDependency) -> ListEntry {
+    ListEntry::Crates { from: from.clone(), to: to.clone(), is_dev: *is_dev }
 }
 
-fn arrow(graph: &Graph, level: &Level, (from, to): (usize, usize)) -> Entry {
+fn arrow(graph: &Graph, level: &Level, (from, to): (usize, usize)) -> ListEntry {
     let (from, to) = (level.members[from].clone(), level.members[to].clone());
-    Entry::Arrow { name: graph.name.clone(), from, to }
+    ListEntry::Arrow { name: graph.name.clone(), from, to }
 }
 
 /// Parses one line.
-fn entry(line: &str) -> Option<(Entry, Stated)> {
+fn entry(line: &str) -> Option<(ListEntry, Stated)> {
     let word = |text: &str| {
         let text = text.trim();
         (!text.is_empty() && !text.contains([' ', '\t'])).then(|| text.to_owned())
     };
     if let Some((from, to)) = line.split_once("=>") {
         let (to, is_dev) = to.trim_end().strip_suffix("(dev)").map_or((to, false), |to| (to, true));
-        return Some((Entry::Crates { from: word(from)?, to: word(to)?, is_dev }, Stated::default()));
+        return Some((ListEntry::Crates { from: word(from)?, to: word(to)?, is_dev }, Stated::default()));
     }
     let (name, rest) = line.split_once(": ")?;
     let name = word(name)?;
     if let Some(count) = rest.trim().strip_prefix(BELOW) {
         let count = count.strip_prefix(':')?.trim().parse().ok()?;
-        return Some((Entry::Below { name }, Stated { count, ..Stated::default() }));
+        return Some((ListEntry::Below { name }, Stated { count, ..Stated::default() }));
     }
     let (from, to) = rest.split_once("->")?;
     let (to, is_marked) = to.trim_end().strip_suffix('!').map_or((to, false), |to| (to, true));
-    Some((Entry::Arrow { name, from: word(from)?, to: word(to)? }, Stated { is_marked, ..Stated::default() }))
+    Some((ListEntry::Arrow { name, from: word(from)?, to: word(to)? }, Stated { is_marked, ..Stated::default() }))
 }
 
 #[cfg(test)]

@@ -35,12 +35,12 @@ mod tests;
 mod workspace;
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::steps::Findings;
 use list::{LIST, List};
 use picture::DOCUMENT;
 use std::fs;
-use workspace::Found;
+use workspace::WorkspaceSources;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -52,8 +52,8 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
-    let found = Found::read(place)?;
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
+    let found = WorkspaceSources::read(place)?;
     if arguments.write {
         write(place, &found)?;
     }
@@ -70,8 +70,8 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 }
 
 /// Runs the step of `cargo xtask test`.
-pub(crate) fn check(place: &Place) -> Outcome<Findings> {
-    let found = Found::read(place)?;
+pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
+    let found = WorkspaceSources::read(place)?;
     let problems = problems(place, &found)?;
     print_problems(&problems);
     let crates = found.graphs.len();
@@ -82,12 +82,12 @@ fn print_problems(problems: &[String]) {
     problems.iter().for_each(|problem| println!("{problem}"));
 }
 
-fn summary(found: &Found) -> String {
+fn summary(found: &WorkspaceSources) -> String {
     let (arrows, marked) = List::of(found).counts();
     format!("{arrows} arrows, {marked} of them in cycles")
 }
 
-fn problems(place: &Place, found: &Found) -> Outcome<Vec<String>> {
+fn problems(place: &Repository, found: &WorkspaceSources) -> Outcome<Vec<String>> {
     let list = read(place, LIST).map_err(Failure::during("run `cargo xtask layers --write` to begin a list"))?;
     let mut problems = List::parse(&list)?.problems(found);
     if problems.is_empty() {
@@ -98,7 +98,7 @@ fn problems(place: &Place, found: &Found) -> Outcome<Vec<String>> {
     Ok(problems)
 }
 
-fn write(place: &Place, found: &Found) -> Outcome {
+fn write(place: &Repository, found: &WorkspaceSources) -> Outcome {
     let list = List::of(found);
     let list = match fs::read_to_string(place.root.join(LIST)) {
         Ok(text) => list.with_header_of(&List::parse(&text)?),
@@ -108,10 +108,10 @@ fn write(place: &Place, found: &Found) -> Outcome {
     save(place, DOCUMENT, &picture::inserted(&read(place, DOCUMENT)?, found)?)
 }
 
-fn read(place: &Place, file: &str) -> Outcome<String> {
+fn read(place: &Repository, file: &str) -> Outcome<String> {
     fs::read_to_string(place.root.join(file)).map_err(Failure::during(format!("reading {file}")))
 }
 
-fn save(place: &Place, file: &str, text: &str) -> Outcome {
+fn save(place: &Repository, file: &str, text: &str) -> Outcome {
     fs::write(place.root.join(file), text).map_err(Failure::during(format!("writing {file}")))
 }

@@ -2,7 +2,7 @@
 //! of the crate percale.
 
 use super::graph::Graph;
-use super::workspace::Found;
+use super::workspace::WorkspaceSources;
 use crate::failure::{Failure, Outcome};
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const SHOWN: &str = "percale";
 ///
 /// # Errors
 /// Fails if the document has no markers.
-pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
+pub(crate) fn inserted(document: &str, found: &WorkspaceSources) -> Outcome<String> {
     let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let (before, after) = parts.ok_or_else(|| {
         Failure::new(format!(
@@ -31,7 +31,7 @@ pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
 }
 
 /// Returns a problem if the picture in the document does not match the sources.
-pub(crate) fn problem(document: &str, found: &Found) -> Outcome<Option<String>> {
+pub(crate) fn problem(document: &str, found: &WorkspaceSources) -> Outcome<Option<String>> {
     if inserted(document, found)? == document {
         return Ok(None);
     }
@@ -42,7 +42,7 @@ pub(crate) fn problem(document: &str, found: &Found) -> Outcome<Option<String>> 
     )))
 }
 
-fn picture(found: &Found) -> String {
+fn picture(found: &WorkspaceSources) -> String {
     let mut text = crates(found);
     if let Some(graph) = found.graphs.iter().find(|graph| graph.name == SHOWN) {
         text += &modules(graph);
@@ -50,7 +50,7 @@ fn picture(found: &Found) -> String {
     text
 }
 
-fn crates(found: &Found) -> String {
+fn crates(found: &WorkspaceSources) -> String {
     let mut text = "\n```mermaid\nflowchart TD\n".to_owned();
     // A package's programs have separate names, such as `pindown/pindown-helper`.
     for graph in found.graphs.iter().filter(|graph| !graph.name.contains('/')) {
@@ -90,11 +90,11 @@ fn id(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{BEGIN, END, inserted, problem};
-    use crate::layers::workspace::Found;
+    use crate::layers::workspace::WorkspaceSources;
 
     #[test]
     fn text_between_the_markers_is_replaced() {
-        let found = Found { graphs: Vec::new(), dependencies: Vec::new() };
+        let found = WorkspaceSources { graphs: Vec::new(), dependencies: Vec::new() };
         let document = format!("before\n{BEGIN}old\n{END}\nafter\n");
         assert!(problem(&document, &found).unwrap().unwrap().starts_with("docs/ARCHITECTURE.md:2: "));
         let written = inserted(&document, &found).unwrap();

@@ -1,13 +1,13 @@
 //! The output of the task: a table of the crates, the layers of each crate, and the cycles.
 
 use super::graph::{Graph, Level};
-use super::workspace::Found;
+use super::workspace::WorkspaceSources;
 use crate::table::table;
 
 /// The width of the output.
 const WIDTH: usize = 160;
 
-pub(crate) fn print(found: &Found) {
+pub(crate) fn print(found: &WorkspaceSources) {
     let heads =
         ["crate", "modules", "files", "lines", "arrows", "in a cycle", "cycles at the top", "cycles below the top"];
     let mut shown = table(heads, 1);

@@ -3,7 +3,7 @@
 use super::graph::Graph;
 use super::list::List;
 use super::source::Source;
-use super::workspace::{Dependency, Found};
+use super::workspace::{CrateDependency, WorkspaceSources};
 use crate::failure::Outcome;
 use std::fs;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ impl Crate {
         Ok(Graph::of(&Source::read(&self.0, "a", &self.0.join("src/lib.rs"))?))
     }
 
-    fn found(&self) -> Found {
-        Found { graphs: vec![self.read().unwrap()], dependencies: Vec::new() }
+    fn found(&self) -> WorkspaceSources {
+        WorkspaceSources { graphs: vec![self.read().unwrap()], dependencies: Vec::new() }
     }
 }
 
@@ -54,7 +54,7 @@ const CLEAN: [(&str, &str); 4] = [
     ("src/high/inner.rs", "use super::super::low;\n"),
 ];
 
-fn problems(list: &str, found: &Found) -> Vec<String> {
+fn problems(list: &str, found: &WorkspaceSources) -> Vec<String> {
     List::parse(list).unwrap().problems(found)
 }
 
@@ -116,8 +116,8 @@ fn stale_list_lines_are_problems() {
 #[test]
 fn a_dependency_of_crates_that_is_not_in_the_list_is_named() {
     let (from, to, place) = ("a".to_owned(), "b".to_owned(), "a/Cargo.toml:7".to_owned());
-    let dependencies = vec![Dependency { from, to, is_dev: true, place }];
-    let found = Found { graphs: Vec::new(), dependencies };
+    let dependencies = vec![CrateDependency { from, to, is_dev: true, place }];
+    let found = WorkspaceSources { graphs: Vec::new(), dependencies };
     let missing = problems("a => b\n", &found);
     assert!(missing[0].starts_with("a/Cargo.toml:7: `a => b (dev)` is not in xtask/layers.txt"), "{missing:?}");
     assert_eq!(problems("a => b (dev)\n", &found), [""; 0]);

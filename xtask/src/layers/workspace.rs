@@ -3,13 +3,13 @@
 use super::graph::{Arrow, Graph};
 use super::source::Source;
 use crate::failure::Outcome;
-use crate::place::{Package, Place, Target};
+use crate::place::{Package, Repository, Target};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
 /// A dependency of a crate of the workspace on another one.
-pub(crate) struct Dependency {
+pub(crate) struct CrateDependency {
     pub(crate) from: String,
     pub(crate) to: String,
     /// Set if only tests, examples and benchmarks need the dependency.
@@ -19,14 +19,14 @@ pub(crate) struct Dependency {
 }
 
 /// The data read from the sources of the workspace.
-pub(crate) struct Found {
+pub(crate) struct WorkspaceSources {
     pub(crate) graphs: Vec<Graph>,
-    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) dependencies: Vec<CrateDependency>,
 }
 
-impl Found {
+impl WorkspaceSources {
     /// Reads all crates of the workspace.
-    pub(crate) fn read(place: &Place) -> Outcome<Self> {
+    pub(crate) fn read(place: &Repository) -> Outcome<Self> {
         let mut found = Self { graphs: Vec::new(), dependencies: Vec::new() };
         for package in place.packages() {
             for (name, target) in programs(package) {
@@ -42,7 +42,7 @@ impl Found {
     pub(crate) fn json(&self, problems: &[String]) -> Value {
         let graphs = self.graphs.iter().map(graph_json).collect::<Vec<_>>();
         let dependencies = self.dependencies.iter().map(
-            |Dependency { from, to, is_dev, place }| json!({ "from": from, "to": to, "dev": is_dev, "place": place }),
+            |CrateDependency { from, to, is_dev, place }| json!({ "from": from, "to": to, "dev": is_dev, "place": place }),
         );
         json!({ "crates": graphs, "dependencies": dependencies.collect::<Vec<_>>(), "problems": problems })
     }
@@ -84,7 +84,7 @@ fn programs(package: &Package) -> Vec<(String, &Target)> {
     all
 }
 
-fn dependencies(root: &Path, package: &Package, packages: &[Package]) -> Outcome<Vec<Dependency>> {
+fn dependencies(root: &Path, package: &Package, packages: &[Package]) -> Outcome<Vec<CrateDependency>> {
     let manifest = fs::read_to_string(&package.manifest_path)?;
     let shown = package.manifest_path.strip_prefix(root).unwrap_or(&package.manifest_path).display();
     let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
@@ -93,14 +93,14 @@ fn dependencies(root: &Path, package: &Package, packages: &[Package]) -> Outcome
         let declares =
             |line: &str| line.strip_prefix(&dependency.name).is_some_and(|rest| rest.starts_with([' ', '.', '=']));
         let line = manifest.lines().position(declares).map_or(1, |at| at + 1);
-        Dependency {
+        CrateDependency {
             from: package.name.clone(),
             to: dependency.name.clone(),
             is_dev: dependency.kind.as_deref() == Some("dev"),
             place: format!("{shown}:{line}"),
         }
     });
-    let mut all: Vec<Dependency> = all.collect();
+    let mut all: Vec<CrateDependency> = all.collect();
     all.sort_by(|a, b| (&a.to, a.is_dev).cmp(&(&b.to, b.is_dev)));
     // A dependency that tests declare again with other features is still a dependency of the library.
     all.dedup_by(|a, b| a.to == b.to);

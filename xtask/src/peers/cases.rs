@@ -55,7 +55,7 @@ impl Op {
 
 /// One case that is measured with all programs.
 #[derive(Clone, Copy)]
-pub(crate) struct Case {
+pub(crate) struct PeerCase {
     pub(crate) transport: &'static str,
     pub(crate) op: Op,
     pub(crate) bytes: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Comparison {
     pub(crate) aim: Option<f64>,
 }
 
-impl Case {
+impl PeerCase {
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for transport in ["shm", "tcp"] {
@@ -141,7 +141,7 @@ impl Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for PeerCase {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} {} {}", self.transport, self.op.name(), crate::table::size(self.bytes))
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Case {
 
 /// Returns one row for each peer and each variant of percale. If percale was not measured, returns one row for each
 /// peer.
-pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Comparison> {
+pub(super) fn comparisons(case: &PeerCase, sides: &[(Side, Vec<f64>)]) -> Vec<Comparison> {
     let mut rows = Vec::new();
     for (side, peer_rounds) in sides {
         let (peer, peer_figure) = match (side, case.op.is_time()) {
@@ -215,7 +215,7 @@ fn median(figures: &[f64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, Op, Variant, comparisons, median};
+    use super::{Op, PeerCase, Variant, comparisons, median};
     use crate::peers::Side;
     use crate::peers::ucx::Setup;
 
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn each_variant_is_compared_with_each_peer() {
-        let case = Case { transport: "shm", op: Op::TaggedLatency, bytes: 8 };
+        let case = PeerCase { transport: "shm", op: Op::TaggedLatency, bytes: 8 };
         let variant = |is_dirty| Variant { is_percales_memory: false, is_dirty };
         let sides = [
             (Side::Ucx(Setup::Usual), vec![200.0]),
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_setup_that_checks_nothing_has_no_aim() {
-        let case = Case { transport: "shm", op: Op::Get, bytes: 8 };
+        let case = PeerCase { transport: "shm", op: Op::Get, bytes: 8 };
         assert_eq!(case.variants().len(), 2);
         let sides = [
             (Side::Ucx(Setup::Usual), vec![20.0]),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn sums_have_one_peer_and_one_variant() {
-        let case = Case { transport: "shm", op: Op::Allreduce, bytes: 1 << 20 };
+        let case = PeerCase { transport: "shm", op: Op::Allreduce, bytes: 1 << 20 };
         let [variant] = case.variants()[..] else { panic!("{:?}", case.variants()) };
         let rows = comparisons(&case, &[(Side::OpenMpi, vec![200.0]), (Side::Percale(variant), vec![210.0])]);
         assert_eq!((rows.len(), rows[0].peer.as_str(), rows[0].aim), (1, "Open MPI", Some(1.0)));
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn higher_rates_are_better() {
-        let case = Case { transport: "tcp", op: Op::TaggedRate, bytes: 8 };
+        let case = PeerCase { transport: "tcp", op: Op::TaggedRate, bytes: 8 };
         let variant = Variant { is_percales_memory: false, is_dirty: false };
         let rows = comparisons(&case, &[(Side::Ucx(Setup::Usual), vec![1e6]), (Side::Percale(variant), vec![2e6])]);
         assert!(!rows[0].is_loss() && rows[0].is_short());

@@ -1,6 +1,6 @@
 //! Measures libfabric with its own `fi_pingpong` over its tcp and shm providers. That program prints only a mean.
 
-use super::cases::{Case, Op};
+use super::cases::{Op, PeerCase};
 use super::pair;
 use crate::failure::{Failure, Outcome};
 use crate::program::Program;
@@ -8,12 +8,12 @@ use crate::program::Program;
 const NAME: &str = "fi_pingpong";
 
 /// Returns whether the program measures a case. It measures only round trips.
-pub(super) fn measures(case: &Case) -> bool {
+pub(super) fn measures(case: &PeerCase) -> bool {
     case.op == Op::TaggedLatency
 }
 
 /// Returns the mean one-way latency in nanoseconds.
-pub(super) fn measure(case: &Case) -> Outcome<f64> {
+pub(super) fn measure(case: &PeerCase) -> Outcome<f64> {
     let iterations = match (case.transport, case.bytes) {
         ("shm", ..=8192) => 200_000,
         (_, ..=8192) => 50_000,

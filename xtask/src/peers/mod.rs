@@ -18,8 +18,8 @@ pub(crate) use show::comparison as show_comparison;
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, LIBFABRIC, OPEN_MPI, OPEN_MPI_COMPILER, UCX};
 use crate::perf::Perf;
-use crate::place::Place;
-use cases::{Case, Variant};
+use crate::place::Repository;
+use cases::{PeerCase, Variant};
 use openmpi::OpenMpi;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -56,7 +56,7 @@ impl Arguments {
         Self { rounds, transport: None, op: None, size: None, without_percale: false, json: false }
     }
 
-    fn wants(&self, case: &Case) -> bool {
+    fn wants(&self, case: &PeerCase) -> bool {
         self.transport.as_deref().is_none_or(|its| its == case.transport)
             && self.op.is_none_or(|its| its == case.op)
             && self.size.is_none_or(|its| its == case.bytes)
@@ -69,7 +69,7 @@ pub(crate) const BUSY: f64 = 0.1;
 
 /// A finished run.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Run {
+pub(crate) struct PeerRun {
     pub(crate) date: String,
     pub(crate) commit: String,
     pub(crate) rounds: usize,
@@ -90,7 +90,7 @@ enum Side {
     Percale(Variant),
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let run = measure(place, arguments)?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&run)?);
@@ -101,13 +101,13 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 }
 
 /// Measures all cases that the arguments select. The run is stored if they select all cases.
-pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
+pub(crate) fn measure(place: &Repository, arguments: &Arguments) -> Outcome<PeerRun> {
     if arguments.rounds == 0 {
         return Err(Failure::new("--rounds 0 measures nothing"));
     }
     packages::ensure(&[UCX, LIBFABRIC])?;
     let perf = if arguments.without_percale { None } else { Some(Perf::build(place)?) };
-    let cases: Vec<Case> = Case::all().into_iter().filter(|case| arguments.wants(case)).collect();
+    let cases: Vec<PeerCase> = PeerCase::all().into_iter().filter(|case| arguments.wants(case)).collect();
     let openmpi = if cases.iter().any(openmpi::measures) {
         packages::ensure(&[OPEN_MPI, OPEN_MPI_COMPILER])?;
         Some(OpenMpi::build(place)?)
@@ -127,7 +127,7 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     if rows.is_empty() && problems.is_empty() {
         return Err(Failure::new("no case matches"));
     }
-    let run = Run {
+    let run = PeerRun {
         date: crate::machine::date(),
         commit: crate::machine::commit(place),
         rounds: arguments.rounds,
@@ -136,7 +136,7 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
         rows,
         problems,
     };
-    if cases.len() == Case::all().len() && programs.perf.is_some() {
+    if cases.len() == PeerCase::all().len() && programs.perf.is_some() {
         place.save(FILE, &run)?;
     }
     Ok(run)
@@ -149,7 +149,7 @@ struct Programs {
 }
 
 /// Runs all programs of one case in rounds. Returns one comparison for each peer and each variant of percale.
-fn compare(case: &Case, programs: &Programs, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
+fn compare(case: &PeerCase, programs: &Programs, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
     let mut sides: Vec<_> = ucx::setups(case).iter().map(|&setup| (Side::Ucx(setup), Vec::new())).collect();
     if libfabric::measures(case) {
         sides.push((Side::Libfabric, Vec::new()));

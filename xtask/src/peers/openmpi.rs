@@ -1,9 +1,9 @@
 //! Measures Open MPI over its own shared memory. A program of this project is used, because Open MPI does not contain a
 //! benchmark.
 
-use super::cases::{Case, Op};
+use super::cases::{Op, PeerCase};
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use std::fs;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ pub(super) struct OpenMpi(PathBuf);
 
 /// Returns whether the program measures a case. It measures the cases that the programs of the other peers do not
 /// measure.
-pub(super) fn measures(case: &Case) -> bool {
+pub(super) fn measures(case: &PeerCase) -> bool {
     case.op == Op::Allreduce
 }
 
 impl OpenMpi {
     /// Compiles the program.
-    pub(super) fn build(place: &Place) -> Outcome<Self> {
+    pub(super) fn build(place: &Repository) -> Outcome<Self> {
         let directory = place.target.join("bench");
         fs::create_dir_all(&directory)?;
         let program = directory.join("allreduce-openmpi");
@@ -34,7 +34,7 @@ impl OpenMpi {
     }
 
     /// Returns the p50 of the slower of two ranks in nanoseconds. Each rank runs on one core.
-    pub(super) fn measure(&self, case: &Case) -> Outcome<f64> {
+    pub(super) fn measure(&self, case: &PeerCase) -> Outcome<f64> {
         let program = launcher().args(["-n", "2", "--bind-to", "core"]);
         // Selects Open MPI's shared memory, regardless of the available networks.
         let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);

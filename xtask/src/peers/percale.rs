@@ -1,6 +1,6 @@
 //! Measures percale with `percale perf`.
 
-use super::cases::{Case, Op, Variant};
+use super::cases::{Op, PeerCase, Variant};
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const SECONDS: &str = "0.5";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the p50 of the one-way latency in nanoseconds, messages per second, or bytes per second.
-pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64> {
+pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome<f64> {
     let bytes = case.bytes.to_string();
     if case.op == Op::Allreduce {
         let rows = perf.collectives(&["--size", &bytes, "--seconds", SECONDS], LIMIT)?;
@@ -27,7 +27,7 @@ pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64
         arguments.push("--dirty");
     }
     let rows = perf.run(&arguments, LIMIT)?;
-    let is_it = |row: &&crate::perf::Row| {
+    let is_it = |row: &&crate::perf::MeasuredRow| {
         row.transport == case.transport
             && row.op == case.op.name()
             && row.bytes == case.bytes

@@ -1,11 +1,11 @@
 //! Prints a run of comparisons on the terminal. The report uses the same cells and verdicts.
 
 use super::cases::{Comparison, Op, Variant};
-use super::{BUSY, Run};
+use super::{BUSY, PeerRun};
 use crate::table;
 
 /// Prints a run.
-pub(super) fn run(run: &Run) {
+pub(super) fn run(run: &PeerRun) {
     let heads = ["transport", "operation", "size", "buffers", "peer", "percale", "peer's", "ratio", "aim", ""];
     let mut shown = table::table(heads, 5);
     for row in &run.rows {

@@ -1,6 +1,6 @@
 //! Measures UCX with its own benchmark `ucx_perftest`.
 
-use super::cases::{Case, Op};
+use super::cases::{Op, PeerCase};
 use super::pair;
 use crate::failure::{Failure, Outcome};
 use crate::program::Program;
@@ -26,7 +26,7 @@ impl Setup {
 }
 
 /// Returns the setups with which a case is measured.
-pub(super) fn setups(case: &Case) -> &'static [Setup] {
+pub(super) fn setups(case: &PeerCase) -> &'static [Setup] {
     match case.op {
         Op::Allreduce => &[],
         op if case.transport == "shm" && op.is_one_sided() => &[Setup::Usual, Setup::PosixAlone],
@@ -36,7 +36,7 @@ pub(super) fn setups(case: &Case) -> &'static [Setup] {
 
 /// Returns the p50 of the one-way latency (or of the operation) in nanoseconds, messages per second, or bytes per
 /// second.
-pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
+pub(super) fn measure(case: &PeerCase, setup: Setup) -> Outcome<f64> {
     let tls = match (case.transport, setup) {
         (_, Setup::PosixAlone) => "posix",
         ("shm", Setup::Usual) => "posix,cma",
@@ -75,7 +75,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
 }
 
 /// Returns the number of iterations that take about half a second.
-fn iterations(case: &Case) -> u64 {
+fn iterations(case: &PeerCase) -> u64 {
     match (case.transport, case.op, case.bytes) {
         ("shm", Op::TaggedRate, _) => 5_000_000,
         ("shm", _, ..=1024) => 1_000_000,

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
-use crate::place::Place;
+use crate::place::Repository;
 use crate::steps::Findings;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -23,7 +23,7 @@ const SERVER_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7471);
 
 /// Runs every example of the library in the profile in which the tests were built. A server runs together with its
 /// client.
-pub(super) fn examples(place: &Place) -> Outcome<Findings> {
+pub(super) fn examples(place: &Repository) -> Outcome<Findings> {
     let names = place.targets("percale", "example");
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
@@ -72,7 +72,7 @@ fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
 
 /// Runs `percale perf` for a short time. Each row must be plausible, and there must be rows for shared memory and for
 /// TCP.
-pub(super) fn perf(place: &Place) -> Outcome<Findings> {
+pub(super) fn perf(place: &Repository) -> Outcome<Findings> {
     let rows = Perf::build(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;
     for row in &rows {

@@ -1,7 +1,7 @@
 //! The step that builds the library without cargo features, and with each single feature.
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::on_path;
 use crate::steps::Findings;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const MOST_CRATES: usize = 25;
 
 /// Checks that no combination has a warning, that each error names the missing feature, and that there are few
 /// dependencies.
-pub(super) fn check(place: &Place) -> Outcome<Findings> {
+pub(super) fn check(place: &Repository) -> Outcome<Findings> {
     let mut findings = Tally::default();
     let crates = dependencies(place)?;
     findings.add(&format!("{} of {MOST_CRATES} crates", crates.len()), || few(&crates));
@@ -59,7 +59,7 @@ impl Tally {
 }
 
 /// Returns the features of a package, except those that are enabled by default.
-fn features<'a>(place: &'a Place, package: &str) -> Outcome<impl Iterator<Item = &'a str>> {
+fn features<'a>(place: &'a Repository, package: &str) -> Outcome<impl Iterator<Item = &'a str>> {
     let found = place.packages().iter().find(|one| one.name == package);
     let found = found.ok_or_else(|| Failure::new(format!("the workspace has no package {package}")))?;
     Ok(found.features.keys().map(String::as_str).filter(|feature| *feature != "default"))
@@ -67,7 +67,7 @@ fn features<'a>(place: &'a Place, package: &str) -> Outcome<impl Iterator<Item =
 
 /// Checks that the library of a package compiles without a warning with only this feature. If `feature` is empty,
 /// checks it without features.
-fn compiles(place: &Place, package: &str, feature: &str) -> Outcome {
+fn compiles(place: &Repository, package: &str, feature: &str) -> Outcome {
     let chosen = ["--quiet", "-p", package, "--lib", "--no-default-features", "--features", feature];
     // Unlike RUSTFLAGS, arguments after `--` apply only to the workspace, so that dependencies are not compiled again.
     if on_path("cargo-clippy").is_some() {
@@ -77,7 +77,7 @@ fn compiles(place: &Place, package: &str, feature: &str) -> Outcome {
 }
 
 /// Returns the crates in the dependency tree of the library without features.
-fn dependencies(place: &Place) -> Outcome<BTreeSet<String>> {
+fn dependencies(place: &Repository) -> Outcome<BTreeSet<String>> {
     let tree = ["tree", "-p", LIBRARY, "-e", "normal", "--no-default-features", "--prefix", "none", "--no-dedupe"];
     let output = place.cargo().args(tree).output()?;
     Ok(output.success()?.lines().map(str::to_owned).collect())

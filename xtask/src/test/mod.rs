@@ -9,7 +9,7 @@ mod suite;
 
 use crate::failure::Outcome;
 use crate::packages;
-use crate::place::Place;
+use crate::place::Repository;
 use crate::steps::{Findings, Steps};
 use clap::ValueEnum;
 
@@ -71,7 +71,7 @@ impl Step {
         matches!(self, Self::Loom | Self::Search | Self::Perf | Self::Interop | Self::Walk | Self::Budgets)
     }
 
-    fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
+    fn run(self, place: &Repository, arguments: &Arguments, steps: &mut Steps) {
         match self {
             Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
@@ -100,7 +100,7 @@ impl Step {
     }
 }
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let wanted = |step: &Step| {
         let is_named = arguments.only.is_empty() || arguments.only.contains(step);
         is_named && !(arguments.quick && step.is_slow())

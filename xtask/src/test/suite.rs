@@ -1,10 +1,10 @@
 //! The steps that run tests with Rust's harness. The result of each test is stored.
 
 use crate::failure::{Failure, Outcome};
-use crate::libtest::{Line, Reader};
-use crate::place::Place;
+use crate::libtest::{LibtestLine, Reader};
+use crate::place::Repository;
 use crate::program::{Program, Stream};
-use crate::results::{Ending, Results, TestResult};
+use crate::results::{Results, TestEnding, TestResult};
 use crate::steps::Findings;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Runs all tests of the workspace. With a filter, the results are printed but not stored, because they would replace
 /// those of all tests.
-pub(super) fn tests(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
+pub(super) fn tests(place: &Repository, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
     let program = program.args(["--", "--show-output"]);
     let found = harness("tests", at_length(program, all))?;
@@ -32,7 +32,7 @@ const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests
 
 /// Runs the tests that need an RDMA device on a test double of libibverbs, which emulates a device in software. The
 /// step `tests` uses the machine's own devices.
-pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
+pub(super) fn verbs(place: &Repository, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
     let packages =
@@ -53,7 +53,7 @@ const DOUBLE: &str = "percale-verbs-double";
 
 /// Runs the loom models, which are unit tests of the libraries with `loom_` in their names. They are built separately,
 /// with loom's types instead of those of the standard library.
-pub(super) fn loom(place: &Place) -> Outcome<Findings> {
+pub(super) fn loom(place: &Repository) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let program = place.cargo().args([
         "test",
@@ -79,12 +79,12 @@ pub(super) fn loom(place: &Place) -> Outcome<Findings> {
 
 fn findings(found: &[TestResult], none: &str) -> Findings {
     let count = |ending| found.iter().filter(|test| test.ending == ending).count();
-    let (passed, failed) = (count(Ending::Passed), count(Ending::Failed));
+    let (passed, failed) = (count(TestEnding::Passed), count(TestEnding::Failed));
     if found.is_empty() {
         // A step that ran no checks has not passed.
         return Findings::new(0, 1, none);
     }
-    let apart = [(Ending::Skipped, "cannot be done here"), (Ending::Ignored, "ignored")];
+    let apart = [(TestEnding::Skipped, "cannot be done here"), (TestEnding::Ignored, "ignored")];
     let apart = apart.map(|(ending, what)| (count(ending), what)).into_iter().filter(|(count, _)| *count > 0);
     let note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
     Findings::new(passed, failed, note).with_remarks(skips(found))
@@ -93,7 +93,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
 /// Returns the number of skipped tests for each reason, in descending order.
 fn skips(found: &[TestResult]) -> Vec<String> {
     let mut reasons = BTreeMap::<&str, usize>::new();
-    for test in found.iter().filter(|test| test.ending == Ending::Skipped) {
+    for test in found.iter().filter(|test| test.ending == TestEnding::Skipped) {
         *reasons.entry(test.because.as_deref().unwrap_or("no reason given")).or_default() += 1;
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
@@ -113,25 +113,25 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
         Stream::Error => reader.read_error(line),
     };
     let status = program.streams(|stream, line| match read(&mut reader, stream, line) {
-        Line::Program => (start, before) = (Instant::now(), reader.tests.len()),
-        Line::Totals => {
+        LibtestLine::Program => (start, before) = (Instant::now(), reader.tests.len()),
+        LibtestLine::Totals => {
             let (tests, seconds) = (reader.tests.len() - before, start.elapsed().as_secs_f64());
             if tests > 0 {
-                let skipped = reader.tests[before..].iter().filter(|test| test.ending == Ending::Skipped).count();
+                let skipped = reader.tests[before..].iter().filter(|test| test.ending == TestEnding::Skipped).count();
                 let skipped = if skipped > 0 { format!(", {skipped} of them skipped") } else { String::new() };
                 println!("  {:<44} {tests:>5} tests {seconds:>7.1} s{skipped}", reader.program());
             }
         }
-        Line::Test(Ending::Passed) | Line::Output | Line::Announced => {}
-        Line::Test(_) => println!("  {line}"),
-        Line::Other if is_chatter(line) => {}
-        Line::Other => println!("  {line}"),
+        LibtestLine::Test(TestEnding::Passed) | LibtestLine::Output | LibtestLine::Announced => {}
+        LibtestLine::Test(_) => println!("  {line}"),
+        LibtestLine::Other if is_chatter(line) => {}
+        LibtestLine::Other => println!("  {line}"),
     })?;
     reader.close();
     if let Some(what) = reader.unread.first() {
         return Err(Failure::new(format!("{what} ({status})")));
     }
-    if !status.success() && reader.count(Ending::Failed) == 0 {
+    if !status.success() && reader.count(TestEnding::Failed) == 0 {
         return Err(Failure::new(format!("cargo test ended with {status}")));
     }
     Ok(reader.tests)
@@ -148,8 +148,8 @@ fn is_chatter(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::skips;
-    use crate::place::Place;
-    use crate::results::{Ending, TestResult};
+    use crate::place::Repository;
+    use crate::results::{TestEnding, TestResult};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -163,11 +163,11 @@ mod tests {
         };
         let (device, root) = (Some("no device"), Some("not root"));
         let found = [
-            test(Ending::Skipped, root),
-            test(Ending::Skipped, device),
-            test(Ending::Passed, None),
-            test(Ending::Skipped, device),
-            test(Ending::Skipped, None),
+            test(TestEnding::Skipped, root),
+            test(TestEnding::Skipped, device),
+            test(TestEnding::Passed, None),
+            test(TestEnding::Skipped, device),
+            test(TestEnding::Skipped, None),
         ];
         let lines = skips(&found);
         assert_eq!(lines[0], "2 skipped: no device");
@@ -192,7 +192,7 @@ mod tests {
     fn each_loom_model_has_a_name_that_the_step_selects() {
         let calls = |name: &str| format!("#[test]\nfn {name}() {{\n    loom::{}(|| {{}});\n}}\n", "model");
         assert_eq!(unselected(&(calls("loom_one") + &calls("two"))), ["two"]);
-        let sources = sources(&Place::find().unwrap().root.join("crates"));
+        let sources = sources(&Repository::find().unwrap().root.join("crates"));
         let found: Vec<String> = sources
             .iter()
             .flat_map(|path| {

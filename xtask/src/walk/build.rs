@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, CLANG, SANITIZERS};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use crate::provider;
 use std::fs;
@@ -33,7 +33,7 @@ pub(super) struct Built {
 ///
 /// # Errors
 /// Fails if one of them cannot be built, or if the sanitizers are missing although they are `required`.
-pub(super) fn build(place: &Place, required: bool) -> Outcome<Built> {
+pub(super) fn build(place: &Repository, required: bool) -> Outcome<Built> {
     match unsanitized(sanitizers_are_here(), required)? {
         None => {
             let program = compile(place, "clang", "walk-sanitized", &sanitizers())?;
@@ -69,7 +69,7 @@ fn unsanitized(here: Outcome, required: bool) -> Outcome<Option<String>> {
     }
 }
 
-fn compile(place: &Place, compiler: &str, name: &str, with: &[&str]) -> Outcome<PathBuf> {
+fn compile(place: &Repository, compiler: &str, name: &str, with: &[&str]) -> Outcome<PathBuf> {
     let directory = place.target.join("walk");
     fs::create_dir_all(&directory)?;
     let program = directory.join(name);
@@ -88,7 +88,7 @@ fn compile(place: &Place, compiler: &str, name: &str, with: &[&str]) -> Outcome<
 }
 
 /// Builds the provider with AddressSanitizer and returns its directory. The program contains the runtime.
-fn instrumented(place: &Place) -> Outcome<PathBuf> {
+fn instrumented(place: &Repository) -> Outcome<PathBuf> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = place.target.join("asan");
     let build = place.cargo().args(["build", "--quiet", "--profile", PROFILE]);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The counts and findings of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct WalkFindings {
     pub(super) calls: usize,
     /// The number of table entries, and the entries that were never called.
     pub(super) entries: usize,
@@ -20,7 +20,7 @@ pub(super) struct Found {
     pub(super) reports: usize,
 }
 
-impl Found {
+impl WalkFindings {
     /// Adds the findings of a run with another libfabric.
     pub(super) fn add(&mut self, other: Self) {
         self.calls += other.calls;
@@ -35,7 +35,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for WalkFindings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { calls, entries, missed, orders, levels, versions, reports, .. } = self;
         let called = entries.saturating_sub(*missed);
@@ -46,7 +46,7 @@ impl fmt::Display for Found {
     }
 }
 
-impl FromStr for Found {
+impl FromStr for WalkFindings {
     type Err = ();
 
     /// Parses `walk: ..., N calls, N entries, ...`.
@@ -71,22 +71,22 @@ impl FromStr for Found {
 
 #[cfg(test)]
 mod tests {
-    use super::Found;
+    use super::WalkFindings;
 
     const LINE: &str = "walk: sanitized yes, 3064 calls, 679 entries, 2 never called, 10 cases, 80 orders, 900 closings, 300 refused, \
                         6 levels, 18 versions, 1 reports";
 
     #[test]
     fn the_last_line_is_read() {
-        let found: Found = LINE.parse().unwrap();
+        let found: WalkFindings = LINE.parse().unwrap();
         assert_eq!((found.calls, found.entries, found.missed, found.cases), (3064, 679, 2, 10));
         assert_eq!((found.orders, found.levels, found.versions, found.reports), (80, 6, 18, 1));
-        assert!("walk: nothing".parse::<Found>().is_err() && "REPORT  alias".parse::<Found>().is_err());
+        assert!("walk: nothing".parse::<WalkFindings>().is_err() && "REPORT  alias".parse::<WalkFindings>().is_err());
     }
 
     #[test]
     fn findings_of_two_libfabrics_are_added() {
-        let mut both: Found = LINE.parse().unwrap();
+        let mut both: WalkFindings = LINE.parse().unwrap();
         both.add(LINE.replace("18 versions", "29 versions").parse().unwrap());
         assert_eq!((both.calls, both.entries, both.orders, both.versions, both.reports), (6128, 679, 160, 29, 2));
     }

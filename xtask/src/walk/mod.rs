@@ -13,11 +13,11 @@ use crate::failure::{Failure, Outcome};
 use crate::interop;
 use crate::machine;
 use crate::packages::{self, LIBFABRIC_HEADERS};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::program::Program;
 use crate::steps::{Findings, Steps};
 use build::Built;
-use found::Found;
+use found::WalkFindings;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,18 +52,18 @@ const ASAN: &str = "detect_leaks=1:handle_segv=2:handle_sigbus=2:handle_abort=2"
 const ALL_ORDERS: u64 = 12;
 const SOME_ORDERS: u64 = 3;
 
-pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     let mut steps = Steps::new(1);
     steps.run("walk", "every call, every order of closing, under sanitizers", || walk(place, arguments));
     Ok(steps.finish())
 }
 
 /// Runs the part that every check runs (each scenario at each level), or the complete walk if `all` is set.
-pub(crate) fn check(place: &Place, all: bool) -> Outcome<Findings> {
+pub(crate) fn check(place: &Repository, all: bool) -> Outcome<Findings> {
     walk(place, &Arguments { all, seed: None, orders: None, case: None, provider: None })
 }
 
-fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
+fn walk(place: &Repository, arguments: &Arguments) -> Outcome<Findings> {
     let required = machine::is_ci();
     if let Err(why) = packages::ensure(&[LIBFABRIC_HEADERS]) {
         return if required { Err(why) } else { Ok(Findings::skipped(why.to_string())) };
@@ -86,7 +86,7 @@ fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
 }
 
 /// Runs the program with one libfabric.
-fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Option<&Path>) -> Outcome<Found> {
+fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Option<&Path>) -> Outcome<WalkFindings> {
     let orders = arguments.orders.unwrap_or(if arguments.all { ALL_ORDERS } else { SOME_ORDERS });
     let mut program = Program::new(&built.program).args(["-n", &orders.to_string()]);
     if arguments.all {
@@ -106,7 +106,7 @@ fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Opt
     let program = program.env("ASAN_OPTIONS", ASAN).env("UBSAN_OPTIONS", "print_stacktrace=1");
     let mut found = None;
     let status = program.limit(LIMIT).lines(|line| {
-        match line.parse::<Found>() {
+        match line.parse::<WalkFindings>() {
             Ok(last) => found = Some(last),
             // Calls of the program, and reports of a sanitizer.
             Err(_) => println!("    {line}"),

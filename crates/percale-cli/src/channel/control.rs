@@ -1,9 +1,9 @@
 //! The channel over which the two processes of a measurement coordinate: one JSON object per line, over a socket pair
 //! on one machine or a TCP connection between two machines. Nothing is sent during the timed part of a round.
 //!
-//! The measuring process sends requests (`perf::request`). Each request is answered by one [`Reply`], and a round by
-//! two. Received data is not trusted beyond its type. The length of lines is bounded, and the receiver checks the
-//! contents of requests.
+//! The measuring process sends requests (`perf::request`). Each request is answered by one [`ControlReply`], and a
+//! round by two. Received data is not trusted beyond its type. The length of lines is bounded, and the receiver checks
+//! the contents of requests.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -23,11 +23,11 @@ use crate::failure::{Failure, Result};
 const LINE: usize = 1 << 16;
 
 /// The timeout for the reply to a request outside rounds. (The watch checks rounds.)
-const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The replies of the other process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum ControlReply {
     /// The first message, sent without a request: the version of the sender, and the nonce for a proof if one is
     /// required.
     Hello { version: String, nonce: Option<Nonce> },
@@ -43,7 +43,7 @@ pub(crate) enum Reply {
     Failed { why: String },
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for ControlReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Hello { .. } => "a greeting",
@@ -97,8 +97,8 @@ impl Control {
         let mut rest = line.as_slice();
         let start = Instant::now();
         while !rest.is_empty() {
-            if start.elapsed() > PATIENCE {
-                return Err(Failure::Stalled(PATIENCE.as_secs()));
+            if start.elapsed() > REPLY_TIMEOUT {
+                return Err(Failure::Stalled(REPLY_TIMEOUT.as_secs()));
             }
             let written = match &mut self.stream {
                 Stream::Local(stream) => stream.write(rest),
@@ -117,10 +117,10 @@ impl Control {
         Ok(())
     }
 
-    /// Waits for the next line, and calls `progress` at intervals. `patience` is the timeout.
+    /// Waits for the next line, and calls `progress` at intervals. `idle_timeout` is the timeout.
     pub(crate) fn next<T: DeserializeOwned>(
         &mut self,
-        patience: Option<Duration>,
+        idle_timeout: Option<Duration>,
         mut progress: impl FnMut() -> Result<()>,
     ) -> Result<T> {
         let start = Instant::now();
@@ -136,7 +136,7 @@ impl Control {
             if self.received.len() >= LINE {
                 return Err(Failure::Protocol("line too long".into()));
             }
-            if patience.is_some_and(|patience| start.elapsed() > patience) {
+            if idle_timeout.is_some_and(|idle_timeout| start.elapsed() > idle_timeout) {
                 return Err(Failure::Stalled(start.elapsed().as_secs()));
             }
             progress()?;
@@ -145,15 +145,15 @@ impl Control {
     }
 
     /// Waits for the next reply. Returns a reported failure of the other process as an error.
-    pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<Reply> {
-        match self.next(Some(PATIENCE), progress)? {
-            Reply::Failed { why } => Err(Failure::Peer(why)),
+    pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<ControlReply> {
+        match self.next(Some(REPLY_TIMEOUT), progress)? {
+            ControlReply::Failed { why } => Err(Failure::Peer(why)),
             reply => Ok(reply),
         }
     }
 
     /// Waits for the reply `wanted`.
-    pub(crate) fn expect(&mut self, wanted: &Reply, progress: impl FnMut() -> Result<()>) -> Result<()> {
+    pub(crate) fn expect(&mut self, wanted: &ControlReply, progress: impl FnMut() -> Result<()>) -> Result<()> {
         let reply = self.reply(progress)?;
         if reply == *wanted { Ok(()) } else { Err(Failure::Protocol(format!("{reply} instead of {wanted}"))) }
     }
@@ -166,7 +166,7 @@ impl Control {
             return Err(Failure::Protocol("request received before the previous one was answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {
-            if let Ok(Reply::Failed { why }) = serde_json::from_slice(line) {
+            if let Ok(ControlReply::Failed { why }) = serde_json::from_slice(line) {
                 return Err(Failure::Peer(why));
             }
         }
@@ -215,15 +215,15 @@ mod tests {
     #[test]
     fn lines_arrive_in_order_and_failures_at_once() {
         let (mut a, mut b) = pair();
-        a.send(&Reply::Ready).unwrap();
+        a.send(&ControlReply::Ready).unwrap();
         b.check().unwrap();
-        a.send(&Reply::Done { verified: 3 }).unwrap();
-        b.expect(&Reply::Ready, || Ok(())).unwrap();
-        a.send(&Reply::Failed { why: "no reason".into() }).unwrap();
+        a.send(&ControlReply::Done { verified: 3 }).unwrap();
+        b.expect(&ControlReply::Ready, || Ok(())).unwrap();
+        a.send(&ControlReply::Failed { why: "no reason".into() }).unwrap();
         drop(a);
         // The failure is detected although an earlier reply has not been read.
         assert!(matches!(b.check(), Err(Failure::Peer(why)) if why == "no reason"));
-        assert_eq!(b.reply(|| Ok(())).unwrap(), Reply::Done { verified: 3 });
+        assert_eq!(b.reply(|| Ok(())).unwrap(), ControlReply::Done { verified: 3 });
         assert!(matches!(b.reply(|| Ok(())), Err(Failure::Peer(_))));
         assert!(matches!(b.reply(|| Ok(())), Err(Failure::PeerEnded)));
     }

@@ -8,13 +8,13 @@ use crate::failure::{Failure, Result};
 
 /// The number of turns between two readings of the clock. It is small, because a turn may be slow if there are too few
 /// processors.
-const GLANCE: u32 = 64;
+const POLL_INTERVAL: u32 = 64;
 
 /// The interval between two checks of the other process.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// How long to wait for a message from a process that is alive.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time limit of a round in which the other process accesses this process's memory. This process cannot detect such
 /// accesses.
@@ -74,14 +74,14 @@ impl Spin {
         if watch.yielding {
             std::thread::yield_now();
         }
-        if self.turns.is_multiple_of(GLANCE) {
-            return self.glance(watch);
+        if self.turns.is_multiple_of(POLL_INTERVAL) {
+            return self.poll_now(watch);
         }
         Ok(())
     }
 
     #[cold]
-    fn glance(&mut self, watch: &mut Watch) -> Result<()> {
+    fn poll_now(&mut self, watch: &mut Watch) -> Result<()> {
         let now = Instant::now();
         let (first, last) = self.times.get_or_insert((now, now));
         if now.duration_since(*last) < LOOK {
@@ -89,9 +89,9 @@ impl Spin {
         }
         *last = now;
         watch.control.check()?;
-        let patience = if self.long { ROUND } else { PATIENCE };
-        if now.duration_since(*first) > patience {
-            return Err(Failure::Stalled(patience.as_secs()));
+        let timeout = if self.long { ROUND } else { SILENCE_TIMEOUT };
+        if now.duration_since(*first) > timeout {
+            return Err(Failure::Stalled(timeout.as_secs()));
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ use super::progress::Progress;
 use super::server::{Moving, Server, unexpected};
 use crate::failure::{Failure, Result};
 use crate::transfer::blocks::{self, BLOCK, Digest};
-use crate::transfer::protocol::{Reply, Request};
+use crate::transfer::protocol::{ClientRequest, ServerReply};
 
 /// A file that both sides have open.
-pub(super) struct Copy<'a> {
+pub(super) struct FileCopy<'a> {
     pub(super) server: &'a Server,
     pub(super) file: LocalFile,
     pub(super) size: u64,
@@ -30,7 +30,7 @@ struct Written<'a> {
     digest: Digest,
 }
 
-impl Copy<'_> {
+impl FileCopy<'_> {
     /// Returns the number of leading blocks, within the first `held` bytes, that are equal on both sides.
     pub(super) fn agree(&mut self, held: u64) -> Result<u64> {
         let all = held.min(self.size) / BLOCK;
@@ -38,13 +38,13 @@ impl Copy<'_> {
         while agreed < all {
             let batch = agreed..all.min(agreed + BUFFERS as u64);
             for block in batch.clone() {
-                self.server.ask(&Request::Hash { block })?;
+                self.server.ask(&ClientRequest::Hash { block })?;
                 self.file.hash(block);
             }
             let (mut theirs, mut ours) = (BTreeMap::new(), BTreeMap::new());
             for _ in batch.clone() {
                 match self.server.next()? {
-                    Reply::Hashed { block, digest } => theirs.insert(block, digest),
+                    ServerReply::Hashed { block, digest } => theirs.insert(block, digest),
                     other => return Err(unexpected(&other)),
                 };
                 let done = self.file.next(&self.name)?;
@@ -89,7 +89,7 @@ impl Copy<'_> {
                 // Each reply answers one request. Therefore no block arrives twice, and no slot is read while it is
                 // being filled.
                 let (block, slot, digest) = match server.reply(reply)? {
-                    Some(Reply::Filled { block, slot, digest }) => (block, slot, digest),
+                    Some(ServerReply::Filled { block, slot, digest }) => (block, slot, digest),
                     Some(other) => return Err(unexpected(&other)),
                     None => continue,
                 };
@@ -119,7 +119,7 @@ impl Copy<'_> {
     fn fill(&self, slot: usize, next: &mut u64) -> Result<()> {
         let block = *next;
         if block < blocks::count(self.size) {
-            self.server.ask(&Request::Fill { block, slot })?;
+            self.server.ask(&ClientRequest::Fill { block, slot })?;
             *next += 1;
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Copy<'_> {
         let buffer = write.wait().map_err(|error| self.server.explain(error, None))?;
         self.progress.moved(buffer.len() as u64);
         self.file.give_back(buffer);
-        self.server.ask(&Request::Store { block, slot, digest })?;
+        self.server.ask(&ClientRequest::Store { block, slot, digest })?;
         *storing += 1;
         self.file.note(block, digest);
         Ok(())
@@ -187,7 +187,7 @@ impl Copy<'_> {
     /// Waits until the server has stored a block. Returns its slot, which is free again.
     fn stored(&self, storing: &mut usize) -> Result<usize> {
         match self.server.next()? {
-            Reply::Stored { slot, .. } => {
+            ServerReply::Stored { slot, .. } => {
                 *storing -= 1;
                 Ok(slot)
             }

@@ -35,7 +35,7 @@ struct Job {
 
 /// A block with a finished job.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct FinishedBlock {
     /// The number of the block.
     pub(super) block: u64,
     /// The checksum of the block.
@@ -49,7 +49,7 @@ pub(super) struct Done {
 pub(super) struct LocalFile {
     size: u64,
     pool: Pool<Job>,
-    results: Receiver<io::Result<Done>>,
+    results: Receiver<io::Result<FinishedBlock>>,
     /// The number of submitted jobs with results that have not been taken.
     pub(super) pending: usize,
     spare: Vec<Vec<u8>>,
@@ -108,14 +108,14 @@ impl LocalFile {
     }
 
     /// Waits for the next finished block. Blocks finish in any order.
-    pub(super) fn next(&mut self, what: &str) -> Result<Done> {
+    pub(super) fn next(&mut self, what: &str) -> Result<FinishedBlock> {
         let result = self.results.recv().map_err(|_| Failure::PeerEnded)?;
         self.pending -= 1;
         result.map_err(Failure::system(what.to_owned()))
     }
 
     /// Returns the next finished block, or `None` if there is none yet.
-    pub(super) fn try_next(&mut self, what: &str) -> Result<Option<Done>> {
+    pub(super) fn try_next(&mut self, what: &str) -> Result<Option<FinishedBlock>> {
         let Ok(result) = self.results.try_recv() else { return Ok(None) };
         self.pending -= 1;
         result.map(Some).map_err(Failure::system(what.to_owned()))
@@ -134,7 +134,7 @@ impl LocalFile {
     }
 
     /// Reads all blocks again and compares their checksums with those of the copy.
-    pub(super) fn look_again(&mut self, what: &str) -> Result<()> {
+    pub(super) fn read_again(&mut self, what: &str) -> Result<()> {
         let all = blocks::count(self.size);
         let (mut next, mut left) = (0, all);
         while left > 0 {
@@ -153,7 +153,7 @@ impl LocalFile {
 }
 
 impl Job {
-    fn run(self, file: &File, size: u64, scratch: &mut [u8]) -> io::Result<Done> {
+    fn run(self, file: &File, size: u64, scratch: &mut [u8]) -> io::Result<FinishedBlock> {
         let Self { block, work } = self;
         let place = blocks::place(size, block).ok_or(io::ErrorKind::InvalidInput)?;
         let (digest, buffer) = match work {
@@ -168,6 +168,6 @@ impl Job {
                 (digest, buffer)
             }
         };
-        Ok(Done { block, digest, buffer })
+        Ok(FinishedBlock { block, digest, buffer })
     }
 }

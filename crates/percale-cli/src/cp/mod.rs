@@ -20,15 +20,15 @@ use crate::failure::{Failure, Result};
 use crate::output::print_line;
 use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::key;
-use crate::transfer::part::Part;
+use crate::transfer::part::PartialFile;
 use crate::transfer::path::ServedPath;
-use crate::transfer::protocol::{Reply, Request, SLOTS, Slot};
+use crate::transfer::protocol::{ClientRequest, RegionName, SLOTS, ServerReply};
 use crate::transfer::source::Source;
 use crate::units;
 pub(crate) use args::CpArgs;
-use copy::Copy;
+use copy::FileCopy;
 use file::LocalFile;
-use place::Place;
+use place::FileLocation;
 use progress::Progress;
 use server::{Server, unexpected};
 
@@ -63,17 +63,19 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
         let key = args.authorization_key.as_deref().map(key::read).transpose()?;
         Server::connect(address, key, args.transport)
     };
-    let (bytes, resumed, digest) = match (Place::of(&args.source), Place::of(&args.target)) {
-        (Place::There(address, path), Place::Here(target)) => download(&connect(&address)?, path, &target, umask)?,
-        (Place::Here(source), Place::There(address, path)) => {
+    let (bytes, resumed, digest) = match (FileLocation::of(&args.source), FileLocation::of(&args.target)) {
+        (FileLocation::There(address, path), FileLocation::Here(target)) => {
+            download(&connect(&address)?, path, &target, umask)?
+        }
+        (FileLocation::Here(source), FileLocation::There(address, path)) => {
             // Local errors are reported before the server is contacted.
             let source = open_source(&source)?;
             upload(&connect(&address)?, &source, args.source.display().to_string(), path)?
         }
-        (Place::Here(_), Place::Here(_)) => {
+        (FileLocation::Here(_), FileLocation::Here(_)) => {
             return Err(Failure::Usage("neither SRC nor DST names a server (HOST:PORT/PATH)".into()));
         }
-        (Place::There(..), Place::There(..)) => {
+        (FileLocation::There(..), FileLocation::There(..)) => {
             return Err(Failure::Usage("one of SRC and DST must be a local file".into()));
         }
     };
@@ -96,15 +98,15 @@ struct Opened {
     size: u64,
     mode: u32,
     held: u64,
-    slots: Vec<Slot>,
+    slots: Vec<RegionName>,
 }
 
-fn open(server: &Server, request: &Request) -> Result<Opened> {
+fn open(server: &Server, request: &ClientRequest) -> Result<Opened> {
     match server.open(request)? {
-        Reply::Opened { size, .. } if size > i64::MAX as u64 => {
+        ServerReply::Opened { size, .. } if size > i64::MAX as u64 => {
             Err(Failure::Protocol(format!("a file of {size} bytes")))
         }
-        Reply::Opened { size, mode, held, slots } if (1..=SLOTS).contains(&slots.len()) || size == 0 => {
+        ServerReply::Opened { size, mode, held, slots } if (1..=SLOTS).contains(&slots.len()) || size == 0 => {
             Ok(Opened { size, mode, held, slots })
         }
         other => Err(unexpected(&other)),
@@ -115,17 +117,17 @@ fn open(server: &Server, request: &Request) -> Result<Opened> {
 fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Result<(u64, u64, Digest)> {
     let name = target.display().to_string();
     let system = || Failure::system(name.clone());
-    let opened = open(server, &Request::Get { path })?;
+    let opened = open(server, &ClientRequest::Get { path })?;
     let file_name = target.file_name().filter(|_| !target.as_os_str().as_encoded_bytes().ends_with(b"/"));
     let file_name = file_name.ok_or_else(|| Failure::Usage(format!("{name} is a directory; name the file")))?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(parent).map_err(Failure::system(parent.display().to_string()))?;
-    let part = Part::open(directory.into(), file_name, opened.size).map_err(system())?;
+    let part = PartialFile::open(directory.into(), file_name, opened.size).map_err(system())?;
     let held = part.held().map_err(system())?;
     let mut copy = begin(server, part.file(), &opened, name.clone())?;
     let agreed = copy.agree(held)?;
     let digest = copy.download(agreed)?;
-    server.finish(&Request::Finish { digest }, opened.size)?;
+    server.finish(&ClientRequest::Finish { digest }, opened.size)?;
     // The user's umask limits the permissions that the server reports for the file.
     part.commit(opened.size, opened.mode & !umask).map_err(system())?;
     Ok((opened.size, agreed * BLOCK, digest))
@@ -140,21 +142,21 @@ fn open_source(source: &Path) -> Result<Source> {
 /// Copies to the server. Returns the same values as `download`.
 fn upload(server: &Server, source: &Source, name: String, path: ServedPath) -> Result<(u64, u64, Digest)> {
     let size = source.size();
-    let opened = open(server, &Request::Put { path, size, mode: source.mode() })?;
+    let opened = open(server, &ClientRequest::Put { path, size, mode: source.mode() })?;
     let mut copy = begin(server, source.file(), &opened, name.clone())?;
     let agreed = copy.agree(opened.held)?;
     let digest = copy.upload(agreed)?;
     if source.needs_second_look() {
-        copy.file.look_again(&name)?;
+        copy.file.read_again(&name)?;
     }
     source.unchanged().map_err(Failure::system(name))?;
-    server.finish(&Request::Finish { digest }, size)?;
+    server.finish(&ClientRequest::Finish { digest }, size)?;
     Ok((size, agreed * BLOCK, digest))
 }
 
-fn begin<'a>(server: &'a Server, file: &File, opened: &Opened, name: String) -> Result<Copy<'a>> {
+fn begin<'a>(server: &'a Server, file: &File, opened: &Opened, name: String) -> Result<FileCopy<'a>> {
     let slots = opened.slots.iter().map(|&slot| slot.into()).collect();
     let progress = Progress::new(opened.size)?;
     let file = LocalFile::new(file, opened.size)?;
-    Ok(Copy { server, file, size: opened.size, slots, progress, name })
+    Ok(FileCopy { server, file, size: opened.size, slots, progress, name })
 }

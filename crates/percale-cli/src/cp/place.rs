@@ -7,14 +7,14 @@ use crate::transfer::path::ServedPath;
 
 /// The location of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FileLocation {
     /// On this machine.
     Here(PathBuf),
     /// On a server: `HOST:PORT`, and the path on the server.
     There(String, ServedPath),
 }
 
-impl Place {
+impl FileLocation {
     /// Parses an argument of the form `HOST:PORT/PATH` or `[IPv6]:PORT/PATH`. Any other argument is a local path.
     pub(super) fn of(argument: &OsStr) -> Self {
         let bytes = argument.as_encoded_bytes();
@@ -44,11 +44,11 @@ mod tests {
             ("h:1//etc", "h:1", "/etc"),
             ("h:1/", "h:1", ""),
         ] {
-            let there = Place::There(address.into(), ServedPath::from(path.as_bytes().to_vec()));
-            assert_eq!(Place::of(OsStr::new(text)), there);
+            let there = FileLocation::There(address.into(), ServedPath::from(path.as_bytes().to_vec()));
+            assert_eq!(FileLocation::of(OsStr::new(text)), there);
         }
         for text in ["a", "a/b", "/a:1/b", "./a:1/b", "a:1", "a:b/c", ":1/c", "::1/c", "a:65536/c", ""] {
-            assert_eq!(Place::of(OsStr::new(text)), Place::Here(text.into()));
+            assert_eq!(FileLocation::of(OsStr::new(text)), FileLocation::Here(text.into()));
         }
     }
 }

@@ -12,12 +12,14 @@ use percale::{Buffer, Endpoint, Info, PeerAddress, RemoteMemory};
 
 use crate::failure::{Failure, Result, percale};
 use crate::row::Transport;
-use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, PROTOCOL, Reply, Request, TAG};
+use crate::transfer::protocol::{
+    ClientRequest, GREETING, LINE, NumberedReply, NumberedRequest, PROTOCOL, ServerReply, TAG,
+};
 use crate::transfer::visible;
 
 /// The timeout for an answer or a block. It is long enough for a busy disk. The end of the server is detected
 /// immediately.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout for the server to write a file to its disk or to verify it a second time. It is extended for large files
 /// at the end of a copy.
@@ -39,7 +41,7 @@ const EXPLAINING: Duration = Duration::from_secs(1);
 pub(super) struct Server {
     endpoint: Endpoint,
     peer: PeerAddress,
-    asked: RefCell<Requests>,
+    requested: RefCell<Requests>,
 }
 
 /// Requests by number.
@@ -49,7 +51,7 @@ struct Requests {
     first: u64,
     next: u64,
     /// The requests that have not been answered.
-    open: BTreeMap<u64, Request>,
+    open: BTreeMap<u64, ClientRequest>,
 }
 
 impl Requests {
@@ -63,7 +65,7 @@ impl Requests {
     }
 
     /// Assigns a number to a request.
-    fn add(&mut self, request: &Request) -> u64 {
+    fn add(&mut self, request: &ClientRequest) -> u64 {
         let number = self.next;
         self.next += 1;
         self.open.insert(number, request.clone());
@@ -71,8 +73,8 @@ impl Requests {
     }
 
     /// Returns the reply if it answers a request of this client, otherwise `None`.
-    fn take(&mut self, answered: Answered) -> Result<Option<Reply>> {
-        let Answered { number, reply } = answered;
+    fn take(&mut self, answered: NumberedReply) -> Result<Option<ServerReply>> {
+        let NumberedReply { number, reply } = answered;
         match self.open.remove(&number) {
             Some(request) if reply.answers(&request) => Ok(Some(reply)),
             Some(request) => Err(Failure::Protocol(format!("{reply}, in answer to {request}"))),
@@ -80,7 +82,7 @@ impl Requests {
                 Err(Failure::Protocol(format!("second reply to one request: {reply}")))
             }
             // A failure that answers no particular request.
-            None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
+            None if number == GREETING && matches!(reply, ServerReply::Failed { .. }) => Ok(Some(reply)),
             None => Ok(None),
         }
     }
@@ -105,8 +107,8 @@ impl Server {
         let peer = vector.insert(target).map_err(percale("using the server's address"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.to_string());
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
-        let server = Self { endpoint, peer, asked: RefCell::new(Requests::new()?) };
-        match server.greet() {
+        let server = Self { endpoint, peer, requested: RefCell::new(Requests::new()?) };
+        match server.exchange_hellos() {
             Ok(PROTOCOL) => Ok(server),
             Ok(version) => Err(Failure::Protocol(format!("its protocol version is {version}"))),
             Err(Failure::Percale { why, .. }) => {
@@ -117,30 +119,34 @@ impl Server {
     }
 
     /// Waits for the welcome. Returns the protocol version of the server.
-    fn greet(&self) -> Result<u32> {
+    fn exchange_hellos(&self) -> Result<u32> {
         // The message establishes the connection, and the server replies once it is established.
-        self.send(GREETING, Request::Hello)?;
+        self.send(GREETING, ClientRequest::Hello)?;
         let start = Instant::now();
         loop {
-            match self.listen()?.message(PATIENCE.saturating_sub(start.elapsed()))? {
-                Answered { number: GREETING, reply: Reply::Welcome { protocol } } => return Ok(protocol),
-                Answered { number: GREETING, reply: Reply::Failed { why, .. } } => return Err(refused(&why)),
+            match self.listen()?.message(ANSWER_TIMEOUT.saturating_sub(start.elapsed()))? {
+                NumberedReply { number: GREETING, reply: ServerReply::Welcome { protocol } } => return Ok(protocol),
+                NumberedReply { number: GREETING, reply: ServerReply::Failed { why, .. } } => {
+                    return Err(refused(&why));
+                }
                 // This answers an earlier client at this address.
                 _ => {}
             }
         }
     }
 
-    fn send(&self, number: u64, request: Request) -> Result<()> {
-        let bytes = serde_json::to_vec(&Asked { number, request }).map_err(Failure::system("writing JSON"))?;
+    fn send(&self, number: u64, request: ClientRequest) -> Result<()> {
+        let bytes =
+            serde_json::to_vec(&NumberedRequest { number, request }).map_err(Failure::system("writing JSON"))?;
         let sent = self.endpoint.tagged_send(self.peer, TAG, bytes).start();
-        sent.and_then(|mut sending| sending.wait_for(PATIENCE)).map_err(percale("sending a request to the server"))?;
+        sent.and_then(|mut sending| sending.wait_for(ANSWER_TIMEOUT))
+            .map_err(percale("sending a request to the server"))?;
         Ok(())
     }
 
     /// Sends a request.
-    pub(super) fn ask(&self, request: &Request) -> Result<()> {
-        let number = self.asked.borrow_mut().add(request);
+    pub(super) fn ask(&self, request: &ClientRequest) -> Result<()> {
+        let number = self.requested.borrow_mut().add(request);
         self.send(number, request.clone())
     }
 
@@ -152,54 +158,54 @@ impl Server {
 
     /// Returns the reply in an awaited message. Returns `None` if it answers no request of this client. Returns a reply
     /// that reports a failure as an error.
-    pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<Reply>> {
-        self.reply_within(awaited, PATIENCE)
+    pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<ServerReply>> {
+        self.reply_within(awaited, ANSWER_TIMEOUT)
     }
 
-    fn reply_within(&self, awaited: Awaited<'_>, patience: Duration) -> Result<Option<Reply>> {
-        match self.asked.borrow_mut().take(awaited.message(patience)?)? {
-            Some(Reply::Failed { why, again: false }) => Err(refused(&why)),
+    fn reply_within(&self, awaited: Awaited<'_>, timeout: Duration) -> Result<Option<ServerReply>> {
+        match self.requested.borrow_mut().take(awaited.message(timeout)?)? {
+            Some(ServerReply::Failed { why, again: false }) => Err(refused(&why)),
             reply => Ok(reply),
         }
     }
 
-    fn next_within(&self, patience: Duration) -> Result<Reply> {
+    fn next_within(&self, timeout: Duration) -> Result<ServerReply> {
         let start = Instant::now();
         loop {
-            if let Some(reply) = self.reply_within(self.listen()?, patience.saturating_sub(start.elapsed()))? {
+            if let Some(reply) = self.reply_within(self.listen()?, timeout.saturating_sub(start.elapsed()))? {
                 return Ok(reply);
             }
         }
     }
 
     /// Waits for the next reply. Returns a reply that reports a failure as an error.
-    pub(super) fn next(&self) -> Result<Reply> {
-        match self.next_within(PATIENCE)? {
-            Reply::Failed { why, .. } => Err(refused(&why)),
+    pub(super) fn next(&self) -> Result<ServerReply> {
+        match self.next_within(ANSWER_TIMEOUT)? {
+            ServerReply::Failed { why, .. } => Err(refused(&why)),
             reply => Ok(reply),
         }
     }
 
     /// Requests that the server open a file. Retries for a short time while another copy uses the file.
-    pub(super) fn open(&self, request: &Request) -> Result<Reply> {
+    pub(super) fn open(&self, request: &ClientRequest) -> Result<ServerReply> {
         let start = Instant::now();
         loop {
             self.ask(request)?;
             // The server first writes the file's pending data to its disk.
             match self.next_within(PERMANENCE)? {
-                Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
-                Reply::Failed { why, .. } => return Err(refused(&why)),
+                ServerReply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
+                ServerReply::Failed { why, .. } => return Err(refused(&why)),
                 reply => return Ok(reply),
             }
         }
     }
 
     /// Ends the copy of a file of `size` bytes.
-    pub(super) fn finish(&self, request: &Request, size: u64) -> Result<()> {
+    pub(super) fn finish(&self, request: &ClientRequest, size: u64) -> Result<()> {
         self.ask(request)?;
         match self.next_within(PERMANENCE + Duration::from_secs(size / SLOW_DISK))? {
-            Reply::Finished => Ok(()),
-            Reply::Failed { why, .. } => Err(refused(&why)),
+            ServerReply::Finished => Ok(()),
+            ServerReply::Failed { why, .. } => Err(refused(&why)),
             other => Err(unexpected(&other)),
         }
     }
@@ -213,7 +219,7 @@ impl Server {
             let next = awaited.take().map_or_else(|| self.listen(), Ok);
             let answered = next.and_then(|awaited| awaited.message(left));
             match answered {
-                Ok(Answered { reply: Reply::Failed { why, .. }, .. }) => return refused(&why),
+                Ok(NumberedReply { reply: ServerReply::Failed { why, .. }, .. }) => return refused(&why),
                 Ok(_) => {}
                 Err(_) => break,
             }
@@ -242,8 +248,8 @@ impl Awaited<'_> {
         self.0.is_ready()
     }
 
-    fn message(mut self, patience: Duration) -> Result<Answered> {
-        let message = self.0.wait_for(patience).map_err(percale("waiting for the server"))?.to_vec();
+    fn message(mut self, timeout: Duration) -> Result<NumberedReply> {
+        let message = self.0.wait_for(timeout).map_err(percale("waiting for the server"))?.to_vec();
         serde_json::from_slice(&message).map_err(|error| no_reply(&error))
     }
 }
@@ -255,14 +261,14 @@ pub(super) struct Moving<'a>(Operation<&'a Owned, Buffer>);
 impl Moving<'_> {
     /// Waits until the transfer has completed. Returns the buffer.
     pub(super) fn wait(mut self) -> Result<Vec<u8>> {
-        Ok(self.0.wait_for(PATIENCE).map_err(percale("transferring a block"))?.into_vec())
+        Ok(self.0.wait_for(ANSWER_TIMEOUT).map_err(percale("transferring a block"))?.into_vec())
     }
 }
 
 /// Returns the error for a reply of an unexpected kind.
-pub(super) fn unexpected(reply: &Reply) -> Failure {
+pub(super) fn unexpected(reply: &ServerReply) -> Failure {
     match reply {
-        Reply::Failed { why, .. } => refused(why),
+        ServerReply::Failed { why, .. } => refused(why),
         reply => Failure::Protocol(reply.to_string()),
     }
 }
@@ -292,57 +298,68 @@ fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::protocol::Slot;
+    use crate::transfer::protocol::RegionName;
 
     /// Characters that a terminal interprets.
     const ESCAPES: &str = "\u{1b}[2J\u{9b}8m\u{202e}\r\n";
 
     /// Returns a request and a reply to it as text, after encoding.
-    fn said(request: Request, reply: Reply) -> String {
+    fn reply_text(request: ClientRequest, reply: ServerReply) -> String {
         let mut requests = Requests::new().unwrap();
         let number = requests.add(&request);
-        requests.take(Answered { number, reply }).unwrap_err().to_string()
+        requests.take(NumberedReply { number, reply }).unwrap_err().to_string()
     }
 
     #[test]
     fn unexpected_replies_are_described_in_words() {
         let digest = [7; 32];
-        let fill = || Request::Fill { block: 3, slot: 1 };
+        let fill = || ClientRequest::Fill { block: 3, slot: 1 };
         for (request, reply, words) in [
             (
                 fill(),
-                Reply::Stored { block: 3, slot: 1 },
+                ServerReply::Stored { block: 3, slot: 1 },
                 "block 3 stored from slot 1, in answer to a request to put block 3 into slot 1",
             ),
-            (fill(), Reply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1, in answer to"),
-            (fill(), Reply::Finished, "the end of the copy, in answer to"),
-            (Request::Hash { block: 9 }, Reply::Welcome { protocol: 3 }, "a welcome in version 3, in answer to"),
-            (Request::Finish { digest }, Reply::Hashed { block: 9, digest }, "the checksum of block 9, in answer to"),
+            (fill(), ServerReply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1, in answer to"),
+            (fill(), ServerReply::Finished, "the end of the copy, in answer to"),
+            (
+                ClientRequest::Hash { block: 9 },
+                ServerReply::Welcome { protocol: 3 },
+                "a welcome in version 3, in answer to",
+            ),
+            (
+                ClientRequest::Finish { digest },
+                ServerReply::Hashed { block: 9, digest },
+                "the checksum of block 9, in answer to",
+            ),
         ] {
-            let said = said(request, reply);
-            assert!(said.contains(words), "{said}");
-            assert!(!said.contains(['{', '[']), "{said}");
+            let reply_text = reply_text(request, reply);
+            assert!(reply_text.contains(words), "{reply_text}");
+            assert!(!reply_text.contains(['{', '[']), "{reply_text}");
         }
-        let slot = Slot::from(RemoteMemory::default());
-        let opened = Reply::Opened { size: 5, mode: 0, held: 0, slots: vec![slot; 40] };
+        let slot = RegionName::from(RemoteMemory::default());
+        let opened = ServerReply::Opened { size: 5, mode: 0, held: 0, slots: vec![slot; 40] };
         assert!(unexpected(&opened).to_string().contains("an open file of 5 bytes with 40 slots"));
         let mut requests = Requests::new().unwrap();
         let number = requests.add(&fill());
-        let again = || Answered { number, reply: Reply::Filled { block: 3, slot: 1, digest } };
+        let again = || NumberedReply { number, reply: ServerReply::Filled { block: 3, slot: 1, digest } };
         assert!(requests.take(again()).unwrap().is_some());
-        let said = requests.take(again()).unwrap_err().to_string();
-        assert!(said.contains("second reply to one request: block 3 in slot 1"), "{said}");
+        let reply_text = requests.take(again()).unwrap_err().to_string();
+        assert!(reply_text.contains("second reply to one request: block 3 in slot 1"), "{reply_text}");
     }
 
     #[test]
     fn control_characters_from_a_server_are_escaped() {
-        let failed = Reply::Failed { why: format!("no{ESCAPES}"), again: true };
+        let failed = ServerReply::Failed { why: format!("no{ESCAPES}"), again: true };
         let variant = serde_json::json!({"number": 1, "reply": {ESCAPES.repeat(1000): {}}}).to_string();
-        let variant = serde_json::from_str::<Answered>(&variant).unwrap_err();
+        let variant = serde_json::from_str::<NumberedReply>(&variant).unwrap_err();
         for failure in [unexpected(&failed), refused(ESCAPES), no_reply(&variant)] {
-            let said = failure.to_string();
-            assert!(!said.chars().any(|character| character.is_control() || character == '\u{202e}'), "{said:?}");
-            assert!(said.contains("\\u{1b}") && said.len() < 3000, "{said}");
+            let reply_text = failure.to_string();
+            assert!(
+                !reply_text.chars().any(|character| character.is_control() || character == '\u{202e}'),
+                "{reply_text:?}"
+            );
+            assert!(reply_text.contains("\\u{1b}") && reply_text.len() < 3000, "{reply_text}");
         }
         assert!(unexpected(&failed).to_string().starts_with("the server returned: no"), "what it says is passed on");
     }

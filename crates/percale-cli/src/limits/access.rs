@@ -10,20 +10,20 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::kernel::Foreign;
 use super::ring;
-use super::shared::{Shared, Side};
+use super::shared::{LimitSide, Shared};
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
-use crate::pattern::{Content, Part, Way};
-use crate::round::{Round, SLOTS_MEMORY, Shape};
-use crate::row::{Memory, Operation};
-use crate::subject::{Means, Subject};
+use crate::pattern::{CheckedPart, Content, MessageDirection};
+use crate::round::{MessageShape, Round, SLOTS_MEMORY};
+use crate::row::{MeasuredOperation, MessageMemory};
+use crate::subject::{AccessMeans, Subject};
 
 /// One side of the access.
 #[derive(Debug)]
 pub(crate) struct Access {
     shared: Shared,
-    means: Means,
-    shape: Shape,
+    means: AccessMeans,
+    shape: MessageShape,
     /// The source or destination of the near side.
     private: Vec<u8>,
     /// The buffer of the far side, for the kernel.
@@ -34,16 +34,16 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    fn new(means: Means, shared: Shared) -> Self {
-        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Ordinary };
+    fn new(means: AccessMeans, shared: Shared) -> Self {
+        let shape = MessageShape { op: MeasuredOperation::Put, bytes: 8, memory: MessageMemory::Ordinary };
         let foreign = Foreign { process: 0, address: 0 };
         Self { shared, means, shape, private: Vec::new(), foreign, next: 0, in_order: true }
     }
 
     /// Makes the side that owns the memory.
-    pub(crate) fn far(means: Means, shared: Shared) -> Self {
+    pub(crate) fn far(means: AccessMeans, shared: Shared) -> Self {
         let place = &shared.words().place;
-        place.value.store(shared.address(Side::Far), Release);
+        place.value.store(shared.address(LimitSide::Far), Release);
         place.mark.store(std::process::id().into(), Release);
         Self::new(means, shared)
     }
@@ -52,13 +52,13 @@ impl Access {
     ///
     /// # Errors
     /// [`Failure::Forbidden`] if the system does not permit the accesses.
-    pub(crate) fn near(means: Means, shared: Shared) -> Result<Self> {
+    pub(crate) fn near(means: AccessMeans, shared: Shared) -> Result<Self> {
         let mut this = Self::new(means, shared);
         let place = &this.shared.words().place;
         let process = i32::try_from(place.mark.load(Acquire)).ok().filter(|&process| process > 0);
         let process = process.ok_or_else(|| Failure::Protocol("no process".into()))?;
         this.foreign = Foreign { process, address: place.value.load(Acquire) };
-        if means == Means::Kernel {
+        if means == AccessMeans::Kernel {
             this.foreign.read(0, &mut [0; 8]).map_err(Failure::Forbidden)?;
         }
         Ok(this)
@@ -74,9 +74,9 @@ impl Access {
     #[inline]
     fn change(&mut self) {
         let word = &self.shared.words().word.value;
-        let (found, is_expected) = if self.shape.op != Operation::CompareSwap {
+        let (found, is_expected) = if self.shape.op != MeasuredOperation::CompareSwap {
             let found = word.fetch_add(1, SeqCst);
-            let alone = self.shape.op == Operation::FetchAddAlone;
+            let alone = self.shape.op == MeasuredOperation::FetchAddAlone;
             (found, if alone { found == self.next } else { found >= self.next })
         } else {
             match word.compare_exchange(self.next, self.next + 1, SeqCst, SeqCst) {
@@ -91,29 +91,29 @@ impl Access {
     /// Checks the data that the near side has written here. `own` is the number of additions by this side.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.means {
-            Means::Word => {
+            AccessMeans::Word => {
                 let sum = self.shared.words().word.value.load(SeqCst);
                 let wanted = round.accesses().wrapping_add(own);
-                if sum == wanted || round.check == Part::Nothing {
+                if sum == wanted || round.check == CheckedPart::Nothing {
                     Ok(())
                 } else {
                     Err(Failure::Data(format!("the word is {sum} after {wanted} operations")))
                 }
             }
-            _ if self.shape.op != Operation::Put => Ok(()),
-            Means::Copy | Means::Kernel => round.last_of_slots(slots).try_for_each(|index| {
+            _ if self.shape.op != MeasuredOperation::Put => Ok(()),
+            AccessMeans::Copy | AccessMeans::Kernel => round.last_of_slots(slots).try_for_each(|index| {
                 let slot = self.at(round.slot(index, slots));
-                let get = |at: usize, to: &mut [u8]| self.shared.get(Side::Far, slot + at, to);
-                round.checked(index, Way::There).check_from(self.shape.bytes, get)
+                let get = |at: usize, to: &mut [u8]| self.shared.get(LimitSide::Far, slot + at, to);
+                round.checked(index, MessageDirection::There).check_from(self.shape.bytes, get)
             }),
         }
     }
 }
 
 impl Subject for Access {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         const { assert!(SLOTS_MEMORY <= ring::BUFFER, "the buffers hold all slots") };
-        if shape.bytes > self.shared.room() || shape.op.is_atomic() != (self.means == Means::Word) {
+        if shape.bytes > self.shared.room() || shape.op.is_atomic() != (self.means == AccessMeans::Word) {
             return Err(Failure::Protocol(format!("no limit for {} of {} bytes", shape.op.name(), shape.bytes)));
         }
         self.shape = *shape;
@@ -130,7 +130,7 @@ impl Subject for Access {
     #[inline]
     fn check(&mut self, content: Content) -> Result<()> {
         match self.shape.op {
-            Operation::Get => content.check(&self.private),
+            MeasuredOperation::Get => content.check(&self.private),
             _ if self.in_order => Ok(()),
             op => Err(Failure::Data(format!("{} returned a wrong value", op.name()))),
         }
@@ -150,11 +150,15 @@ impl Subject for Access {
         let at = self.at(slot);
         let refused = || Failure::system("copying the memory of another process");
         match (self.means, self.shape.op) {
-            (Means::Word, _) => self.change(),
-            (Means::Copy, Operation::Get) => self.shared.get(Side::Far, at, black_box(&mut self.private)),
-            (Means::Copy, _) => self.shared.put(Side::Far, at, black_box(&self.private)),
-            (Means::Kernel, Operation::Get) => self.foreign.read(at, &mut self.private).map_err(refused())?,
-            (Means::Kernel, _) => self.foreign.write(at, &self.private).map_err(refused())?,
+            (AccessMeans::Word, _) => self.change(),
+            (AccessMeans::Copy, MeasuredOperation::Get) => {
+                self.shared.get(LimitSide::Far, at, black_box(&mut self.private))
+            }
+            (AccessMeans::Copy, _) => self.shared.put(LimitSide::Far, at, black_box(&self.private)),
+            (AccessMeans::Kernel, MeasuredOperation::Get) => {
+                self.foreign.read(at, &mut self.private).map_err(refused())?
+            }
+            (AccessMeans::Kernel, _) => self.foreign.write(at, &self.private).map_err(refused())?,
         }
         Ok(())
     }
@@ -165,17 +169,17 @@ impl Subject for Access {
     }
 
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
-        if self.shape.op == Operation::Get {
+        if self.shape.op == MeasuredOperation::Get {
             for index in round.last_of_slots(slots) {
                 let slot = round.slot(index, slots);
-                let put = |at: usize, bytes: &[u8]| self.shared.put(Side::Far, self.at(slot) + at, bytes);
-                round.written(slot as u64, Way::Back).write_to(self.shape.bytes, put);
+                let put = |at: usize, bytes: &[u8]| self.shared.put(LimitSide::Far, self.at(slot) + at, bytes);
+                round.written(slot as u64, MessageDirection::Back).write_to(self.shape.bytes, put);
             }
         }
         let words = self.shared.words();
         words.word.value.store(0, SeqCst);
         words.ready.value.store(round.number, Release);
-        let adds = self.shape.op == Operation::FetchAdd;
+        let adds = self.shape.op == MeasuredOperation::FetchAdd;
         let mut own = 0;
         let mut spin = Spin::of_a_round();
         while words.over.value.load(Acquire) != round.number {

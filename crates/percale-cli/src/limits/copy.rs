@@ -7,28 +7,28 @@
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::shared::{Shared, Side};
+use super::shared::{LimitSide, Shared};
 use crate::channel::watch::{Spin, Watch};
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
-use crate::pattern::{Part, Way};
-use crate::round::{Round, Shape};
+use crate::pattern::{CheckedPart, MessageDirection};
+use crate::round::{MessageShape, Round};
 use crate::statistics::Samples;
-use crate::subject::Bench;
+use crate::subject::DynSubject;
 
 /// One side of the copy.
 #[derive(Debug)]
-pub(crate) struct Copy {
+pub(crate) struct CopyLimit {
     shared: Shared,
-    side: Side,
+    side: LimitSide,
     /// The numbers of marks that were set and received.
     sent: u64,
     received: u64,
     private: Vec<u8>,
 }
 
-impl Copy {
-    pub(crate) const fn new(shared: Shared, side: Side) -> Self {
+impl CopyLimit {
+    pub(crate) const fn new(shared: Shared, side: LimitSide) -> Self {
         Self { shared, side, sent: 0, received: 0, private: Vec::new() }
     }
 
@@ -49,8 +49,8 @@ impl Copy {
     }
 }
 
-impl Bench for Copy {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+impl DynSubject for CopyLimit {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         shape.check()?;
         if shape.bytes > self.shared.room() {
             return Err(Failure::Protocol(format!("{} bytes are too long for the shared buffer", shape.bytes)));
@@ -68,9 +68,9 @@ impl Bench for Copy {
         for index in 0..round.warm + round.count {
             self.wait(watch)?;
             let start = clock.now();
-            self.shared.get(Side::Far, 0, &mut self.private);
+            self.shared.get(LimitSide::Far, 0, &mut self.private);
             let end = clock.now();
-            round.checked(index, Way::Back).check(&self.private)?;
+            round.checked(index, MessageDirection::Back).check(&self.private)?;
             self.signal();
             if index >= round.warm {
                 samples.push(clock.nanoseconds(end.wrapping_sub(start)));
@@ -82,13 +82,13 @@ impl Bench for Copy {
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
         let last = self.private.len().saturating_sub(1) / 8 * 8;
         for index in 0..round.warm + round.count {
-            round.written(index, Way::Back).fill(&mut self.private);
-            if index == 0 || round.write == Part::Whole {
-                self.shared.put(Side::Far, 0, &self.private);
-            } else if round.write == Part::Ends {
+            round.written(index, MessageDirection::Back).fill(&mut self.private);
+            if index == 0 || round.write == CheckedPart::Whole {
+                self.shared.put(LimitSide::Far, 0, &self.private);
+            } else if round.write == CheckedPart::Ends {
                 let first = self.private.len().min(8);
-                self.shared.put(Side::Far, 0, &self.private[..first]);
-                self.shared.put(Side::Far, last, &self.private[last..]);
+                self.shared.put(LimitSide::Far, 0, &self.private[..first]);
+                self.shared.put(LimitSide::Far, last, &self.private[last..]);
             }
             self.signal();
             self.wait(watch)?;

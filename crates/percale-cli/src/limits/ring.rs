@@ -7,11 +7,11 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::shared::{LINES, Shared, Side};
+use super::shared::{LINES, LimitSide, Shared};
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::round::Shape;
+use crate::round::MessageShape;
 use crate::row::Pattern;
 use crate::subject::Subject;
 
@@ -23,9 +23,9 @@ pub(crate) const BUFFER: usize = LINES as usize * LONGEST;
 
 /// One side of the ring.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct LimitRing {
     shared: Shared,
-    side: Side,
+    side: LimitSide,
     /// The numbers of lines sent, of lines received, and of sent lines that the other side is known to have consumed.
     sent: u64,
     received: u64,
@@ -36,8 +36,8 @@ pub(crate) struct Ring {
     target: Vec<u8>,
 }
 
-impl Ring {
-    pub(crate) const fn new(shared: Shared, side: Side) -> Self {
+impl LimitRing {
+    pub(crate) const fn new(shared: Shared, side: LimitSide) -> Self {
         Self { shared, side, sent: 0, received: 0, taken: 0, places: 1, source: Vec::new(), target: Vec::new() }
     }
 
@@ -48,8 +48,8 @@ impl Ring {
     }
 }
 
-impl Subject for Ring {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+impl Subject for LimitRing {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if shape.bytes > LONGEST || self.shared.room() < BUFFER {
             return Err(Failure::Protocol(format!("{} bytes are too long for the ring", shape.bytes)));
         }

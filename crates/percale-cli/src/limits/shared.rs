@@ -31,7 +31,7 @@ pub(crate) const LINES: u64 = 64;
 /// One cache line with 8 bytes and a mark.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct MarkedLine {
     /// Returns the payload.
     pub(crate) value: AtomicU64,
     /// The mark, which is written last: the number of lines that the ring has transferred, including this one.
@@ -42,15 +42,15 @@ pub(crate) struct Line {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Lines {
-    lines: [Line; LINES as usize],
+    lines: [MarkedLine; LINES as usize],
     /// The number of lines that the consumer has released.
-    pub(crate) taken: Line,
+    pub(crate) taken: MarkedLine,
 }
 
 impl Lines {
     /// Returns the line for the message after `sent` others.
     #[inline]
-    pub(crate) const fn line(&self, sent: u64) -> &Line {
+    pub(crate) const fn line(&self, sent: u64) -> &MarkedLine {
         &self.lines[(sent % LINES) as usize]
     }
 }
@@ -61,27 +61,27 @@ impl Lines {
 #[repr(C, align(64))]
 pub(crate) struct Words {
     /// The last round for which the far side's buffer is ready.
-    pub(crate) ready: Line,
+    pub(crate) ready: MarkedLine,
     /// The last round that is over.
-    pub(crate) over: Line,
+    pub(crate) over: MarkedLine,
     /// The process ID of the far side, and the address of its buffer in that process.
-    pub(crate) place: Line,
+    pub(crate) place: MarkedLine,
     /// Padding that separates the next line from the pair of lines that processors fetch together.
-    _apart: Line,
+    _apart: MarkedLine,
     /// The word that is changed atomically.
-    pub(crate) word: Line,
+    pub(crate) word: MarkedLine,
 }
 
 /// One of the two sides. Each side is the producer of the ring with its number, and writes the buffer with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum LimitSide {
     /// The measuring process.
     Near,
     /// The other process.
     Far,
 }
 
-impl Side {
+impl LimitSide {
     /// Returns the other side.
     pub(crate) const fn other(self) -> Self {
         match self {
@@ -131,11 +131,11 @@ impl Shared {
 
     /// Returns the ring that `side` writes.
     #[inline]
-    pub(crate) const fn ring(&self, side: Side) -> &Lines {
+    pub(crate) const fn ring(&self, side: LimitSide) -> &Lines {
         const { assert!(size_of::<Lines>() <= SECOND && SECOND + size_of::<Lines>() <= BUFFERS) };
         let at = match side {
-            Side::Near => 0,
-            Side::Far => SECOND,
+            LimitSide::Near => 0,
+            LimitSide::Far => SECOND,
         };
         self.atomics::<Lines>(at)
     }
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     /// Returns the address of the buffer of `side` in this process.
-    pub(crate) fn address(&self, side: Side) -> u64 {
+    pub(crate) fn address(&self, side: LimitSide) -> u64 {
         self.place(side, 0, 0).addr() as u64
     }
 
@@ -170,19 +170,19 @@ impl Shared {
 
     /// Returns the address of `len` bytes at `at` in the buffer that `side` writes.
     #[inline]
-    fn place(&self, side: Side, at: usize, len: usize) -> *mut u8 {
+    fn place(&self, side: LimitSide, at: usize, len: usize) -> *mut u8 {
         let room = self.room();
         assert!(at <= room && len <= room - at, "the buffers hold {room} bytes");
         let buffer = match side {
-            Side::Near => BUFFERS,
-            Side::Far => BUFFERS + room,
+            LimitSide::Near => BUFFERS,
+            LimitSide::Far => BUFFERS + room,
         };
         self.base.as_ptr().wrapping_add(buffer + at)
     }
 
     /// Writes `from` to the buffer of `side`.
     #[inline]
-    pub(crate) fn put(&self, side: Side, at: usize, from: &[u8]) {
+    pub(crate) fn put(&self, side: LimitSide, at: usize, from: &[u8]) {
         let to = self.place(side, at, from.len());
         // SAFETY: `place` checked the range. The other process does not access it now (see the module documentation).
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
@@ -190,7 +190,7 @@ impl Shared {
 
     /// Reads the buffer of `side`.
     #[inline]
-    pub(crate) fn get(&self, side: Side, at: usize, to: &mut [u8]) {
+    pub(crate) fn get(&self, side: LimitSide, at: usize, to: &mut [u8]) {
         let from = self.place(side, at, to.len());
         // SAFETY: as in `put`.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }

@@ -11,12 +11,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-use super::shared::Side;
+use super::shared::LimitSide;
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::round::Shape;
-use crate::row::{Operation, Pattern};
+use crate::round::MessageShape;
+use crate::row::{MeasuredOperation, Pattern};
 use crate::subject::Subject;
 
 /// The buffer sizes. The first is the default of the kernel.
@@ -47,7 +47,7 @@ struct Setting {
 #[derive(Debug)]
 pub(crate) struct Sockets {
     /// The side of this process. For accesses to memory, the near side sends the requests.
-    side: Side,
+    side: LimitSide,
     /// The listeners, until the other side has connected.
     listeners: Vec<TcpListener>,
     /// The connections, one for each of `BUFFERS`.
@@ -75,7 +75,7 @@ fn socket(address: SocketAddr, buffers: Option<usize>) -> Result<std::os::fd::Ow
 }
 
 impl Sockets {
-    fn with(side: Side, listeners: Vec<TcpListener>, links: Vec<TcpStream>) -> Self {
+    fn with(side: LimitSide, listeners: Vec<TcpListener>, links: Vec<TcpStream>) -> Self {
         Self {
             side,
             listeners,
@@ -103,7 +103,7 @@ impl Sockets {
             addresses.push(address.to_string());
             listeners.push(listener);
         }
-        Ok((Self::with(Side::Far, listeners, Vec::new()), addresses.join(" ")))
+        Ok((Self::with(LimitSide::Far, listeners, Vec::new()), addresses.join(" ")))
     }
 
     /// Makes the side that connects to the addresses of the other side.
@@ -116,7 +116,7 @@ impl Sockets {
             connect(&socket, &address).map_err(Failure::system(what()))?;
             links.push(Self::prepared(TcpStream::from(socket))?);
         }
-        Ok(Self::with(Side::Near, Vec::new(), links))
+        Ok(Self::with(LimitSide::Near, Vec::new(), links))
     }
 
     fn prepared(link: TcpStream) -> Result<TcpStream> {
@@ -188,7 +188,7 @@ impl Sockets {
 }
 
 impl Subject for Sockets {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         for listener in self.listeners.drain(..) {
             let (link, _) = listener.accept().map_err(Failure::system("accepting a connection on loopback"))?;
             self.links.push(Self::prepared(link)?);
@@ -199,11 +199,11 @@ impl Subject for Sockets {
         // A put sends its data to the far side, and a get returns data to the near side. Only a small word is sent in
         // the other direction.
         let (there, back) = match shape.op {
-            Operation::Put => (shape.bytes, WORD),
-            Operation::Get => (WORD, shape.bytes),
+            MeasuredOperation::Put => (shape.bytes, WORD),
+            MeasuredOperation::Get => (WORD, shape.bytes),
             _ => (shape.bytes, shape.bytes),
         };
-        let (out, into) = if self.side == Side::Near { (there, back) } else { (back, there) };
+        let (out, into) = if self.side == LimitSide::Near { (there, back) } else { (back, there) };
         (self.source, self.target) = (vec![0; out], vec![0; into]);
         let gathering = shape.op.pattern() == Pattern::Stream && shape.bytes <= SMALL;
         let writes = |&write: &usize| match WRITES[write].0 {

@@ -6,27 +6,27 @@ use std::thread;
 
 use super::access::Access;
 use super::ring;
-use super::shared::{Shared, Side};
+use super::shared::{LimitSide, Shared};
 use crate::channel::control::Control;
 use crate::channel::watch::Watch;
 use crate::failure::Failure;
-use crate::pattern::Part;
+use crate::pattern::CheckedPart;
 use crate::perf::far;
 use crate::perf::session::Session;
-use crate::perf::subjects::Place;
-use crate::round::{Round, Shape};
-use crate::row::{Memory, Operation};
-use crate::subject::{Kind, Means};
+use crate::perf::subjects::MachinePlacement;
+use crate::round::{MessageShape, Round};
+use crate::row::{MeasuredOperation, MessageMemory};
+use crate::subject::{AccessMeans, SubjectKind};
 
 const CHECKED: Round =
-    Round { number: 0, warm: 1, count: 20, batch: 1, write: Part::Whole, check: Part::Whole, setting: 0 };
+    Round { number: 0, warm: 1, count: 20, batch: 1, write: CheckedPart::Whole, check: CheckedPart::Whole, setting: 0 };
 
-fn shape(bytes: usize, stream: bool) -> Shape {
-    of(if stream { Operation::Bandwidth } else { Operation::TaggedLatency }, bytes)
+fn shape(bytes: usize, stream: bool) -> MessageShape {
+    of(if stream { MeasuredOperation::Bandwidth } else { MeasuredOperation::TaggedLatency }, bytes)
 }
 
-fn of(op: Operation, bytes: usize) -> Shape {
-    Shape { op, bytes, memory: Memory::Ordinary }
+fn of(op: MeasuredOperation, bytes: usize) -> MessageShape {
+    MessageShape { op, bytes, memory: MessageMemory::Ordinary }
 }
 
 /// Runs `test` with the other side in a thread, which must succeed.
@@ -37,7 +37,7 @@ fn with_session(test: impl FnOnce(&mut Session)) {
     let other = thread::spawn(move || {
         // The threads of a test may share a processor, so waits yield.
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
-        far::serve(&mut watch, &Place::Local(theirs_memory), None)
+        far::serve(&mut watch, &MachinePlacement::Local(theirs_memory), None)
     });
     let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
     test(&mut session);
@@ -49,9 +49,9 @@ fn with_session(test: impl FnOnce(&mut Session)) {
 fn every_limit_carries_verified_messages_both_ways() {
     with_session(|session| {
         for (kind, sizes) in [
-            (Kind::Ring, [1, 8, 64, 513, 8 << 10].as_slice()),
-            (Kind::Copy, &[1, 100, 64 << 10, 300_000]),
-            (Kind::Sockets, &[1, 8, 4096, 16385, 64 << 10, 300_000]),
+            (SubjectKind::Ring, [1, 8, 64, 513, 8 << 10].as_slice()),
+            (SubjectKind::Copy, &[1, 100, 64 << 10, 300_000]),
+            (SubjectKind::Sockets, &[1, 8, 4096, 16385, 64 << 10, 300_000]),
         ] {
             for &bytes in sizes {
                 let settings = session.prepare(kind, &shape(bytes, false)).unwrap().len();
@@ -70,7 +70,9 @@ fn every_limit_carries_verified_messages_both_ways() {
 #[test]
 fn streams_longer_than_their_window_arrive_verified() {
     with_session(|session| {
-        for (kind, sizes) in [(Kind::Ring, [8, 24, 8 << 10].as_slice()), (Kind::Sockets, &[3, 8, 16 << 10, 100_000])] {
+        for (kind, sizes) in
+            [(SubjectKind::Ring, [8, 24, 8 << 10].as_slice()), (SubjectKind::Sockets, &[3, 8, 16 << 10, 100_000])]
+        {
             for &bytes in sizes {
                 let settings = session.prepare(kind, &shape(bytes, true)).unwrap().len();
                 for setting in 0..settings {
@@ -85,27 +87,27 @@ fn streams_longer_than_their_window_arrive_verified() {
 
 #[test]
 fn accesses_are_verified_at_their_destination() {
-    use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put};
+    use MeasuredOperation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put};
     with_session(|session| {
         for (kind, op, sizes) in [
-            (Kind::Access(Means::Copy), Put, [1, 8, 4096, 300_000].as_slice()),
-            (Kind::Access(Means::Copy), Get, &[1, 8, 4096, 300_000]),
-            (Kind::Access(Means::Kernel), Put, &[8, 100, 300_000]),
-            (Kind::Access(Means::Kernel), Get, &[8, 100, 300_000]),
-            (Kind::Access(Means::Word), FetchAdd, &[8]),
-            (Kind::Access(Means::Word), FetchAddAlone, &[8]),
-            (Kind::Access(Means::Word), CompareSwap, &[8]),
-            (Kind::Twice, Put, &[8, 100, 300_000]),
-            (Kind::Twice, Get, &[8, 100, 300_000]),
-            (Kind::Ring, FetchAdd, &[8]),
-            (Kind::Sockets, Put, &[8, 300_000]),
-            (Kind::Sockets, Get, &[8, 300_000]),
+            (SubjectKind::Access(AccessMeans::Copy), Put, [1, 8, 4096, 300_000].as_slice()),
+            (SubjectKind::Access(AccessMeans::Copy), Get, &[1, 8, 4096, 300_000]),
+            (SubjectKind::Access(AccessMeans::Kernel), Put, &[8, 100, 300_000]),
+            (SubjectKind::Access(AccessMeans::Kernel), Get, &[8, 100, 300_000]),
+            (SubjectKind::Access(AccessMeans::Word), FetchAdd, &[8]),
+            (SubjectKind::Access(AccessMeans::Word), FetchAddAlone, &[8]),
+            (SubjectKind::Access(AccessMeans::Word), CompareSwap, &[8]),
+            (SubjectKind::Twice, Put, &[8, 100, 300_000]),
+            (SubjectKind::Twice, Get, &[8, 100, 300_000]),
+            (SubjectKind::Ring, FetchAdd, &[8]),
+            (SubjectKind::Sockets, Put, &[8, 300_000]),
+            (SubjectKind::Sockets, Get, &[8, 300_000]),
         ] {
             for &bytes in sizes {
                 session.prepare(kind, &of(op, bytes)).unwrap();
                 // First check completely, with a slot for each access. Then test as in a timed round, with batches of
                 // accesses to one slot.
-                let timed = Round { batch: of(op, bytes).batch(), check: Part::Ends, ..CHECKED };
+                let timed = Round { batch: of(op, bytes).batch(), check: CheckedPart::Ends, ..CHECKED };
                 for round in [CHECKED, timed] {
                     let (samples, _) = session.round(kind, round).unwrap();
                     assert_eq!(samples.summary().unwrap().count, 20, "{kind:?} {op:?} {bytes}");
@@ -117,13 +119,15 @@ fn accesses_are_verified_at_their_destination() {
 
 #[test]
 fn missing_write_is_detected() {
-    use crate::subject::{Bench, Runner};
+    use crate::subject::{DynSubject, Runner};
     let memory = Shared::create(ring::BUFFER).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let watch = |stream| Watch::new(Control::local(stream).unwrap(), true);
     let (mut near_watch, mut far_watch) = (watch(ours), watch(theirs));
     let there = memory.try_clone().unwrap();
-    for (number, means, op) in [(1, Means::Copy, Operation::Put), (2, Means::Word, Operation::FetchAdd)] {
+    for (number, means, op) in
+        [(1, AccessMeans::Copy, MeasuredOperation::Put), (2, AccessMeans::Word, MeasuredOperation::FetchAdd)]
+    {
         let mut far = Runner::new(Access::far(means, Shared::map(&there).unwrap()));
         far.prepare(&of(op, 8)).unwrap();
         thread::scope(|scope| {
@@ -145,7 +149,7 @@ fn missing_write_is_detected() {
 fn sockets_try_every_relevant_combination() {
     with_session(|session| {
         for (bytes, settings) in [(8, 2), (64 << 10, 3 * 2 * 2), (1 << 20, 3 * 4 * 2)] {
-            let names = session.prepare(Kind::Sockets, &shape(bytes, false)).unwrap();
+            let names = session.prepare(SubjectKind::Sockets, &shape(bytes, false)).unwrap();
             let distinct: std::collections::HashSet<_> = names.iter().collect();
             assert_eq!((names.len(), distinct.len()), (settings, settings));
         }
@@ -159,15 +163,15 @@ fn wrong_data_is_an_error() {
     let there = memory.try_clone().unwrap();
     // The other side does not write its messages, so their bytes are wrong.
     let other = thread::spawn(move || {
-        use crate::subject::{Bench, Runner};
+        use crate::subject::{DynSubject, Runner};
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
-        let mut bench = Runner::new(ring::Ring::new(Shared::map(there).unwrap(), Side::Far));
+        let mut bench = Runner::new(ring::LimitRing::new(Shared::map(there).unwrap(), LimitSide::Far));
         bench.prepare(&shape(8, false)).unwrap();
-        bench.far(&Round { write: Part::Nothing, ..CHECKED }, &mut watch)
+        bench.far(&Round { write: CheckedPart::Nothing, ..CHECKED }, &mut watch)
     });
-    use crate::subject::{Bench, Runner};
+    use crate::subject::{DynSubject, Runner};
     let mut watch = Watch::new(Control::local(ours).unwrap(), true);
-    let mut bench = Runner::new(ring::Ring::new(Shared::map(memory).unwrap(), Side::Near));
+    let mut bench = Runner::new(ring::LimitRing::new(Shared::map(memory).unwrap(), LimitSide::Near));
     bench.prepare(&shape(8, false)).unwrap();
     let error = bench.near(&CHECKED, &crate::clock::Clock::calibrate(), &mut watch).unwrap_err();
     assert!(matches!(error, Failure::Data(_)), "{error}");
@@ -182,9 +186,13 @@ fn other_side_reports_its_failure() {
     let memory = Shared::create(4096).unwrap();
     let theirs_memory = memory.try_clone().unwrap();
     let other = thread::spawn(move || {
-        far::serve(&mut Watch::new(Control::local(theirs).unwrap(), true), &Place::Local(theirs_memory), None)
+        far::serve(
+            &mut Watch::new(Control::local(theirs).unwrap(), true),
+            &MachinePlacement::Local(theirs_memory),
+            None,
+        )
     });
     let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
-    assert!(matches!(session.round(Kind::Ring, CHECKED), Err(Failure::Peer(why)) if why.contains("not open")));
+    assert!(matches!(session.round(SubjectKind::Ring, CHECKED), Err(Failure::Peer(why)) if why.contains("not open")));
     assert!(other.join().unwrap().is_err());
 }

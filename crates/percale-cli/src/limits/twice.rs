@@ -4,12 +4,12 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::ring;
-use super::shared::{Shared, Side};
+use super::shared::{LimitSide, Shared};
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
-use crate::pattern::{Content, Way};
-use crate::round::{Round, SLOTS_MEMORY, Shape};
-use crate::row::{Memory, Operation};
+use crate::pattern::{Content, MessageDirection};
+use crate::round::{MessageShape, Round, SLOTS_MEMORY};
+use crate::row::{MeasuredOperation, MessageMemory};
 use crate::subject::Subject;
 
 /// The size of a chunk in bytes.
@@ -20,19 +20,19 @@ const CHUNKS: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Twice {
     shared: Shared,
-    side: Side,
-    shape: Shape,
+    side: LimitSide,
+    shape: MessageShape,
     private: Vec<u8>,
     /// The number of requested accesses.
-    asked: u64,
+    requested: u64,
     sent: u64,
     received: u64,
 }
 
 impl Twice {
-    pub(crate) fn new(shared: Shared, side: Side) -> Self {
-        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Bounced };
-        Self { shared, side, shape, private: Vec::new(), asked: 0, sent: 0, received: 0 }
+    pub(crate) fn new(shared: Shared, side: LimitSide) -> Self {
+        let shape = MessageShape { op: MeasuredOperation::Put, bytes: 8, memory: MessageMemory::Bounced };
+        Self { shared, side, shape, private: Vec::new(), requested: 0, sent: 0, received: 0 }
     }
 
     /// Copies a slot into the shared buffer, chunk by chunk as room becomes free.
@@ -70,8 +70,8 @@ impl Twice {
 }
 
 impl Subject for Twice {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
-        if !matches!(shape.op, Operation::Put | Operation::Get) {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
+        if !matches!(shape.op, MeasuredOperation::Put | MeasuredOperation::Get) {
             return Err(Failure::Protocol(format!("no limit for {}", shape.op.name())));
         }
         self.shape = *shape;
@@ -85,7 +85,7 @@ impl Subject for Twice {
     }
 
     fn check(&mut self, content: Content) -> Result<()> {
-        if self.shape.op == Operation::Get { content.check(&self.private[..self.shape.bytes]) } else { Ok(()) }
+        if self.shape.op == MeasuredOperation::Get { content.check(&self.private[..self.shape.bytes]) } else { Ok(()) }
     }
 
     fn reach(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
@@ -97,11 +97,11 @@ impl Subject for Twice {
     }
 
     fn access(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
-        self.asked += 1;
+        self.requested += 1;
         let request = &self.shared.words().word;
         request.value.store(slot as u64, Release);
-        request.mark.store(self.asked, Release);
-        if self.shape.op == Operation::Get {
+        request.mark.store(self.requested, Release);
+        if self.shape.op == MeasuredOperation::Get {
             return self.receive(0, watch);
         }
         self.send(0, watch)?;
@@ -119,21 +119,21 @@ impl Subject for Twice {
 
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         let (bytes, stride) = (self.shape.bytes, self.shape.stride());
-        let reads = self.shape.op == Operation::Get;
+        let reads = self.shape.op == MeasuredOperation::Get;
         for index in round.last_of_slots(slots).filter(|_| reads) {
             let slot = round.slot(index, slots);
-            round.written(slot as u64, Way::Back).fill(&mut self.private[slot * stride..][..bytes]);
+            round.written(slot as u64, MessageDirection::Back).fill(&mut self.private[slot * stride..][..bytes]);
         }
         self.shared.words().ready.value.store(round.number, Release);
         let mut spin = Spin::of_a_round();
         while self.shared.words().over.value.load(Acquire) != round.number {
             let request = &self.shared.words().word;
-            if request.mark.load(Acquire) == self.asked {
+            if request.mark.load(Acquire) == self.requested {
                 spin.turn(watch)?;
                 continue;
             }
             let slot = request.value.load(Acquire) as usize;
-            self.asked += 1;
+            self.requested += 1;
             if reads {
                 self.send(slot, watch)?;
             } else {
@@ -143,7 +143,7 @@ impl Subject for Twice {
         let written = round.last_of_slots(slots).filter(|_| !reads);
         written.into_iter().try_for_each(|index| {
             let slot = round.slot(index, slots);
-            round.checked(index, Way::There).check(&self.private[slot * stride..][..bytes])
+            round.checked(index, MessageDirection::There).check(&self.private[slot * stride..][..bytes])
         })
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use super::monitors;
 use crate::host::host_and_port;
-use crate::row::{Operation, Transport};
+use crate::row::{MeasuredOperation, Transport};
 use crate::units;
 
 /// The memory of large messages, and the memory that one-sided operations access.
@@ -66,7 +66,7 @@ pub(crate) struct PerfArgs {
     pub(crate) authorization_key: Option<PathBuf>,
     /// Operations to measure [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
-    pub(crate) op: Vec<Operation>,
+    pub(crate) op: Vec<MeasuredOperation>,
     /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) size: Vec<usize>,

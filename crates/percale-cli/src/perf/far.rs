@@ -9,15 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::request::Request;
-use super::subjects::{self, Place};
+use super::request::MeasureRequest;
+use super::subjects::{self, MachinePlacement};
 use super::{plan, processors};
-use crate::channel::control::{Control, Reply};
+use crate::channel::control::{Control, ControlReply};
 use crate::channel::proof::{self, Proof, Role};
 use crate::channel::watch::Watch;
 use crate::failure::{Failure, Result};
 use crate::output::say;
-use crate::subject::{Bench, Kind};
+use crate::subject::{DynSubject, SubjectKind};
 use crate::transfer::visible;
 
 /// The timeout for the first request of another machine.
@@ -28,80 +28,82 @@ const NEXT: Duration = Duration::from_secs(60);
 
 /// Serves one measurement until the other side closes the channel. `from` is the host of the other side, if it is
 /// another machine.
-pub(crate) fn serve(watch: &mut Watch, place: &Place, from: Option<IpAddr>) -> Result<()> {
+pub(crate) fn serve(watch: &mut Watch, place: &MachinePlacement, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
-    match greet_and_serve(watch, place, from, &mut open) {
+    match exchange_hellos_and_serve(watch, place, from, &mut open) {
         // The measurement has ended for some reason. There is no process to report to.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
             // The failure is reported before anything is closed, because closing may take a long time after a failure.
-            let told = watch.control.send(&Reply::Failed { why: error.to_string() });
-            told.and(Err(error))
+            let reported = watch.control.send(&ControlReply::Failed { why: error.to_string() });
+            reported.and(Err(error))
         }
         Ok(never) => match never {},
     }
 }
 
-fn greet_and_serve(
+fn exchange_hellos_and_serve(
     watch: &mut Watch,
-    place: &Place,
+    place: &MachinePlacement,
     from: Option<IpAddr>,
-    open: &mut HashMap<Kind, Box<dyn Bench>>,
+    open: &mut HashMap<SubjectKind, Box<dyn DynSubject>>,
 ) -> Result<std::convert::Infallible> {
-    greet(watch, place)?;
+    exchange_hellos(watch, place)?;
     loop {
         // A local second process waits for its parent without a limit. A process on another machine has a timeout.
-        let patience = from.map(|_| if open.is_empty() { FIRST } else { NEXT });
-        let request = watch.control.next(patience, || open.values_mut().try_for_each(|bench| bench.progress()))?;
+        let timeout = from.map(|_| if open.is_empty() { FIRST } else { NEXT });
+        let request = watch.control.next(timeout, || open.values_mut().try_for_each(|bench| bench.progress()))?;
         match request {
-            Request::Open { kind, address } => {
+            MeasureRequest::Open { kind, address } => {
                 if let Some(from) = from {
                     check_stranger(kind, address.as_deref(), from)?;
                 }
                 let (bench, address) = subjects::open_far(kind, address.as_deref(), place)?;
                 open.insert(kind, bench);
-                watch.control.send(&Reply::Opened { address })?;
+                watch.control.send(&ControlReply::Opened { address })?;
             }
-            Request::Prepare { kind, shape } => {
+            MeasureRequest::Prepare { kind, shape } => {
                 // The parent of this process may send any request.
                 if from.is_some() && !plan::is_possible(kind, &shape) {
                     return Err(shape.refused());
                 }
                 find(open, kind)?.prepare(&shape)?;
-                watch.control.send(&Reply::Ready)?;
+                watch.control.send(&ControlReply::Ready)?;
             }
-            Request::Round { kind, round } => {
+            MeasureRequest::Round { kind, round } => {
                 let bench = find(open, kind)?;
-                watch.control.send(&Reply::Ready)?;
+                watch.control.send(&ControlReply::Ready)?;
                 bench.far(&round, watch)?;
-                watch.control.send(&Reply::Done { verified: round.verified() })?;
+                watch.control.send(&ControlReply::Done { verified: round.verified() })?;
             }
-            Request::Prove { .. } => return Err(Failure::Protocol("unexpected proof of the authorization key".into())),
+            MeasureRequest::Prove { .. } => {
+                return Err(Failure::Protocol("unexpected proof of the authorization key".into()));
+            }
         }
     }
 }
 
 /// Sends the greeting. If a key is required, rejects a client that does not prove that it has the key.
-fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
+fn exchange_hellos(watch: &mut Watch, place: &MachinePlacement) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").into();
     let Some(key) = place.key() else {
-        return watch.control.send(&Reply::Hello { version, nonce: None });
+        return watch.control.send(&ControlReply::Hello { version, nonce: None });
     };
     let ours = proof::nonce()?;
-    watch.control.send(&Reply::Hello { version, nonce: Some(ours) })?;
+    watch.control.send(&ControlReply::Hello { version, nonce: Some(ours) })?;
     match watch.control.next(Some(FIRST), || Ok(()))? {
-        Request::Prove { nonce, proof } if proof.holds(key, Role::Near, &nonce, &ours) => {
+        MeasureRequest::Prove { nonce, proof } if proof.holds(key, Role::Near, &nonce, &ours) => {
             let proof = Proof::new(key, Role::Far, &nonce, &ours);
-            watch.control.send(&Reply::Proved { proof })
+            watch.control.send(&ControlReply::Proved { proof })
         }
-        Request::Prove { .. } => Err(Failure::Data("the authorization keys differ".into())),
+        MeasureRequest::Prove { .. } => Err(Failure::Data("the authorization keys differ".into())),
         _ => Err(Failure::Protocol("a request without the authorization key".into())),
     }
 }
 
 /// Checks a request of another machine. It may open only subjects of percale, and only with its own address. Therefore
 /// it cannot make this process connect to other machines.
-fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()> {
+fn check_stranger(kind: SubjectKind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if !kind.is_percale() {
         return refused("limits are measured on one machine");
@@ -112,7 +114,7 @@ fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()>
     }
 }
 
-fn find(open: &mut HashMap<Kind, Box<dyn Bench>>, kind: Kind) -> Result<&mut Box<dyn Bench>> {
+fn find(open: &mut HashMap<SubjectKind, Box<dyn DynSubject>>, kind: SubjectKind) -> Result<&mut Box<dyn DynSubject>> {
     open.get_mut(&kind).ok_or_else(|| Failure::Protocol(format!("{kind:?} is not open")))
 }
 
@@ -130,7 +132,7 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let memory = std::io::stdout().as_fd().try_clone_to_owned().map_err(Failure::system(what))?;
     let mut watch = Watch::new(Control::local(UnixStream::from(stream))?, processor.is_none());
     // A failure has been reported to the measuring process, which prints it.
-    serve(&mut watch, &Place::Local(memory), None)
+    serve(&mut watch, &MachinePlacement::Local(memory), None)
 }
 
 /// Serves measurements of other machines at `address`, one after another. Returns only on error.
@@ -169,7 +171,7 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
 
 fn measure_with(stream: TcpStream, peer: SocketAddr, key: Option<&[u8]>) -> Result<()> {
     let local = stream.local_addr().map_err(Failure::system("reading the address"))?;
-    let place = Place::Remote(SocketAddr::new(local.ip(), 0), key.map(<[u8]>::to_vec));
+    let place = MachinePlacement::Remote(SocketAddr::new(local.ip(), 0), key.map(<[u8]>::to_vec));
     let mut watch = Watch::new(Control::remote(stream)?, false);
     serve(&mut watch, &place, Some(peer.ip()))
 }

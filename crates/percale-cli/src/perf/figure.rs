@@ -65,13 +65,13 @@ impl Figure {
 }
 
 /// The results collected so far.
-pub(super) struct Report {
+pub(super) struct FigureReport {
     json: bool,
     bar: ProgressBar,
     figures: Vec<Figure>,
 }
 
-impl Report {
+impl FigureReport {
     /// Makes an empty report, for a number of steps.
     pub(super) fn new(json: bool, steps: usize) -> Result<Self> {
         Ok(Self { json, bar: progress_bar(steps as u64)?, figures: Vec::new() })

@@ -8,7 +8,7 @@ use super::plan::Planned;
 use super::processors;
 use super::session::Session;
 use crate::failure::{Failure, Result};
-use crate::row::{Memory, Operation, Transport};
+use crate::row::{MeasuredOperation, MessageMemory, Transport};
 
 /// Returns the time in nanoseconds to transfer `bytes` bytes from one process to another. Up to 8 bytes, this is the
 /// transfer of a cache line. Up to 8 KiB, it is the transfer of a cache line, a copy in and a copy out. Above 8 KiB, it
@@ -16,7 +16,12 @@ use crate::row::{Memory, Operation, Transport};
 pub(super) fn way(bytes: usize, time: Duration) -> Result<f64> {
     let time = time.max(Duration::from_millis(10));
     let options = Options { time, iterations: None, dirty: false, verify: true, limits_only: true };
-    let planned = Planned { transport: Transport::Shm, op: Operation::TaggedLatency, bytes, memory: Memory::Ordinary };
+    let planned = Planned {
+        transport: Transport::Shm,
+        op: MeasuredOperation::TaggedLatency,
+        bytes,
+        memory: MessageMemory::Ordinary,
+    };
     // The session pins this thread to one processor. The code after it must not be pinned.
     let before = processors::allowed()?;
     let mut session = Session::local(bytes)?;

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use super::plan::Planned;
 use super::session::Session;
 use crate::failure::{Failure, Result};
-use crate::pattern::Part;
-use crate::round::{MOST, Round, Shape, WARM};
+use crate::pattern::CheckedPart;
+use crate::round::{MOST, MessageShape, Round, WARM};
 use crate::row::{Pattern, Row};
 use crate::statistics::{Samples, Summary};
-use crate::subject::{Kind, Means};
+use crate::subject::{AccessMeans, SubjectKind};
 
 /// The number of timed rounds of each subject in a row.
 const ROUNDS: u32 = 8;
@@ -43,7 +43,7 @@ pub(crate) struct Options {
 }
 
 /// The fastest settings of limits that have been found so far.
-pub(crate) type Best = HashMap<(Kind, usize, Pattern), (usize, String)>;
+pub(crate) type Best = HashMap<(SubjectKind, usize, Pattern), (usize, String)>;
 
 /// Measures one row. `step` is called after each of its [`STEPS`] parts.
 pub(crate) fn row(
@@ -127,16 +127,16 @@ pub(crate) fn row(
 pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
 
 /// Returns a round that writes and checks only the parts of messages that a timed round accesses.
-fn timed_round(shape: &Shape, options: &Options) -> Round {
-    let ends = if options.verify { Part::Ends } else { Part::Nothing };
-    let write = if options.dirty && shape.op.can_be_dirty() { Part::Whole } else { ends };
+fn timed_round(shape: &MessageShape, options: &Options) -> Round {
+    let ends = if options.verify { CheckedPart::Ends } else { CheckedPart::Nothing };
+    let write = if options.dirty && shape.op.can_be_dirty() { CheckedPart::Whole } else { ends };
     Round { number: 0, warm: 0, count: 1, batch: shape.batch(), write, check: ends, setting: 0 }
 }
 
 /// The rounds of one of the two compared subjects.
 struct Run {
-    kind: Kind,
-    shape: Shape,
+    kind: SubjectKind,
+    shape: MessageShape,
     setting: usize,
     setting_name: String,
     count: u64,
@@ -147,8 +147,8 @@ impl Run {
     /// Prepares the subject, and finds out how many messages fill a round.
     fn start(
         session: &mut Session,
-        kind: Kind,
-        shape: Shape,
+        kind: SubjectKind,
+        shape: MessageShape,
         options: &Options,
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
@@ -206,7 +206,7 @@ impl Run {
             Pattern::Access => self.shape.slots() as u64,
             Pattern::PingPong | Pattern::Stream => (VERIFIED_BYTES / self.shape.bytes).clamp(2, 64) as u64,
         };
-        let (write, check) = (Part::Whole, Part::Whole);
+        let (write, check) = (CheckedPart::Whole, CheckedPart::Whole);
         let round = Round { number: 0, warm: 0, count, batch: 1, write, check, setting: self.setting };
         let (_, far) = session.round(self.kind, round)?;
         // A stream is checked where it arrives, an access at its destination, and a ping-pong at both ends.
@@ -215,14 +215,14 @@ impl Run {
 
     fn name(&self) -> String {
         let name = match self.kind {
-            Kind::Ring => "ring",
-            Kind::Copy => "copy",
-            Kind::Access(Means::Copy) => "copy",
-            Kind::Access(Means::Kernel) => "kernel",
-            Kind::Access(Means::Word) => "word",
-            Kind::Twice => "twice",
-            Kind::Sockets => "sockets",
-            Kind::Percale(_) | Kind::OneSided(_) | Kind::Bounced => "percale",
+            SubjectKind::Ring => "ring",
+            SubjectKind::Copy => "copy",
+            SubjectKind::Access(AccessMeans::Copy) => "copy",
+            SubjectKind::Access(AccessMeans::Kernel) => "kernel",
+            SubjectKind::Access(AccessMeans::Word) => "word",
+            SubjectKind::Twice => "twice",
+            SubjectKind::Sockets => "sockets",
+            SubjectKind::Percale(_) | SubjectKind::OneSided(_) | SubjectKind::Bounced => "percale",
         };
         if self.setting_name.is_empty() { name.into() } else { format!("{name}: {}", self.setting_name) }
     }
@@ -237,8 +237,8 @@ const PASSES: usize = 4;
 /// a single fast pass must not determine the choice.)
 fn best_setting(
     session: &mut Session,
-    kind: Kind,
-    shape: &Shape,
+    kind: SubjectKind,
+    shape: &MessageShape,
     options: &Options,
     best: &mut Best,
 ) -> Result<(usize, String)> {

@@ -3,9 +3,9 @@
 use super::args::{MemoryChoice, PerfArgs};
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
-use crate::round::Shape;
-use crate::row::{Memory, Operation, Pattern, Transport};
-use crate::subject::{Kind, Means};
+use crate::round::MessageShape;
+use crate::row::{MeasuredOperation, MessageMemory, Pattern, Transport};
+use crate::subject::{AccessMeans, SubjectKind};
 use crate::units;
 
 /// The minimum size of messages for which the kind of memory makes a difference. For memory accesses it always does.
@@ -15,73 +15,82 @@ const LARGE: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) transport: Transport,
-    pub(crate) op: Operation,
+    pub(crate) op: MeasuredOperation,
     pub(crate) bytes: usize,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MessageMemory,
 }
 
 impl Planned {
     /// Returns the shape of the row's messages.
-    pub(crate) const fn shape(&self) -> Shape {
-        Shape { op: self.op, bytes: self.bytes, memory: self.memory }
+    pub(crate) const fn shape(&self) -> MessageShape {
+        MessageShape { op: self.op, bytes: self.bytes, memory: self.memory }
     }
 
     /// Returns percale's subject for the row.
-    pub(crate) const fn subject(&self) -> Kind {
-        if matches!(self.memory, Memory::Bounced) {
-            return Kind::Bounced;
+    pub(crate) const fn subject(&self) -> SubjectKind {
+        if matches!(self.memory, MessageMemory::Bounced) {
+            return SubjectKind::Bounced;
         }
-        if self.op.is_one_sided() { Kind::OneSided(self.transport) } else { Kind::Percale(self.transport) }
+        if self.op.is_one_sided() {
+            SubjectKind::OneSided(self.transport)
+        } else {
+            SubjectKind::Percale(self.transport)
+        }
     }
 
     /// Returns the program that is the limit of the row, and the shape of the messages of that program.
-    pub(crate) fn limit(&self) -> (Kind, Shape) {
+    pub(crate) fn limit(&self) -> (SubjectKind, MessageShape) {
         let shape = self.shape();
         // Half a round trip of writes cannot be faster than one write.
-        let write = Shape { op: if self.op == Operation::PutLatency { Operation::Put } else { self.op }, ..shape };
+        let write = MessageShape {
+            op: if self.op == MeasuredOperation::PutLatency { MeasuredOperation::Put } else { self.op },
+            ..shape
+        };
         let is_small = self.bytes <= ring::LONGEST;
         match (self.transport, self.op, self.memory) {
-            (Transport::Tcp, ..) => (Kind::Sockets, shape),
-            (.., Memory::Bounced) => (Kind::Twice, shape),
-            (_, op, Memory::Percale) if op.is_atomic() => (Kind::Access(Means::Word), shape),
+            (Transport::Tcp, ..) => (SubjectKind::Sockets, shape),
+            (.., MessageMemory::Bounced) => (SubjectKind::Twice, shape),
+            (_, op, MessageMemory::Percale) if op.is_atomic() => (SubjectKind::Access(AccessMeans::Word), shape),
             // Only the owner can change such memory atomically. Therefore the limit is a round trip.
-            (_, op, Memory::Ordinary) if op.is_atomic() => (Kind::Ring, shape),
-            (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
-            (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
-            (_, op, _) if op.is_one_sided() => (Kind::Access(Means::Copy), write),
-            _ if is_small => (Kind::Ring, shape),
-            _ => (Kind::Copy, shape),
+            (_, op, MessageMemory::Ordinary) if op.is_atomic() => (SubjectKind::Ring, shape),
+            (_, op, MessageMemory::Ordinary) if op.is_one_sided() => (SubjectKind::Access(AccessMeans::Kernel), write),
+            (_, MeasuredOperation::PutLatency, _) if is_small => (SubjectKind::Ring, shape),
+            (_, op, _) if op.is_one_sided() => (SubjectKind::Access(AccessMeans::Copy), write),
+            _ if is_small => (SubjectKind::Ring, shape),
+            _ => (SubjectKind::Copy, shape),
         }
     }
 }
 
 /// Returns whether some command line selects messages of this shape for this subject. Other processes may request only
 /// such messages.
-pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
-    let Shape { op, bytes, memory } = *shape;
+pub(crate) fn is_possible(kind: SubjectKind, shape: &MessageShape) -> bool {
+    let MessageShape { op, bytes, memory } = *shape;
     if !(1..=units::LONGEST).contains(&bytes) || op.refusal(bytes).is_some() {
         return false;
     }
     [Transport::Shm, Transport::Tcp].into_iter().any(|transport| {
-        let bounces = transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get);
+        let bounces = transport == Transport::Shm && matches!(op, MeasuredOperation::Put | MeasuredOperation::Get);
         let planned = Planned { transport, op, bytes, memory };
-        (memory != Memory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
+        (memory != MessageMemory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
             // The operation of a limit may differ from that of the row.
-            || op == Operation::Put && {
-                let row = Planned { op: Operation::PutLatency, ..planned };
+            || op == MeasuredOperation::Put && {
+                let row = Planned { op: MeasuredOperation::PutLatency, ..planned };
                 row.op.refusal(bytes).is_none() && row.limit() == (kind, *shape)
             }
     })
 }
 
 /// Returns the default sizes of an operation.
-const fn default_sizes(op: Operation) -> &'static [usize] {
+const fn default_sizes(op: MeasuredOperation) -> &'static [usize] {
     match op {
-        Operation::TaggedLatency | Operation::MessageLatency => &[8, 64, 512, 4 << 10, 64 << 10, 1 << 20],
-        Operation::TaggedRate | Operation::PutLatency => &[8],
-        Operation::FetchAdd | Operation::FetchAddAlone | Operation::CompareSwap => &[8],
-        Operation::Bandwidth => &[64 << 10, 1 << 20],
-        Operation::Put | Operation::Get => &[8, 64 << 10, 1 << 20],
+        MeasuredOperation::TaggedLatency | MeasuredOperation::MessageLatency => {
+            &[8, 64, 512, 4 << 10, 64 << 10, 1 << 20]
+        }
+        MeasuredOperation::TaggedRate | MeasuredOperation::PutLatency => &[8],
+        MeasuredOperation::FetchAdd | MeasuredOperation::FetchAddAlone | MeasuredOperation::CompareSwap => &[8],
+        MeasuredOperation::Bandwidth => &[64 << 10, 1 << 20],
+        MeasuredOperation::Put | MeasuredOperation::Get => &[8, 64 << 10, 1 << 20],
     }
 }
 
@@ -98,7 +107,7 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
         [] => [Transport::Tcp].as_slice(),
         given => given,
     };
-    let operations = if args.op.is_empty() { Operation::ALL.as_slice() } else { &args.op };
+    let operations = if args.op.is_empty() { MeasuredOperation::ALL.as_slice() } else { &args.op };
     let mut rows = Vec::new();
     for &transport in transports {
         for &op in operations {
@@ -129,21 +138,23 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
     Ok(rows)
 }
 
-fn memories(args: &PerfArgs, transport: Transport, op: Operation, bytes: usize) -> &'static [Memory] {
+fn memories(args: &PerfArgs, transport: Transport, op: MeasuredOperation, bytes: usize) -> &'static [MessageMemory] {
     if args.limits_only && !op.is_one_sided() {
         // The programs for the limits use no other memory.
-        return &[Memory::Ordinary];
+        return &[MessageMemory::Ordinary];
     }
     let matters = transport == Transport::Shm && (bytes >= LARGE || op.is_one_sided());
     match args.memory {
-        Some(MemoryChoice::Percale) => &[Memory::Percale],
-        Some(MemoryChoice::Ordinary) => &[Memory::Ordinary],
-        Some(MemoryChoice::Bounced) if transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get) => {
-            &[Memory::Bounced]
+        Some(MemoryChoice::Percale) => &[MessageMemory::Percale],
+        Some(MemoryChoice::Ordinary) => &[MessageMemory::Ordinary],
+        Some(MemoryChoice::Bounced)
+            if transport == Transport::Shm && matches!(op, MeasuredOperation::Put | MeasuredOperation::Get) =>
+        {
+            &[MessageMemory::Bounced]
         }
         Some(MemoryChoice::Bounced) => &[],
-        Some(MemoryChoice::Both) | None if matters => &[Memory::Percale, Memory::Ordinary],
-        Some(MemoryChoice::Both) | None => &[Memory::Ordinary],
+        Some(MemoryChoice::Both) | None if matters => &[MessageMemory::Percale, MessageMemory::Ordinary],
+        Some(MemoryChoice::Both) | None => &[MessageMemory::Ordinary],
     }
 }
 
@@ -167,10 +178,12 @@ mod tests {
         // Messages first. Then put-latency, both kinds of fetch-add and compare-swap with one size each, and put and
         // get with three sizes each.
         assert_eq!((rows.len(), shm.len()), (36 + 10 + 20, 21 + 20));
-        for op in Operation::ALL {
+        for op in MeasuredOperation::ALL {
             assert!(rows.iter().any(|row| row.op == op));
         }
-        assert!(shm.iter().all(|row| row.memory == Memory::Ordinary || row.bytes >= LARGE || row.op.is_one_sided()));
+        assert!(
+            shm.iter().all(|row| row.memory == MessageMemory::Ordinary || row.bytes >= LARGE || row.op.is_one_sided())
+        );
     }
 
     #[test]
@@ -183,31 +196,36 @@ mod tests {
 
     #[test]
     fn limit_is_the_ring_for_small_and_a_copy_for_large_messages() {
-        let row = |transport, bytes| Planned { transport, op: Operation::Bandwidth, bytes, memory: Memory::Ordinary };
-        assert_eq!(row(Transport::Shm, 8).limit().0, Kind::Ring);
-        assert_eq!(row(Transport::Shm, 8 << 10).limit().0, Kind::Ring);
-        assert_eq!(row(Transport::Shm, 64 << 10).limit().0, Kind::Copy);
-        assert_eq!(row(Transport::Tcp, 8).limit().0, Kind::Sockets);
+        let row = |transport, bytes| Planned {
+            transport,
+            op: MeasuredOperation::Bandwidth,
+            bytes,
+            memory: MessageMemory::Ordinary,
+        };
+        assert_eq!(row(Transport::Shm, 8).limit().0, SubjectKind::Ring);
+        assert_eq!(row(Transport::Shm, 8 << 10).limit().0, SubjectKind::Ring);
+        assert_eq!(row(Transport::Shm, 64 << 10).limit().0, SubjectKind::Copy);
+        assert_eq!(row(Transport::Tcp, 8).limit().0, SubjectKind::Sockets);
     }
 
     #[test]
     fn limit_of_an_access_depends_on_operation_and_memory() {
-        use Memory::{Ordinary, Percale};
-        use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put, PutLatency};
+        use MeasuredOperation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put, PutLatency};
+        use MessageMemory::{Ordinary, Percale};
         for (op, bytes, memory, kind, does) in [
-            (Put, 8, Percale, Kind::Access(Means::Copy), Put),
-            (Get, 1 << 20, Percale, Kind::Access(Means::Copy), Get),
-            (Get, 8, Ordinary, Kind::Access(Means::Kernel), Get),
-            (FetchAdd, 8, Percale, Kind::Access(Means::Word), FetchAdd),
-            (FetchAddAlone, 8, Percale, Kind::Access(Means::Word), FetchAddAlone),
-            (CompareSwap, 8, Ordinary, Kind::Ring, CompareSwap),
-            (PutLatency, 8, Percale, Kind::Ring, PutLatency),
-            (PutLatency, 64 << 10, Percale, Kind::Access(Means::Copy), Put),
-            (PutLatency, 8, Ordinary, Kind::Access(Means::Kernel), Put),
+            (Put, 8, Percale, SubjectKind::Access(AccessMeans::Copy), Put),
+            (Get, 1 << 20, Percale, SubjectKind::Access(AccessMeans::Copy), Get),
+            (Get, 8, Ordinary, SubjectKind::Access(AccessMeans::Kernel), Get),
+            (FetchAdd, 8, Percale, SubjectKind::Access(AccessMeans::Word), FetchAdd),
+            (FetchAddAlone, 8, Percale, SubjectKind::Access(AccessMeans::Word), FetchAddAlone),
+            (CompareSwap, 8, Ordinary, SubjectKind::Ring, CompareSwap),
+            (PutLatency, 8, Percale, SubjectKind::Ring, PutLatency),
+            (PutLatency, 64 << 10, Percale, SubjectKind::Access(AccessMeans::Copy), Put),
+            (PutLatency, 8, Ordinary, SubjectKind::Access(AccessMeans::Kernel), Put),
         ] {
             let shm = Planned { transport: Transport::Shm, op, bytes, memory };
-            assert_eq!(shm.limit(), (kind, Shape { op: does, bytes, memory }), "{shm:?}");
-            assert_eq!(Planned { transport: Transport::Tcp, ..shm }.limit(), (Kind::Sockets, shm.shape()));
+            assert_eq!(shm.limit(), (kind, MessageShape { op: does, bytes, memory }), "{shm:?}");
+            assert_eq!(Planned { transport: Transport::Tcp, ..shm }.limit(), (SubjectKind::Sockets, shm.shape()));
         }
     }
 
@@ -216,18 +234,18 @@ mod tests {
         let rows = rows(&["--memory", "bounced"]).unwrap();
         assert_eq!(rows.len(), 6);
         for row in rows {
-            assert_eq!((row.subject(), row.limit()), (Kind::Bounced, (Kind::Twice, row.shape())));
+            assert_eq!((row.subject(), row.limit()), (SubjectKind::Bounced, (SubjectKind::Twice, row.shape())));
         }
     }
 
     #[test]
     fn fixed_size_operations_reject_other_sizes() {
-        for (arguments, said) in [
+        for (arguments, message) in [
             (["--op", "fetch-add", "--size", "4"], "it is of 8 bytes, not of 4 B"),
             (["--op", "tagged-latency,compare-swap", "--size", "8,4K"], "it is of 8 bytes, not of 4 KiB"),
             (["--op", "put-latency", "--size", "12"], "it is of a multiple of 8 bytes, not of 12 B"),
         ] {
-            assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(said)), "{arguments:?}");
+            assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(message)), "{arguments:?}");
         }
         // Operations that are not named, and not defined for the size, are omitted.
         assert!(rows(&["--size", "12"]).unwrap().iter().all(|row| !row.op.is_atomic()));

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment, Table};
 use percale_transport::verbs::{
-    Adapter, Backing, Binding, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, QueuePair, Reach, Rights,
-    VerbsRegistrar, Window, WindowKind,
+    Adapter, Backing, Binding, CompletionChannel, CompletionQueue, LoopbackPair, MemoryRegion, PairSize, QueuePair,
+    Rights, VerbsRegistrar, Window, WindowKind,
 };
 use pindown::{Access, Cache, Lane, Range, Registrar};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::limits::kernel::Foreign;
-use crate::lot::Lot;
+use crate::memory_range::MemoryRange;
 use crate::output::{print_line, progress_bar};
 use crate::statistics::Samples;
 use crate::table::RULED;
@@ -33,14 +33,14 @@ const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 /// The timeout for one request to the device.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The ID of all requests. There is one request at a time.
 const REQUEST: u64 = 1;
 
 /// The timed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum What {
+enum RdmaOperation {
     /// A write of a peer to memory that was registered in advance. All ratios are relative to this.
     InAdvance,
     /// A write of a peer to memory that is registered for this write and deregistered afterwards.
@@ -59,7 +59,7 @@ enum What {
     Invalidate,
 }
 
-impl What {
+impl RdmaOperation {
     const ALL: [Self; 8] = [
         Self::InAdvance,
         Self::EachTime,
@@ -87,8 +87,8 @@ impl What {
 
 /// One line of the result.
 #[derive(Debug, Serialize)]
-struct Line {
-    what: What,
+struct RdmaLine {
+    what: RdmaOperation,
     bytes: usize,
     p50_ns: f64,
     /// The time divided by the time of a transfer into memory that was registered in advance.
@@ -113,9 +113,9 @@ struct Bench {
 
 /// Memory of one size, and its registration.
 struct Site {
-    memory: Lot,
+    memory: MemoryRange,
     range: Range,
-    peer: Reach,
+    peer: LoopbackPair,
     bytes: Vec<u8>,
     /// The key of the registration made in advance.
     key: u32,
@@ -137,7 +137,8 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
 impl Bench {
     fn open() -> Result<Self> {
         let adapter = Adapter::open().map_err(failed("an RDMA device"))?;
-        // SAFETY: all memory that is registered with it belongs to a `Lot`, which contains no value of this program.
+        // SAFETY: all memory that is registered with it belongs to a `MemoryRange`, which contains no value of this
+        // program.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
         let cache = Cache::builder(registrar.clone()).open().map_err(failed("a registration cache"))?;
         let open = || -> io::Result<_> {
@@ -159,7 +160,7 @@ impl Bench {
     }
 
     fn site(&self, bytes: usize) -> io::Result<(Site, <VerbsRegistrar as Registrar>::Pin)> {
-        let memory = Lot::memory(bytes as u64, 0)?;
+        let memory = MemoryRange::memory(bytes as u64, 0)?;
         let range = memory.range();
         // Errors are ignored, because a kernel without huge pages does not need the advice.
         memory.advise(range, libc::MADV_NOHUGEPAGE).ok();
@@ -168,7 +169,7 @@ impl Bench {
         let site = Site {
             memory,
             range,
-            peer: Reach::new(&self.adapter, bytes)?,
+            peer: LoopbackPair::new(&self.adapter, bytes)?,
             bytes: vec![1; bytes],
             key: pinned.remote_key as u32,
             buffer: MemoryRegion::new(self.adapter.domain(), bytes, rights)?,
@@ -179,7 +180,7 @@ impl Bench {
 
     /// Waits until the posted request has completed.
     fn done(&self) -> io::Result<()> {
-        match self.queue.finish(REQUEST, PATIENCE, |_| {})? {
+        match self.queue.finish(REQUEST, DEVICE_TIMEOUT, |_| {})? {
             Some(0) => Ok(()),
             Some(status) => Err(io::Error::other(self.queue.explain(status))),
             None => Err(io::ErrorKind::TimedOut.into()),
@@ -188,31 +189,44 @@ impl Bench {
 
     /// Times one operation of each kind. Each round begins with a different operation, because an operation depends on
     /// the state that the previous one has left.
-    fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
-        let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
+    fn round(
+        &self,
+        number: usize,
+        site: &mut Site,
+        samples: &mut [Samples; RdmaOperation::ALL.len()],
+    ) -> io::Result<()> {
+        let jobs = [
+            RdmaOperation::InAdvance,
+            RdmaOperation::EachTime,
+            RdmaOperation::Cached,
+            RdmaOperation::Copied,
+            RdmaOperation::Register,
+            RdmaOperation::Bind,
+        ];
         for turn in 0..jobs.len() {
             let what = jobs[(number + turn) % jobs.len()];
-            let mut time = |what: What, begun: Instant| samples[what as usize].push(begun.elapsed().as_nanos() as f64);
+            let mut time =
+                |what: RdmaOperation, begun: Instant| samples[what as usize].push(begun.elapsed().as_nanos() as f64);
             let begun = Instant::now();
             match what {
-                What::Register | What::Deregister => {
+                RdmaOperation::Register | RdmaOperation::Deregister => {
                     let pinned = self.registrar.pin(site.range, ACCESS)?;
-                    time(What::Register, begun);
+                    time(RdmaOperation::Register, begun);
                     let begun = Instant::now();
                     self.registrar.unpin(pinned.pin);
-                    time(What::Deregister, begun);
+                    time(RdmaOperation::Deregister, begun);
                 }
-                What::Bind | What::Invalidate => {
+                RdmaOperation::Bind | RdmaOperation::Invalidate => {
                     let (region, len) = (&site.buffer, site.bytes.len());
                     let memory = Backing::Region(Arc::clone(region), 0, len);
                     let binding = Binding { memory, rights: Rights::REMOTE_WRITE };
                     site.window.bind(&self.pair, REQUEST, &binding)?;
                     self.done()?;
-                    time(What::Bind, begun);
+                    time(RdmaOperation::Bind, begun);
                     let begun = Instant::now();
                     site.window.invalidate(&self.pair, REQUEST)?;
                     self.done()?;
-                    time(What::Invalidate, begun);
+                    time(RdmaOperation::Invalidate, begun);
                 }
                 transfer => {
                     self.transfer(transfer, site)?;
@@ -223,20 +237,20 @@ impl Bench {
         Ok(())
     }
 
-    fn transfer(&self, what: What, site: &mut Site) -> io::Result<()> {
+    fn transfer(&self, what: RdmaOperation, site: &mut Site) -> io::Result<()> {
         let start = site.range.start();
         match what {
-            What::EachTime => {
+            RdmaOperation::EachTime => {
                 let pinned = self.registrar.pin(site.range, ACCESS)?;
                 site.peer.write(&site.bytes, start, pinned.remote_key as u32)?;
                 self.registrar.unpin(pinned.pin);
             }
-            What::Cached => {
+            RdmaOperation::Cached => {
                 let used = self.lane.get(site.range, ACCESS).map_err(io::Error::other)?;
                 site.peer.write(&site.bytes, start, used.remote_key() as u32)?;
                 self.lane.end(used);
             }
-            What::Copied => {
+            RdmaOperation::Copied => {
                 site.peer.write(&site.bytes, site.buffer.as_ptr() as u64, site.buffer.remote_key())?;
                 site.buffer.copy_out(0, site.bytes.len(), &mut site.bytes);
             }
@@ -264,7 +278,7 @@ impl Bench {
         Ok(())
     }
 
-    fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
+    fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<RdmaLine>> {
         let (mut site, pin) = self.site(bytes)?;
         self.check(&mut site)?;
         // The first round is not counted. Its operations depend on the state that other operations have left.
@@ -278,10 +292,17 @@ impl Bench {
         self.registrar.unpin(pin);
         self.cache.flush();
         let summaries = samples.map(Samples::summary);
-        let base = summaries[What::InAdvance as usize].map_or(f64::NAN, |summary| summary.p50);
-        let lines = What::ALL.iter().zip(summaries).filter_map(|(&what, summary)| {
+        let base = summaries[RdmaOperation::InAdvance as usize].map_or(f64::NAN, |summary| summary.p50);
+        let lines = RdmaOperation::ALL.iter().zip(summaries).filter_map(|(&what, summary)| {
             let (summary, monitor) = (summary?, self.cache.monitor());
-            Some(Line { what, bytes, p50_ns: summary.p50, ratio: summary.p50 / base, count: summary.count, monitor })
+            Some(RdmaLine {
+                what,
+                bytes,
+                p50_ns: summary.p50,
+                ratio: summary.p50 / base,
+                count: summary.count,
+                monitor,
+            })
         });
         Ok(lines.collect())
     }
@@ -311,7 +332,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     Ok(())
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[RdmaLine]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -328,17 +349,17 @@ fn text(lines: &[Line]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, What, text};
+    use super::{RdmaLine, RdmaOperation, text};
 
     #[test]
     fn every_line_is_shown() {
-        let line = |what| Line { what, bytes: 4096, p50_ns: 1500.0, ratio: 1.5, count: 7, monitor: "bpf" };
-        let shown = text(&What::ALL.map(line));
-        for what in What::ALL {
+        let line = |what| RdmaLine { what, bytes: 4096, p50_ns: 1500.0, ratio: 1.5, count: 7, monitor: "bpf" };
+        let shown = text(&RdmaOperation::ALL.map(line));
+        for what in RdmaOperation::ALL {
             assert!(shown.contains(what.name()), "{shown}");
         }
         assert!(shown.contains("4 KiB") && shown.contains("1.50") && shown.ends_with("monitor: bpf"), "{shown}");
-        let json = serde_json::to_string(&line(What::EachTime)).unwrap();
+        let json = serde_json::to_string(&line(RdmaOperation::EachTime)).unwrap();
         assert!(json.starts_with(r#"{"what":"each-time","bytes":4096,"#), "{json}");
     }
 }

@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::processors;
-use super::request::Request;
-use super::subjects::{self, Place};
-use crate::channel::control::{Control, Reply};
+use super::request::MeasureRequest;
+use super::subjects::{self, MachinePlacement};
+use crate::channel::control::{Control, ControlReply};
 use crate::channel::proof::{self, Nonce, Proof, Role};
 use crate::channel::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::limits::shared::Shared;
-use crate::round::{Round, Shape};
+use crate::round::{MessageShape, Round};
 use crate::statistics::Samples;
-use crate::subject::{Bench, Kind};
+use crate::subject::{DynSubject, SubjectKind};
 
 /// The hidden subcommand of the second process.
 pub(crate) const SECOND_PROCESS: &str = "second-process";
@@ -50,8 +50,8 @@ impl Drop for Second {
 /// The two processes of a measurement.
 // The order of the fields matters: the channel must close before the wait for the end of the second process.
 pub(crate) struct Session {
-    open: HashMap<Kind, Box<dyn Bench>>,
-    place: Place,
+    open: HashMap<SubjectKind, Box<dyn DynSubject>>,
+    place: MachinePlacement,
     watch: Watch,
     clock: Clock,
     rounds: u64,
@@ -83,7 +83,12 @@ impl Session {
         // The command contains a copy of the second process's end of the channel. After it is dropped, the channel
         // closes when the second process ends.
         drop(command);
-        Self::greet(Place::Local(memory), Control::local(ours)?, pair.is_none(), Some(Second(second)))
+        Self::exchange_hellos(
+            MachinePlacement::Local(memory),
+            Control::local(ours)?,
+            pair.is_none(),
+            Some(Second(second)),
+        )
     }
 
     /// Connects to a process that waits on another machine.
@@ -93,25 +98,35 @@ impl Session {
         if let Some(&first) = processors::allowed()?.first() {
             processors::pin(first)?;
         }
-        Self::greet(Place::Remote(SocketAddr::new(here.ip(), 0), key), Control::remote(stream)?, false, None)
+        Self::exchange_hellos(
+            MachinePlacement::Remote(SocketAddr::new(here.ip(), 0), key),
+            Control::remote(stream)?,
+            false,
+            None,
+        )
     }
 
     /// Makes a session with a thread of this process as the other side.
     #[cfg(test)]
     pub(crate) fn with(memory: OwnedFd, control: Control) -> Result<Self> {
-        Self::greet(Place::Local(memory), control, true, None)
+        Self::exchange_hellos(MachinePlacement::Local(memory), control, true, None)
     }
 
-    fn greet(place: Place, control: Control, yielding: bool, second: Option<Second>) -> Result<Self> {
+    fn exchange_hellos(
+        place: MachinePlacement,
+        control: Control,
+        yielding: bool,
+        second: Option<Second>,
+    ) -> Result<Self> {
         let clock = Clock::calibrate();
         let watch = Watch::new(control, yielding);
         let mut session = Self { open: HashMap::new(), place, watch, clock, rounds: 0, _second: second };
         match session.watch.control.reply(|| Ok(()))? {
-            Reply::Hello { version, nonce } if version == env!("CARGO_PKG_VERSION") => {
+            ControlReply::Hello { version, nonce } if version == env!("CARGO_PKG_VERSION") => {
                 session.prove(nonce)?;
                 Ok(session)
             }
-            Reply::Hello { version, .. } => Err(Failure::Protocol(format!("its version is {version}"))),
+            ControlReply::Hello { version, .. } => Err(Failure::Protocol(format!("its version is {version}"))),
             other => Err(Failure::Protocol(format!("unexpected {other} instead of a greeting"))),
         }
     }
@@ -135,56 +150,56 @@ impl Session {
         };
         let nonce = proof::nonce()?;
         let proof = Proof::new(key, Role::Near, &nonce, &theirs);
-        self.watch.control.send(&Request::Prove { nonce, proof })?;
+        self.watch.control.send(&MeasureRequest::Prove { nonce, proof })?;
         match self.watch.control.reply(|| Ok(()))? {
-            Reply::Proved { proof } if proof.holds(key, Role::Far, &nonce, &theirs) => Ok(()),
+            ControlReply::Proved { proof } if proof.holds(key, Role::Far, &nonce, &theirs) => Ok(()),
             _ => Err(Failure::Peer("the authorization keys differ".into())),
         }
     }
 
     /// Returns whether both processes are on one machine. There are limits to compare with only in this case.
     pub(crate) const fn is_local(&self) -> bool {
-        matches!(self.place, Place::Local(_))
+        matches!(self.place, MachinePlacement::Local(_))
     }
 
     /// Prepares a subject for messages of this shape, and opens it first if needed.
-    pub(crate) fn prepare(&mut self, kind: Kind, shape: &Shape) -> Result<Vec<String>> {
+    pub(crate) fn prepare(&mut self, kind: SubjectKind, shape: &MessageShape) -> Result<Vec<String>> {
         if !self.open.contains_key(&kind) {
             let control = &mut self.watch.control;
             let bench = subjects::open_near(kind, &self.place, |address| {
-                control.send(&Request::Open { kind, address })?;
+                control.send(&MeasureRequest::Open { kind, address })?;
                 match control.reply(|| Ok(()))? {
-                    Reply::Opened { address } => Ok(address),
+                    ControlReply::Opened { address } => Ok(address),
                     other => Err(Failure::Protocol(format!("{other} instead of an opened subject"))),
                 }
             })?;
             self.open.insert(kind, bench);
         }
-        self.watch.control.send(&Request::Prepare { kind, shape: *shape })?;
+        self.watch.control.send(&MeasureRequest::Prepare { kind, shape: *shape })?;
         let open = &mut self.open;
         let bench = open.get_mut(&kind).ok_or_else(|| Failure::Protocol("not open".into()))?;
         bench.prepare(shape)?;
         let settings = bench.settings();
-        self.expect(&Reply::Ready)?;
+        self.expect(&ControlReply::Ready)?;
         Ok(settings)
     }
 
     /// Assigns a number to a round and runs it.
-    pub(crate) fn round(&mut self, kind: Kind, round: Round) -> Result<(Samples, u64)> {
+    pub(crate) fn round(&mut self, kind: SubjectKind, round: Round) -> Result<(Samples, u64)> {
         self.rounds += 1;
         let round = Round { number: self.rounds, ..round };
-        self.watch.control.send(&Request::Round { kind, round })?;
-        self.expect(&Reply::Ready)?;
+        self.watch.control.send(&MeasureRequest::Round { kind, round })?;
+        self.expect(&ControlReply::Ready)?;
         let bench = self.open.get_mut(&kind).ok_or_else(|| Failure::Protocol("not open".into()))?;
         let samples = bench.near(&round, &self.clock, &mut self.watch)?;
         let open = &mut self.open;
         match self.watch.control.reply(|| open.values_mut().try_for_each(|bench| bench.progress()))? {
-            Reply::Done { verified } => Ok((samples, verified)),
+            ControlReply::Done { verified } => Ok((samples, verified)),
             other => Err(Failure::Protocol(format!("{other} instead of the end of a round"))),
         }
     }
 
-    fn expect(&mut self, wanted: &Reply) -> Result<()> {
+    fn expect(&mut self, wanted: &ControlReply) -> Result<()> {
         let open = &mut self.open;
         self.watch.control.expect(wanted, || open.values_mut().try_for_each(|bench| bench.progress()))
     }

@@ -21,14 +21,14 @@ use crate::worker::{Worker, answer};
 pub(crate) const PART: &str = "team-part";
 
 /// The timeout for a job.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const JOB_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long one member is polled before the next.
 const TURN: Duration = Duration::from_millis(5);
 
 /// The work of a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum TeamTask {
     /// Passes a token around.
     Chain,
     /// Posts collectives one after another.
@@ -37,7 +37,7 @@ pub(crate) enum Part {
     Row,
 }
 
-impl Part {
+impl TeamTask {
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -48,7 +48,7 @@ pub(super) struct Team(Vec<Worker>);
 
 /// The number of a member, and the addresses of all members.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Roll {
+pub(super) struct MemberList {
     number: usize,
     addresses: Vec<String>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Roll {
 impl Team {
     /// Starts `count` members and exchanges their addresses. If there are enough processors, each member is pinned to a
     /// separate one. Otherwise all members run on any processor.
-    pub(super) fn start(part: Part, count: usize) -> Result<Self> {
+    pub(super) fn start(part: TeamTask, count: usize) -> Result<Self> {
         let here = processors::allowed()?;
         let start = |number: usize| {
             let processor = if count <= here.len() { Some(here[number].to_string()) } else { None };
@@ -68,9 +68,9 @@ impl Team {
             Worker::start(&arguments).map_err(|why| Failure::Member { number, why })
         };
         let mut team = Self((0..count).map(start).collect::<Result<_>>()?);
-        let addresses: Vec<String> = team.hear()?;
-        team.tell(|number| Roll { number, addresses: addresses.clone() })?;
-        team.hear::<()>()?;
+        let addresses: Vec<String> = team.receive_answer()?;
+        team.send_job(|number| MemberList { number, addresses: addresses.clone() })?;
+        team.receive_answer::<()>()?;
         Ok(team)
     }
 
@@ -80,48 +80,48 @@ impl Team {
     }
 
     /// Sends a job to each member, the last one first.
-    pub(super) fn tell<J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<()> {
+    pub(super) fn send_job<J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<()> {
         for (number, worker) in self.0.iter_mut().enumerate().rev() {
-            worker.tell(&job(number)).map_err(|why| Failure::Member { number, why })?;
+            worker.send_job(&job(number)).map_err(|why| Failure::Member { number, why })?;
         }
         Ok(())
     }
 
     /// Returns the answers of all members. Polls all of them, because the end of one member may prevent the others from
     /// answering.
-    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
-        let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
+    pub(super) fn receive_answer<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
+        let mut received: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();
-        while heard.iter().any(Option::is_none) {
-            for (number, (worker, place)) in self.0.iter_mut().zip(&mut heard).enumerate() {
+        while received.iter().any(Option::is_none) {
+            for (number, (worker, place)) in self.0.iter_mut().zip(&mut received).enumerate() {
                 if place.is_none() {
                     let failed = |why| Failure::Member { number, why };
-                    let said: Option<Result<T, String>> = worker.hear(TURN).map_err(failed)?;
-                    *place = said.transpose().map_err(failed)?;
+                    let message: Option<Result<T, String>> = worker.receive_answer(TURN).map_err(failed)?;
+                    *place = message.transpose().map_err(failed)?;
                 }
-                if place.is_none() && since.elapsed() > PATIENCE {
-                    return Err(Failure::Member { number, why: format!("no answer for {} s", PATIENCE.as_secs()) });
+                if place.is_none() && since.elapsed() > JOB_TIMEOUT {
+                    return Err(Failure::Member { number, why: format!("no answer for {} s", JOB_TIMEOUT.as_secs()) });
                 }
             }
         }
-        Ok(heard.into_iter().flatten().collect())
+        Ok(received.into_iter().flatten().collect())
     }
 
     /// Sends a job to each member. Returns the answers of all members.
     pub(super) fn ask<T: DeserializeOwned, J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<Vec<T>> {
-        self.tell(job)?;
-        self.hear()
+        self.send_job(job)?;
+        self.receive_answer()
     }
 }
 
 /// The channel of a member: reads jobs and writes answers.
-pub(super) struct Desk {
+pub(super) struct WorkerSession {
     lines: Lines<StdinLock<'static>>,
     /// Whether there are more members than processors.
     crowded: bool,
 }
 
-impl Desk {
+impl WorkerSession {
     /// Opens standard input. `crowded` states whether there are more members than processors.
     pub(super) fn open(crowded: bool) -> Self {
         Self { lines: io::stdin().lock().lines(), crowded }
@@ -147,7 +147,7 @@ impl Desk {
     /// Reports the address of this member. Returns its number and the addresses of all members.
     pub(super) fn meet(&mut self, vector: &AddressVector, here: String) -> Result<(usize, Vec<PeerAddress>)> {
         self.answer(here)?;
-        let roll: Roll = self.next()?.ok_or(Failure::PeerEnded)?;
+        let roll: MemberList = self.next()?.ok_or(Failure::PeerEnded)?;
         let insert = |address: &String| vector.insert(address.as_str()).map_err(percale("inserting an address"));
         let members = roll.addresses.iter().map(insert).collect::<Result<_>>()?;
         Ok((roll.number, members))

@@ -31,7 +31,7 @@ const BATCH: u32 = 500;
 
 /// One line of the result.
 #[derive(Debug, Serialize)]
-struct Line {
+struct WindowLine {
     what: &'static str,
     /// The number of valid keys.
     keys: usize,
@@ -140,13 +140,13 @@ impl Bench {
 struct Report<'a> {
     args: &'a PerfArgs,
     bar: ProgressBar,
-    lines: Vec<Line>,
+    lines: Vec<WindowLine>,
 }
 
 impl Report<'_> {
     /// Adds a line. For JSON output, prints it immediately.
     fn add(&mut self, what: &'static str, keys: usize, (p50_ns, count): (f64, u64)) -> Result<()> {
-        let line = Line { what, keys, p50_ns, count };
+        let line = WindowLine { what, keys, p50_ns, count };
         self.bar.inc(1);
         if self.args.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
@@ -343,7 +343,7 @@ fn each(timer: &Timer, names: &[RemoteMemory], mut one: impl FnMut(u64, &RemoteM
     })
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[WindowLine]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);

@@ -14,19 +14,21 @@ use std::time::{Duration, Instant};
 use percale::endpoint::safe::Cause;
 use percale::{Domain, PeerAddress, SharedEndpoint};
 
-use super::report::Report;
+use super::report::ServeReport;
 use super::root::Root;
 use super::transfer::Transfer;
 use crate::failure::{Failure, Result};
 use crate::transfer::path::ServedPath;
 use crate::transfer::pool::Pool;
-use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, OUTSTANDING, PROTOCOL, Reply, Request, TAG};
+use crate::transfer::protocol::{
+    ClientRequest, GREETING, LINE, NumberedReply, NumberedRequest, OUTSTANDING, PROTOCOL, ServerReply, TAG,
+};
 
 /// The maximum number of threads of a client for disk and checksums.
 const THREADS: usize = 4;
 
 /// The timeout for sending an answer to a client.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state that all clients share.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub(super) struct Service {
     pub(super) domain: Domain,
     pub(super) root: Root,
     pub(super) writable: bool,
-    pub(super) report: Report,
+    pub(super) report: ServeReport,
     /// The umask for new files.
     pub(super) umask: u32,
     /// When the service started. The times for [`Client::idle`] are relative to it.
@@ -70,7 +72,7 @@ struct Work {
 #[derive(Debug)]
 struct Job {
     client: Arc<Client>,
-    asked: Asked,
+    requested: NumberedRequest,
 }
 
 impl Client {
@@ -143,7 +145,7 @@ impl Client {
     fn listen(self: Arc<Self>) {
         let endpoint = &self.service.endpoint;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
-        self.answer(GREETING, &Reply::Welcome { protocol: PROTOCOL });
+        self.answer(GREETING, &ServerReply::Welcome { protocol: PROTOCOL });
         while !self.is_gone() {
             let receiving = endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
             match receiving.and_then(|mut receiving| receiving.wait()) {
@@ -170,8 +172,8 @@ impl Client {
     /// Handles a message by passing its request to a thread.
     fn take(self: &Arc<Self>, message: &[u8]) {
         self.touch();
-        let asked = serde_json::from_slice(message);
-        if matches!(asked, Ok(Asked { request: Request::Hello, .. })) {
+        let requested = serde_json::from_slice(message);
+        if matches!(requested, Ok(NumberedRequest { request: ClientRequest::Hello, .. })) {
             return; // The connection has already been greeted.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
@@ -179,11 +181,11 @@ impl Client {
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let Ok(asked) = asked else {
+        let Ok(requested) = requested else {
             return self
                 .fail(GREETING, &io::Error::other("unknown request; check that both sides have the same version"));
         };
-        let number = asked.number;
+        let number = requested.number;
         let mut work = self.work();
         if self.is_gone() {
             return;
@@ -193,7 +195,7 @@ impl Client {
             None => Pool::start(THREADS, Job::run),
         };
         match pool {
-            Ok(pool) => work.pool.insert(pool).give(Job { client: Arc::clone(self), asked }),
+            Ok(pool) => work.pool.insert(pool).give(Job { client: Arc::clone(self), requested }),
             Err(error) => {
                 drop(work);
                 self.fail(number, &io::Error::other(error.to_string()));
@@ -202,7 +204,7 @@ impl Client {
     }
 
     /// Opens a file for the client. It replaces the previously opened file.
-    fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
+    fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<ServerReply> {
         // The previous file must not block the new one. It is not closed under the lock, because closing may wait for a
         // disk.
         let former = {
@@ -222,7 +224,7 @@ impl Client {
     }
 
     /// Calls `work` with the open file.
-    fn with(&self, work: impl FnOnce(&Transfer) -> io::Result<Reply>) -> io::Result<Reply> {
+    fn with(&self, work: impl FnOnce(&Transfer) -> io::Result<ServerReply>) -> io::Result<ServerReply> {
         let open = {
             let state = self.work();
             match (&state.transfer, &state.failure) {
@@ -234,26 +236,26 @@ impl Client {
         work(&open)
     }
 
-    fn execute(&self, request: Request, scratch: &mut [u8]) -> io::Result<Reply> {
+    fn execute(&self, request: ClientRequest, scratch: &mut [u8]) -> io::Result<ServerReply> {
         let service = &self.service;
         match request {
-            Request::Hello => Ok(Reply::Welcome { protocol: PROTOCOL }),
-            Request::Get { path } => {
+            ClientRequest::Hello => Ok(ServerReply::Welcome { protocol: PROTOCOL }),
+            ClientRequest::Get { path } => {
                 let open = |service: &Service| Transfer::get(&service.root, &service.domain, path.clone());
                 self.begin(open).map_err(|error| named(&path, error))
             }
-            Request::Put { path, .. } if !service.writable => {
+            ClientRequest::Put { path, .. } if !service.writable => {
                 Err(named(&path, io::Error::other("this server is read-only (it was started without --writable)")))
             }
-            Request::Put { path, size, mode } => {
+            ClientRequest::Put { path, size, mode } => {
                 let mode = mode & 0o777 & !service.umask;
                 let open = |service: &Service| Transfer::put(&service.root, &service.domain, path.clone(), size, mode);
                 self.begin(open).map_err(|error| named(&path, error))
             }
-            Request::Hash { block } => self.with(|file| file.hash(block, scratch)),
-            Request::Fill { block, slot } => self.with(|file| file.fill(block, slot, scratch)),
-            Request::Store { block, slot, digest } => self.with(|file| file.store(block, slot, digest, scratch)),
-            Request::Finish { digest } => {
+            ClientRequest::Hash { block } => self.with(|file| file.hash(block, scratch)),
+            ClientRequest::Fill { block, slot } => self.with(|file| file.fill(block, slot, scratch)),
+            ClientRequest::Store { block, slot, digest } => self.with(|file| file.store(block, slot, digest, scratch)),
+            ClientRequest::Finish { digest } => {
                 let reply = self.with(|file| file.finish(digest, scratch))?;
                 let done = self.work().transfer.take();
                 if let Some(done) = done {
@@ -277,15 +279,15 @@ impl Client {
         };
         drop(failed);
         let again = error.kind() == io::ErrorKind::WouldBlock;
-        self.answer(number, &Reply::Failed { why: error.to_string(), again });
+        self.answer(number, &ServerReply::Failed { why: error.to_string(), again });
     }
 
     /// Sends an answer.
-    fn answer(&self, number: u64, reply: &Reply) {
+    fn answer(&self, number: u64, reply: &ServerReply) {
         // Serializing an answer cannot fail, because it is plain data.
-        let Ok(bytes) = serde_json::to_vec(&Answered { number, reply: reply.clone() }) else { return };
+        let Ok(bytes) = serde_json::to_vec(&NumberedReply { number, reply: reply.clone() }) else { return };
         let sending = self.service.endpoint.tagged_send(self.peer, TAG, bytes).start();
-        let sent = sending.and_then(|mut sending| sending.wait_for(PATIENCE));
+        let sent = sending.and_then(|mut sending| sending.wait_for(SEND_TIMEOUT));
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.touch();
         match sent {
@@ -310,7 +312,7 @@ fn named(path: &ServedPath, error: io::Error) -> io::Error {
 impl Job {
     /// Executes the job and sends the answer.
     fn run(self, scratch: &mut [u8]) {
-        let Self { client, asked: Asked { number, request } } = self;
+        let Self { client, requested: NumberedRequest { number, request } } = self;
         if client.is_gone() {
             return;
         }

@@ -21,7 +21,7 @@ use crate::transfer::protocol::LINE;
 pub(crate) use args::ServeArgs;
 use client::Service;
 use clients::{CLIENTS, Clients};
-use report::Report;
+use report::ServeReport;
 use root::Root;
 
 mod args;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let events = EventQueue::new(16 * CLIENTS);
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).answer_only();
     let endpoint = endpoint.bind_shared(&args.listen).map_err(percale("opening an endpoint"))?;
-    let report = Report::start(args.json)?;
+    let report = ServeReport::start(args.json)?;
     report.serving(endpoint.address(), &directory, args.writable, !has_key);
     let (writable, start) = (args.writable, Instant::now());
     let service = Arc::new(Service { endpoint, domain, root, writable, report, umask, start });

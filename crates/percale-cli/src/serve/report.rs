@@ -22,7 +22,7 @@ const WAITING: usize = 1024;
 /// One JSON object.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-enum Line<'a> {
+enum ServeLine<'a> {
     Serving { address: SocketAddr, directory: &'a str, writable: bool },
     Sent { client: SocketAddr, path: &'a str, bytes: u64 },
     Received { client: SocketAddr, path: &'a str, bytes: u64 },
@@ -33,13 +33,13 @@ enum Line<'a> {
 
 /// Sends messages to the writing thread.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct ServeReport {
     json: bool,
     lines: SyncSender<String>,
     lost: Arc<AtomicU64>,
 }
 
-impl Report {
+impl ServeReport {
     /// Starts the writing thread.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Report {
         Ok(Self { json, lines, lost })
     }
 
-    fn tell(&self, line: &Line<'_>, text: impl Display) {
+    fn tell(&self, line: &ServeLine<'_>, text: impl Display) {
         if let Err(TrySendError::Full(_)) = self.lines.try_send(spelled(self.json, line, text)) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -68,31 +68,37 @@ impl Report {
         }
         let how = if writable { "" } else { ", read-only" };
         let text = format!("Serving {directory}{how}; to copy: percale cp {address}/PATH FILE");
-        self.tell(&Line::Serving { address, directory, writable }, text);
+        self.tell(&ServeLine::Serving { address, directory, writable }, text);
     }
 
     pub(super) fn done(&self, client: SocketAddr, transfer: &Transfer) {
         let (path, shown, bytes) = (transfer.text(), transfer.path.shown(), transfer.size());
         if transfer.is_upload() {
             let text = format_args!("{client} sent {shown}, {bytes} bytes");
-            self.tell(&Line::Received { client, path: &path, bytes }, text);
+            self.tell(&ServeLine::Received { client, path: &path, bytes }, text);
         } else {
-            self.tell(&Line::Sent { client, path: &path, bytes }, format_args!("{client} got {shown}, {bytes} bytes"));
+            self.tell(
+                &ServeLine::Sent { client, path: &path, bytes },
+                format_args!("{client} got {shown}, {bytes} bytes"),
+            );
         }
     }
 
     pub(super) fn left(&self, client: SocketAddr, transfer: &Transfer) {
         let (path, shown) = (transfer.text(), transfer.path.shown());
-        self.tell(&Line::Interrupted { client, path: &path }, format_args!("{client} disconnected during {shown}"));
+        self.tell(
+            &ServeLine::Interrupted { client, path: &path },
+            format_args!("{client} disconnected during {shown}"),
+        );
     }
 
     pub(super) fn failed(&self, client: SocketAddr, error: &impl Display) {
         let reason = visible::line(&error.to_string());
-        self.tell(&Line::Failed { client, reason: &reason }, format_args!("{client} failed: {reason}"));
+        self.tell(&ServeLine::Failed { client, reason: &reason }, format_args!("{client} failed: {reason}"));
     }
 }
 
-fn spelled(json: bool, line: &Line<'_>, text: impl Display) -> String {
+fn spelled(json: bool, line: &ServeLine<'_>, text: impl Display) -> String {
     if json { serde_json::to_string(line).unwrap_or_default() } else { text.to_string() }
 }
 
@@ -110,7 +116,7 @@ impl Writer {
             let lines = self.lost.swap(0, Ordering::Relaxed);
             if lines > 0 {
                 let text = format_args!("{lines} log lines were dropped");
-                self.write(&spelled(self.json, &Line::Lost { lines }, text));
+                self.write(&spelled(self.json, &ServeLine::Lost { lines }, text));
             }
         }
     }

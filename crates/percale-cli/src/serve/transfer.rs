@@ -9,19 +9,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use percale::{Access, Domain, Region};
 
 use super::root::Root;
-use crate::transfer::blocks::{self, BLOCK, Digest, Place};
-use crate::transfer::part::Part;
+use crate::transfer::blocks::{self, BLOCK, BlockPosition, Digest};
+use crate::transfer::part::PartialFile;
 use crate::transfer::path::ServedPath;
-use crate::transfer::protocol::{Reply, SLOTS, Slot};
+use crate::transfer::protocol::{RegionName, SLOTS, ServerReply};
 use crate::transfer::source::Source;
 
 /// The direction of the transfer.
 #[derive(Debug)]
-enum Way {
+enum TransferDirection {
     /// To the client.
     Out(Source),
     /// From the client: the file, its length in bytes, and its permissions.
-    In(Part, u64, u32),
+    In(PartialFile, u64, u32),
 }
 
 /// A transfer. Dropping it closes the slots. A part file is kept.
@@ -29,7 +29,7 @@ enum Way {
 pub(super) struct Transfer {
     /// The path by which the client named the file.
     pub(super) path: ServedPath,
-    way: Way,
+    way: TransferDirection,
     slots: Vec<Mutex<Region>>,
     /// The checksums of blocks that were transferred, or that both sides already have.
     digests: Mutex<BTreeMap<u64, Digest>>,
@@ -43,7 +43,7 @@ impl Transfer {
     /// Opens a file that a client reads.
     pub(super) fn get(root: &Root, domain: &Domain, path: ServedPath) -> io::Result<Self> {
         let source = root.read(&path)?;
-        Self::new(domain, path, Way::Out(source), Access::REMOTE_READ)
+        Self::new(domain, path, TransferDirection::Out(source), Access::REMOTE_READ)
     }
 
     /// Opens a file that a client writes.
@@ -52,11 +52,11 @@ impl Transfer {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
         let (directory, name) = root.place(&path)?;
-        let part = Part::open(directory, &name, size)?;
-        Self::new(domain, path, Way::In(part, size, mode), Access::REMOTE_WRITE)
+        let part = PartialFile::open(directory, &name, size)?;
+        Self::new(domain, path, TransferDirection::In(part, size, mode), Access::REMOTE_WRITE)
     }
 
-    fn new(domain: &Domain, path: ServedPath, way: Way, access: Access) -> io::Result<Self> {
+    fn new(domain: &Domain, path: ServedPath, way: TransferDirection, access: Access) -> io::Result<Self> {
         let slot = |_| {
             let memory = domain.allocate(BLOCK as usize).map_err(io::Error::other)?;
             Ok(Mutex::new(domain.register(memory, access).map_err(io::Error::other)?))
@@ -70,14 +70,14 @@ impl Transfer {
 
     /// Returns whether the client writes.
     pub(super) const fn is_upload(&self) -> bool {
-        matches!(self.way, Way::In(..))
+        matches!(self.way, TransferDirection::In(..))
     }
 
     /// Returns the size of the complete file in bytes.
     pub(super) fn size(&self) -> u64 {
         match &self.way {
-            Way::Out(source) => source.size(),
-            Way::In(_, size, _) => *size,
+            TransferDirection::Out(source) => source.size(),
+            TransferDirection::In(_, size, _) => *size,
         }
     }
 
@@ -88,22 +88,22 @@ impl Transfer {
 
     const fn file(&self) -> &File {
         match &self.way {
-            Way::Out(source) => source.file(),
-            Way::In(part, ..) => part.file(),
+            TransferDirection::Out(source) => source.file(),
+            TransferDirection::In(part, ..) => part.file(),
         }
     }
 
     /// Returns the reply that describes the transfer to the client.
-    pub(super) fn opened(&self) -> io::Result<Reply> {
+    pub(super) fn opened(&self) -> io::Result<ServerReply> {
         let (mode, held) = match &self.way {
-            Way::Out(source) => (source.mode(), 0),
-            Way::In(part, _, mode) => (*mode, part.held()?),
+            TransferDirection::Out(source) => (source.mode(), 0),
+            TransferDirection::In(part, _, mode) => (*mode, part.held()?),
         };
-        let slots = self.slots.iter().map(|slot| Slot::from(lock(slot).remote())).collect();
-        Ok(Reply::Opened { size: self.size(), mode, held, slots })
+        let slots = self.slots.iter().map(|slot| RegionName::from(lock(slot).remote())).collect();
+        Ok(ServerReply::Opened { size: self.size(), mode, held, slots })
     }
 
-    fn place(&self, block: u64) -> io::Result<Place> {
+    fn place(&self, block: u64) -> io::Result<BlockPosition> {
         blocks::place(self.size(), block).ok_or_else(|| io::Error::other(format!("there is no block {block}")))
     }
 
@@ -112,25 +112,35 @@ impl Transfer {
     }
 
     /// Computes the checksum of a block of the local file.
-    pub(super) fn hash(&self, block: u64, scratch: &mut [u8]) -> io::Result<Reply> {
+    pub(super) fn hash(&self, block: u64, scratch: &mut [u8]) -> io::Result<ServerReply> {
         let digest = blocks::load(self.file(), self.place(block)?, scratch, |_, _| {})?;
         lock(&self.digests).insert(block, digest);
-        Ok(Reply::Hashed { block, digest })
+        Ok(ServerReply::Hashed { block, digest })
     }
 
     /// Copies a block into a slot, from which the client reads it.
-    pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<Reply> {
-        let Way::Out(source) = &self.way else { return Err(io::Error::other("the file was opened to be written")) };
+    pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<ServerReply> {
+        let TransferDirection::Out(source) = &self.way else {
+            return Err(io::Error::other("the file was opened to be written"));
+        };
         let place = self.place(block)?;
         let mut region = self.slot(slot)?;
         let digest = blocks::load(source.file(), place, scratch, |at, piece| region.write(at, piece))?;
         lock(&self.digests).insert(block, digest);
-        Ok(Reply::Filled { block, slot, digest })
+        Ok(ServerReply::Filled { block, slot, digest })
     }
 
     /// Stores a block from the slot that the client has written.
-    pub(super) fn store(&self, block: u64, slot: usize, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
-        let Way::In(part, ..) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
+    pub(super) fn store(
+        &self,
+        block: u64,
+        slot: usize,
+        expected: Digest,
+        scratch: &mut [u8],
+    ) -> io::Result<ServerReply> {
+        let TransferDirection::In(part, ..) = &self.way else {
+            return Err(io::Error::other("the file was opened to be read"));
+        };
         let place = self.place(block)?;
         // The client may write the slot at the same time. Therefore the same copied bytes are both hashed and written.
         let region = self.slot(slot)?;
@@ -139,11 +149,11 @@ impl Transfer {
             return Err(io::Error::other(format!("checksum mismatch in block {block}")));
         }
         lock(&self.digests).insert(block, digest);
-        Ok(Reply::Stored { block, slot })
+        Ok(ServerReply::Stored { block, slot })
     }
 
     /// Compares the checksum of the complete file, and renames a written file to its final name.
-    pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
+    pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<ServerReply> {
         // The lock is not held while waiting for the disk.
         let digests = lock(&self.digests).clone();
         let all = blocks::count(self.size());
@@ -153,7 +163,7 @@ impl Transfer {
             return Err(io::Error::other("the checksums of the two files differ; copy it again"));
         }
         match &self.way {
-            Way::Out(source) => {
+            TransferDirection::Out(source) => {
                 if source.needs_second_look() {
                     for (&block, digest) in &digests {
                         if blocks::load(source.file(), self.place(block)?, scratch, |_, _| {})? != *digest {
@@ -163,8 +173,8 @@ impl Transfer {
                 }
                 source.unchanged()?;
             }
-            Way::In(part, size, mode) => part.commit(*size, *mode)?,
+            TransferDirection::In(part, size, mode) => part.commit(*size, *mode)?,
         }
-        Ok(Reply::Finished)
+        Ok(ServerReply::Finished)
     }
 }

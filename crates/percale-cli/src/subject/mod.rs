@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::channel::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
-use crate::pattern::{Content, Way};
-use crate::round::{Round, Shape};
+use crate::pattern::{Content, MessageDirection};
+use crate::round::{MessageShape, Round};
 use crate::row::Transport;
 use crate::statistics::Samples;
 
@@ -15,13 +15,13 @@ mod rounds;
 
 /// The kinds of subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum SubjectKind {
     /// Limit of small messages through shared memory.
     Ring,
     /// Limit of large messages through shared memory.
     Copy,
     /// Limit of accesses to another process' memory.
-    Access(Means),
+    Access(AccessMeans),
     /// Limit of accesses to memory that only the process that owns it can access.
     Twice,
     /// Limit of TCP.
@@ -34,14 +34,14 @@ pub(crate) enum Kind {
     Bounced,
 }
 
-impl Kind {
+impl SubjectKind {
     /// Returns true for percale's subjects, and false for limits.
     pub(crate) const fn is_percale(self) -> bool {
         matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
     }
 }
 
-impl Kind {
+impl SubjectKind {
     /// Returns the transport that percale uses.
     pub(crate) const fn transport(self) -> Transport {
         match self {
@@ -53,7 +53,7 @@ impl Kind {
 
 /// The means of accessing the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) enum Means {
+pub(crate) enum AccessMeans {
     /// The memory is mapped, and copied to and from.
     Copy,
     /// The kernel copies.
@@ -78,7 +78,7 @@ fn unsupported<T>() -> Result<T> {
 /// No subject implements all methods.
 pub(crate) trait Subject {
     /// Prepares for messages of this shape.
-    fn prepare(&mut self, shape: &Shape) -> Result<()>;
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
 
     /// Returns the names of the possible settings. The measurement finds the fastest one. [`Subject::choose`] takes an
     /// index.
@@ -168,12 +168,12 @@ pub(crate) trait Subject {
     /// contents.
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         for index in 0..round.messages() {
-            self.write(round.written(round.slot(index, slots) as u64, Way::Back), watch)?;
+            self.write(round.written(round.slot(index, slots) as u64, MessageDirection::Back), watch)?;
             for _ in 0..round.batch {
                 self.receive(watch)?;
                 self.send(watch)?;
             }
-            self.check(round.checked(index, Way::There))?;
+            self.check(round.checked(index, MessageDirection::There))?;
         }
         Ok(())
     }
@@ -185,9 +185,9 @@ pub(crate) trait Subject {
 }
 
 /// The rounds of any subject, for dynamic dispatch with one virtual call per round.
-pub(crate) trait Bench {
+pub(crate) trait DynSubject {
     /// See [`Subject::prepare`].
-    fn prepare(&mut self, shape: &Shape) -> Result<()>;
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
     /// See [`Subject::settings`].
     fn settings(&self) -> Vec<String>;
     /// Runs a round on the measuring side.
@@ -202,7 +202,7 @@ pub(crate) trait Bench {
 #[derive(Debug)]
 pub(crate) struct Runner<S> {
     subject: S,
-    shape: Option<Shape>,
+    shape: Option<MessageShape>,
 }
 
 impl<S: Subject> Runner<S> {
@@ -211,13 +211,13 @@ impl<S: Subject> Runner<S> {
         Self { subject, shape: None }
     }
 
-    fn shape(&self) -> Result<Shape> {
+    fn shape(&self) -> Result<MessageShape> {
         self.shape.ok_or_else(|| Failure::Protocol("a round before it was prepared".into()))
     }
 }
 
-impl<S: Subject> Bench for Runner<S> {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+impl<S: Subject> DynSubject for Runner<S> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         shape.check()?;
         self.subject.prepare(shape)?;
         self.shape = Some(*shape);

@@ -6,15 +6,15 @@ use super::Subject;
 use crate::channel::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::Result;
-use crate::pattern::Way;
-use crate::round::{Round, Shape};
+use crate::pattern::MessageDirection;
+use crate::round::{MessageShape, Round};
 use crate::row::Pattern;
 use crate::statistics::Samples;
 
 /// Runs the measuring side.
 pub(super) fn near<S: Subject>(
     subject: &mut S,
-    shape: &Shape,
+    shape: &MessageShape,
     round: &Round,
     clock: &Clock,
     watch: &mut Watch,
@@ -28,7 +28,7 @@ pub(super) fn near<S: Subject>(
 }
 
 /// Runs the other side.
-pub(super) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
+pub(super) fn far<S: Subject>(subject: &mut S, shape: &MessageShape, round: &Round, watch: &mut Watch) -> Result<()> {
     subject.choose(round.setting);
     match shape.op.pattern() {
         Pattern::PingPong => pong(subject, shape, round, watch),
@@ -41,14 +41,14 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     let mut samples = Samples::with_room(round.count as usize);
     for index in 0..round.messages() {
         let before = clock.now();
-        subject.write(round.written(index, Way::There), watch)?;
+        subject.write(round.written(index, MessageDirection::There), watch)?;
         let start = settle(before, clock);
         // The receive for the answer is posted while the message is in transfer, as an application would do.
         subject.send(watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
         let end = clock.now();
-        subject.check(round.checked(index, Way::Back))?;
+        subject.check(round.checked(index, MessageDirection::Back))?;
         if index >= round.warm {
             samples.push(clock.nanoseconds(end.wrapping_sub(start)) / 2.0);
         }
@@ -71,20 +71,20 @@ fn settle(before: u64, clock: &Clock) -> u64 {
     }
 }
 
-fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
+fn pong<S: Subject>(subject: &mut S, shape: &MessageShape, round: &Round, watch: &mut Watch) -> Result<()> {
     // Data that the other side writes to this side's memory remains there only until this side answers.
     let checks_first = shape.op.is_one_sided();
     for index in 0..round.messages() {
         // Write before the message arrives, so that the time measured by the other side does not include the writing.
-        subject.write(round.written(index, Way::Back), watch)?;
+        subject.write(round.written(index, MessageDirection::Back), watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
         if checks_first {
-            subject.check(round.checked(index, Way::There))?;
+            subject.check(round.checked(index, MessageDirection::There))?;
         }
         subject.send(watch)?;
         if !checks_first {
-            subject.check(round.checked(index, Way::There))?;
+            subject.check(round.checked(index, MessageDirection::There))?;
         }
     }
     subject.end(watch)
@@ -92,7 +92,7 @@ fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut W
 
 fn access<S: Subject>(
     subject: &mut S,
-    shape: &Shape,
+    shape: &MessageShape,
     round: &Round,
     clock: &Clock,
     watch: &mut Watch,
@@ -102,13 +102,13 @@ fn access<S: Subject>(
     for index in 0..round.messages() {
         let slot = round.slot(index, shape.slots());
         // For a read, this is the content of the memory before the read.
-        subject.write(round.written(index, Way::There), watch)?;
+        subject.write(round.written(index, MessageDirection::There), watch)?;
         let start = clock.now();
         for _ in 0..round.batch {
             subject.access(slot, watch)?;
         }
         let end = clock.now();
-        subject.check(round.checked(slot as u64, Way::Back))?;
+        subject.check(round.checked(slot as u64, MessageDirection::Back))?;
         if index >= round.warm {
             samples.push(clock.nanoseconds(end.wrapping_sub(start)) / round.batch as f64);
         }
@@ -120,7 +120,7 @@ fn access<S: Subject>(
 fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
     let start = clock.now();
     for index in 0..round.messages() {
-        subject.stream_out(index, round.written(index, Way::There), watch)?;
+        subject.stream_out(index, round.written(index, MessageDirection::There), watch)?;
     }
     subject.flush(watch)?;
     subject.await_answer(watch)?;
@@ -131,7 +131,7 @@ fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut
 fn drain<S: Subject>(subject: &mut S, round: &Round, watch: &mut Watch) -> Result<()> {
     subject.expect_stream(round.messages(), watch)?;
     for index in 0..round.messages() {
-        subject.stream_in(index, round.checked(index, Way::There), watch)?;
+        subject.stream_in(index, round.checked(index, MessageDirection::There), watch)?;
     }
     subject.answer(watch)
 }

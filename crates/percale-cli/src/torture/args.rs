@@ -2,7 +2,7 @@
 
 use clap::Args as ClapArgs;
 
-use super::device::Choice;
+use super::device::DeviceChoice;
 use super::monitors;
 
 /// Arguments of `percale torture`.
@@ -36,8 +36,8 @@ pub(crate) struct TortureArgs {
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = monitors::names())]
     pub(crate) monitor: Vec<String>,
     /// The device for which memory is pinned, and that checks it
-    #[arg(long, value_enum, default_value_t = Choice::IoUring)]
-    pub(crate) device: Choice,
+    #[arg(long, value_enum, default_value_t = DeviceChoice::IoUring)]
+    pub(crate) device: DeviceChoice,
     /// Only pairs of memory and operation with this text in their names, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,

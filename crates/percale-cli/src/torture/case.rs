@@ -6,11 +6,11 @@ use pindown::monitor::Refusal;
 use pindown::{Cache, Lane, LookupError, Registrar, Stats};
 use serde::{Deserialize, Serialize};
 
-use super::kinds::Kind;
+use super::kinds::MemoryKind;
 use super::memory::Memory;
-use super::monitors::Subject;
+use super::monitors::TestedCache;
 use super::operations::{Operation, Tools};
-use super::oracle::{Eye, Oracle, Pin, Seen};
+use super::oracle::{MemoryComparer, Oracle, PinnedRange, UsedRegistration};
 use crate::fixed_buffers::ACCESS;
 
 /// The result of a pair.
@@ -54,9 +54,9 @@ impl Verdict {
 
 /// Runs one pair.
 pub(super) fn run(
-    kind: &Kind,
+    kind: &MemoryKind,
     operation: &Operation,
-    subject: &Subject,
+    subject: &TestedCache,
     oracle: &Oracle,
     tools: &mut Tools,
 ) -> Verdict {
@@ -73,7 +73,7 @@ pub(super) fn run(
 struct Case<'a> {
     memory: &'a mut Memory,
     operation: &'a Operation,
-    subject: &'a Subject,
+    subject: &'a TestedCache,
     oracle: &'a Oracle,
 }
 
@@ -81,10 +81,10 @@ impl Case<'_> {
     fn run(&mut self, tools: &mut Tools) -> io::Result<Verdict> {
         self.memory.touch()?;
         let lane = self.subject.cache.lane();
-        let mut eye = self.oracle.eye()?;
+        let mut comparer = self.oracle.comparer()?;
         let range = self.memory.registered;
         let before = self.subject.cache.stats();
-        let first = match look_up(&lane, &mut eye, self.memory) {
+        let first = match look_up(&lane, &mut comparer, self.memory) {
             Ok(first) => first,
             Err(LookupError::Registrar { source, .. }) => {
                 return Ok(Verdict::because(Outcome::NotApplicable, format!("cannot be pinned: {source}")));
@@ -102,9 +102,9 @@ impl Case<'_> {
         self.memory.fill_holes(&tools.mappings)?;
         let lost = self.memory.lost_rights;
         // Look up the memory before anything else accesses it.
-        let second = look_up(&lane, &mut eye, self.memory);
+        let second = look_up(&lane, &mut comparer, self.memory);
         self.memory.give_rights_back()?;
-        let changed = !eye.is_current(witness.slot, range)?;
+        let changed = !comparer.is_current(witness.slot, range)?;
         let verdict = |outcome, detail| Verdict { outcome, changed: Some(changed), detail };
         let failed = done.err().map(|error| error.to_string());
         let again = match second {
@@ -132,20 +132,20 @@ impl Case<'_> {
 }
 
 /// The result of a use of the cache.
-struct Look {
+struct UseResult {
     number: u64,
     /// Whether the registration contained the memory's pages, or an error if that could not be observed.
     current: io::Result<bool>,
 }
 
 /// Uses the cache as an application does, and checks the returned registration.
-fn look_up(lane: &Lane<Oracle>, eye: &mut Eye, memory: &mut Memory) -> Result<Look, LookupError> {
+fn look_up(lane: &Lane<Oracle>, comparer: &mut MemoryComparer, memory: &mut Memory) -> Result<UseResult, LookupError> {
     let used = lane.get(memory.registered, ACCESS)?;
-    let Seen { number, slot } = Seen::of(&used);
+    let UsedRegistration { number, slot } = UsedRegistration::of(&used);
     // Without access rights the CPU could not access the memory.
-    let current = memory.give_rights_back().and_then(|()| eye.is_current(slot, memory.registered));
+    let current = memory.give_rights_back().and_then(|()| comparer.is_current(slot, memory.registered));
     lane.end(used);
-    Ok(Look { number, current })
+    Ok(UseResult { number, current })
 }
 
 /// Returns the reason why the cache has kept no registration since `before`, if it has not.
@@ -160,7 +160,7 @@ fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
 /// Pages that are pinned independently of the cache.
 struct Witness<'a> {
     oracle: &'a Oracle,
-    pin: Option<Pin>,
+    pin: Option<PinnedRange>,
     slot: u32,
 }
 

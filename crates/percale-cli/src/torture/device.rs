@@ -10,24 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use percale::device::Slot;
-use percale_transport::verbs::{Adapter, Reach, Registration, Rights, VerbsRegistrar};
+use percale_transport::verbs::{Adapter, LoopbackPair, Registration, Rights, VerbsRegistrar};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::fixed_buffers::{FixedBuffers, Way};
+use crate::fixed_buffers::{BufferTransfer, FixedBuffers};
 
 /// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Choice {
+pub(crate) enum DeviceChoice {
     /// io_uring's fixed buffers, which are available on every machine
     IoUring,
     /// The first RDMA device
     Verbs,
 }
 
-/// A device. Clones share it. The local key of a registration is its identifier for [`Sight`]. The remote key is the
-/// number of the registration, because devices reuse keys.
+/// A device. Clones share it. The local key of a registration is its identifier for [`DeviceView`]. The remote key is
+/// the number of the registration, because devices reuse keys.
 #[derive(Clone)]
 pub(super) enum Device {
     IoUring(FixedBuffers),
@@ -42,20 +42,22 @@ pub(super) struct Verbs {
 }
 
 /// A pin, which is needed to unpin the memory.
-pub(super) enum Pin {
+pub(super) enum DevicePin {
     Slot(Slot),
     Region(Registration),
 }
 
 impl Device {
-    pub(super) fn open(choice: Choice) -> Result<Self, String> {
+    pub(super) fn open(choice: DeviceChoice) -> Result<Self, String> {
         match choice {
-            Choice::IoUring => FixedBuffers::new().map(Self::IoUring).map_err(|error| format!("io_uring: {error}")),
-            Choice::Verbs => {
+            DeviceChoice::IoUring => {
+                FixedBuffers::new().map(Self::IoUring).map_err(|error| format!("io_uring: {error}"))
+            }
+            DeviceChoice::Verbs => {
                 let adapter = Adapter::open().map_err(|error| format!("verbs: {error}"))?;
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-                // SAFETY: all memory that is registered here belongs to `crate::lot`, and contains no Rust value of
-                // this program.
+                // SAFETY: all memory that is registered here belongs to `crate::memory_range`, and contains no Rust
+                // value of this program.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), rights) };
                 Ok(Self::Verbs(Arc::new(Verbs { adapter, registrar, made: AtomicU64::new(0) })))
             }
@@ -63,41 +65,45 @@ impl Device {
     }
 
     /// Makes an object that accesses the pinned memory, for one thread.
-    pub(super) fn sight(&self) -> io::Result<Sight> {
+    pub(super) fn sight(&self) -> io::Result<DeviceView> {
         Ok(match self {
             Self::IoUring(buffers) => {
                 let file = rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?;
-                Sight::File(buffers.clone(), file)
+                DeviceView::File(buffers.clone(), file)
             }
             Self::Verbs(verbs) => {
                 let most = pindown::page_size() as usize;
-                Sight::Peer { reach: Reach::new(&verbs.adapter, most)?, most, adapter: Arc::clone(&verbs.adapter) }
+                DeviceView::Peer {
+                    reach: LoopbackPair::new(&verbs.adapter, most)?,
+                    most,
+                    adapter: Arc::clone(&verbs.adapter),
+                }
             }
         })
     }
 }
 
 impl Registrar for Device {
-    type Pin = Pin;
+    type Pin = DevicePin;
 
-    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Pin>> {
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<DevicePin>> {
         match self {
             Self::IoUring(buffers) => {
                 let Pinned { pin, local_key, remote_key } = buffers.pin(range, access)?;
-                Ok(Pinned { pin: Pin::Slot(pin), local_key, remote_key })
+                Ok(Pinned { pin: DevicePin::Slot(pin), local_key, remote_key })
             }
             Self::Verbs(verbs) => {
                 let Pinned { pin, remote_key, .. } = verbs.registrar.pin(range, access)?;
                 let number = verbs.made.fetch_add(1, Ordering::Relaxed) + 1;
-                Ok(Pinned { pin: Pin::Region(pin), local_key: remote_key, remote_key: number })
+                Ok(Pinned { pin: DevicePin::Region(pin), local_key: remote_key, remote_key: number })
             }
         }
     }
 
-    fn unpin(&self, pin: Pin) {
+    fn unpin(&self, pin: DevicePin) {
         match (self, pin) {
-            (Self::IoUring(buffers), Pin::Slot(slot)) => buffers.unpin(slot),
-            (Self::Verbs(verbs), Pin::Region(region)) => verbs.registrar.unpin(region),
+            (Self::IoUring(buffers), DevicePin::Slot(slot)) => buffers.unpin(slot),
+            (Self::Verbs(verbs), DevicePin::Region(region)) => verbs.registrar.unpin(region),
             // The pin belongs to another device.
             (_, pin) => drop(pin),
         }
@@ -106,19 +112,19 @@ impl Registrar for Device {
 
 /// Accesses the memory that a device has pinned, for one thread. The pages pinned in `slot` were mapped at `range` when
 /// they were pinned.
-pub(super) enum Sight {
+pub(super) enum DeviceView {
     /// By transfers to and from this file.
     File(FixedBuffers, OwnedFd),
     /// As a peer, in pieces of at most `most` bytes.
-    Peer { reach: Reach, most: usize, adapter: Arc<Adapter> },
+    Peer { reach: LoopbackPair, most: usize, adapter: Arc<Adapter> },
 }
 
-impl Sight {
+impl DeviceView {
     /// Reads the pinned memory.
     pub(super) fn read(&mut self, slot: u32, range: Range, seen: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File(buffers, file) => {
-                buffers.transfer(slot, range, Way::ToFile, file.as_fd())?;
+                buffers.transfer(slot, range, BufferTransfer::ToFile, file.as_fd())?;
                 let read = rustix::io::pread(&*file, &mut *seen, 0)?;
                 if read == seen.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             }
@@ -134,7 +140,7 @@ impl Sight {
                 if written != bytes.len() {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
-                buffers.transfer(slot, range, Way::FromFile, file.as_fd())
+                buffers.transfer(slot, range, BufferTransfer::FromFile, file.as_fd())
             }
             Self::Peer { .. } => self.peer(bytes.len())?.write(bytes, range.start(), slot),
         }
@@ -142,10 +148,10 @@ impl Sight {
 
     /// Returns the peer, with a buffer for `len` bytes. Threads access only single words. Therefore, while there are
     /// holes, the buffer does not grow and no memory is mapped.
-    fn peer(&mut self, len: usize) -> io::Result<&mut Reach> {
+    fn peer(&mut self, len: usize) -> io::Result<&mut LoopbackPair> {
         let Self::Peer { reach, most, adapter } = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         if len > *most {
-            (*reach, *most) = (Reach::new(adapter, len)?, len);
+            (*reach, *most) = (LoopbackPair::new(adapter, len)?, len);
         }
         Ok(reach)
     }

@@ -7,11 +7,11 @@ use pindown::{Access, Pinned, Range, Use};
 
 /// The existing registrations, by local key. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Ledger(Arc<Mutex<HashMap<u64, Entry>>>);
+pub(super) struct Ledger(Arc<Mutex<HashMap<u64, LedgerEntry>>>);
 
 /// A registration.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LedgerEntry {
     /// The remote key, which is unique for each registration.
     number: u64,
     range: Range,
@@ -19,12 +19,12 @@ struct Entry {
 }
 
 impl Ledger {
-    fn entries(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, LedgerEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn made<P>(&self, pinned: &Pinned<P>, range: Range, access: Access) {
-        self.entries().insert(pinned.local_key, Entry { number: pinned.remote_key, range, access });
+        self.entries().insert(pinned.local_key, LedgerEntry { number: pinned.remote_key, range, access });
     }
 
     /// Removes the registration with this local key.
@@ -36,12 +36,14 @@ impl Ledger {
     /// `None` if they do, otherwise the reason.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let (local, number) = (used.local_key(), used.remote_key());
-        let asked = format!("asked for {range} with {access:?}, given keys {local} and {number}");
+        let requested = format!("asked for {range} with {access:?}, given keys {local} and {number}");
         match self.entries().get(&local) {
-            None => Some(format!("{asked}: that registration has ended")),
-            Some(entry) if entry.number != number => Some(format!("{asked}: keys of two registrations ({entry:?})")),
+            None => Some(format!("{requested}: that registration has ended")),
+            Some(entry) if entry.number != number => {
+                Some(format!("{requested}: keys of two registrations ({entry:?})"))
+            }
             Some(entry) if !entry.range.contains(range) || !entry.access.contains(access) => {
-                Some(format!("{asked}: the keys belong to another registration ({entry:?})"))
+                Some(format!("{requested}: the keys belong to another registration ({entry:?})"))
             }
             Some(_) => None,
         }

@@ -10,19 +10,19 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use super::fork::Fork;
 use super::origins::{Chunks, Heap, Library, Segment, Stack};
 use crate::limits::kernel::Foreign;
-use crate::lot::{Lot, READ_WRITE, range};
+use crate::memory_range::{MemoryRange, READ_WRITE, range};
 
 /// Memory of one kind. Dropping it frees its resources.
 pub(super) struct Memory {
-    /// The lot that contains all addresses below.
-    pub(super) lot: Lot,
+    /// The memory range that contains all addresses below.
+    pub(super) memory_range: MemoryRange,
     /// The mapped range.
     pub(super) whole: Range,
     /// The registered part of the mapped range. Some mapped pages precede and follow it.
     pub(super) registered: Range,
     /// The size of a page in bytes.
     pub(super) unit: u64,
-    /// Two ranges of the lot directly after the mapped range, which are reserved with inaccessible pages.
+    /// Two ranges of the memory range directly after the mapped range, which are reserved with inaccessible pages.
     pub(super) spare: Option<[Range; 2]>,
     /// The flags of mmap(2) for such memory.
     pub(super) flags: c_int,
@@ -49,7 +49,7 @@ pub(super) enum Origin {
 
 /// The size of memory, in pages of its kind.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct MemoryShape {
     pub(super) unit: u64,
     /// The number of mapped pages.
     pub(super) pages: u64,
@@ -63,7 +63,7 @@ pub(super) struct Shape {
 /// The size of a huge page in bytes.
 pub(super) const HUGE: u64 = 2 << 20;
 
-impl Shape {
+impl MemoryShape {
     /// Pages of the base size.
     pub(super) fn small() -> Self {
         let unit = pindown::page_size();
@@ -94,7 +94,7 @@ impl Shape {
 
 impl Memory {
     /// Makes a new mapping with these flags: an anonymous one, or a mapping of this file from its beginning.
-    pub(super) fn mapped(shape: Shape, flags: c_int, file: Option<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn mapped(shape: MemoryShape, flags: c_int, file: Option<OwnedFd>) -> io::Result<Self> {
         let mut memory = Self::reserved(shape, flags)?;
         memory.file = file;
         memory.establish(0)?;
@@ -103,17 +103,17 @@ impl Memory {
 
     /// Reserves addresses for memory. Until the memory is established, the addresses are mapped with inaccessible
     /// pages.
-    pub(super) fn reserved(shape: Shape, flags: c_int) -> io::Result<Self> {
+    pub(super) fn reserved(shape: MemoryShape, flags: c_int) -> io::Result<Self> {
         let bytes = shape.bytes();
-        let lot = Lot::reserve(3 * bytes, shape.align)?;
-        let start = lot.range().start();
+        let memory_range = MemoryRange::reserve(3 * bytes, shape.align)?;
+        let start = memory_range.range().start();
         Ok(Self {
             whole: range(start, bytes)?,
             registered: shape.registered(start)?,
             unit: shape.unit,
             spare: Some([range(start + bytes, bytes)?, range(start + 2 * bytes, bytes)?]),
             flags,
-            lot,
+            memory_range,
             file: None,
             origin: Origin::Mapped,
             lost_rights: false,
@@ -124,7 +124,7 @@ impl Memory {
     /// Takes over existing memory at the addresses `whole`, which only this program uses.
     pub(super) fn adopted(whole: Range, registered: Range, origin: Origin) -> Self {
         Self {
-            lot: Lot::adopt(whole),
+            memory_range: MemoryRange::adopt(whole),
             whole,
             registered,
             unit: pindown::page_size(),
@@ -141,8 +141,8 @@ impl Memory {
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
             // SHM_REMAP is tested as a separate operation.
-            self.lot.unmap(self.whole)?;
-            return self.lot.attach(segment.id(), self.whole, 0);
+            self.memory_range.unmap(self.whole)?;
+            return self.memory_range.attach(segment.id(), self.whole, 0);
         }
         self.map_same(self.whole, flags)
     }
@@ -152,7 +152,7 @@ impl Memory {
         let offset = at.start() - self.whole.start();
         let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
         let file = self.file.as_ref().filter(|_| !anonymous).map(|file| (file.as_fd(), offset));
-        self.lot.map(at, READ_WRITE, self.flags | flags, file)
+        self.memory_range.map(at, READ_WRITE, self.flags | flags, file)
     }
 
     /// Writes to every page of the memory.
@@ -219,7 +219,7 @@ impl Memory {
             let page = self.page(number)?;
             if mappings.of(page)?.is_none() {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-                self.lot.map(page, READ_WRITE, flags, None)?;
+                self.memory_range.map(page, READ_WRITE, flags, None)?;
             }
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Memory {
     /// Releases the memory and keeps its addresses reserved.
     pub(super) fn retire(self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.lot.map(self.lot.range(), libc::PROT_NONE, flags, None)?;
+        self.memory_range.map(self.memory_range.range(), libc::PROT_NONE, flags, None)?;
         let mut this = self;
         this.origin = Origin::Sealed;
         Ok(())
@@ -237,7 +237,7 @@ impl Memory {
     /// Restores access rights that an operation has removed.
     pub(super) fn give_rights_back(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.lost_rights) {
-            self.lot.protect(self.registered, READ_WRITE)?;
+            self.memory_range.protect(self.registered, READ_WRITE)?;
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Drop for Memory {
         // A thread's stack, the heap and similar memory are freed with their origin. Sealed memory cannot be freed.
         if matches!(self.origin, Origin::Mapped | Origin::Segment(_)) {
             // Sealed memory cannot be unmapped, so an error is ignored.
-            self.lot.release().ok();
+            self.memory_range.release().ok();
         }
     }
 }

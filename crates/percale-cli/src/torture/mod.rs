@@ -12,7 +12,7 @@ mod case;
 mod device;
 mod dice;
 mod fork;
-mod hand;
+mod helper_process;
 mod kinds;
 mod ledger;
 mod memory;
@@ -34,8 +34,8 @@ use crate::output::progress_bar;
 pub(crate) use args::TortureArgs;
 use calls::Calls;
 pub(crate) use monitors::choice;
-pub(crate) use part::{Part, run as part};
-use report::{Line, Report};
+pub(crate) use part::{WorkerRole, run as part};
+use report::{TortureLine, TortureReport};
 use workers::Workers;
 
 /// The hidden subcommand of the processes that the command starts.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     if pairs.is_empty() {
         return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
     }
-    let mut report = Report::new(args);
+    let mut report = TortureReport::new(args);
     if let Some(minutes) = args.search {
         search::run(args, std::time::Duration::from_secs_f64(60.0 * minutes), &mut report)?;
         return report.end();
@@ -57,22 +57,22 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
         let mut workers = Workers::new(monitor, args.device);
         let without_ns = calls::measure();
         if let Err(why) = workers.probe() {
-            report.add(Line::Monitor { monitor: monitor.name, available: false, reason: why, calls: None })?;
+            report.add(TortureLine::Monitor { monitor: monitor.name, available: false, reason: why, calls: None })?;
             continue;
         }
         let calls = Some(Calls { without_ns, with_ns: calls::measure() });
-        report.add(Line::Monitor { monitor: monitor.name, available: true, reason: String::new(), calls })?;
+        report.add(TortureLine::Monitor { monitor: monitor.name, available: true, reason: String::new(), calls })?;
         let bar = progress_bar(pairs.len() as u64)?;
         for pair in &pairs {
             bar.set_message(format!("{}: {}, {}", monitor.name, pair.kind.name, pair.operation.name));
-            report.add(Line::pair(monitor, pair, workers.pair(pair)))?;
+            report.add(TortureLine::pair(monitor, pair, workers.pair(pair)))?;
             bar.inc(1);
         }
         if args.seconds > 0 {
             bar.set_message(format!("{}: {} s of threads, seed {seed}", monitor.name, args.seconds));
             let (milliseconds, mix) = (1000 * args.seconds, race::Mix::plain());
             let race = race::Plan { milliseconds, threads: args.threads, seed, mix };
-            report.add(Line::race(monitor, &race, workers.race(&race)))?;
+            report.add(TortureLine::race(monitor, &race, workers.race(&race)))?;
         }
         bar.finish_and_clear();
     }

@@ -94,12 +94,12 @@ const fn broken(name: &'static str, choice: fn() -> std::io::Result<Watching>) -
 }
 
 /// A cache under test.
-pub(super) struct Subject {
+pub(super) struct TestedCache {
     pub(super) cache: Cache<Oracle>,
     early: Option<Notifier>,
 }
 
-impl Subject {
+impl TestedCache {
     /// Must be called before a change at these addresses. Only one of the broken monitors reports the change at this
     /// time.
     pub(super) fn about_to_change(&self, range: Range) {
@@ -129,11 +129,11 @@ impl Monitor {
     ///
     /// # Errors
     /// Returns the reason why the monitor is not available here.
-    pub(super) fn open(&self, oracle: Oracle, most: u32, merging: bool) -> Result<Subject, String> {
+    pub(super) fn open(&self, oracle: Oracle, most: u32, merging: bool) -> Result<TestedCache, String> {
         let Watching { choice, early } = (self.choice)().map_err(|error| error.to_string())?;
         let builder = Cache::builder(oracle).monitor(choice).max_count(most).merging(merging);
         let cache = builder.open().map_err(|error| error.to_string())?;
-        Ok(Subject { cache, early })
+        Ok(TestedCache { cache, early })
     }
 
     /// Returns the documented reason why this operation may fail.

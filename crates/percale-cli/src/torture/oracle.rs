@@ -8,10 +8,10 @@ use std::io;
 
 use pindown::{Access, Pinned, Range, Registrar, Use};
 
-use super::device::{self, Choice, Device, Sight};
+use super::device::{self, Device, DeviceChoice, DeviceView};
 use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
-use crate::lot;
+use crate::memory_range;
 
 /// The device, and the process that owns the memory it pins. Clones share the device.
 #[derive(Clone)]
@@ -22,21 +22,21 @@ pub(super) struct Oracle {
 }
 
 /// A registration.
-pub(super) struct Pin {
-    pin: device::Pin,
+pub(super) struct PinnedRange {
+    pin: device::DevicePin,
     local_key: u64,
 }
 
 /// The registration that the cache returned for a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct UsedRegistration {
     /// The number of the registration.
     pub(super) number: u64,
     /// The device's slot of the registration.
     pub(super) slot: u32,
 }
 
-impl Seen {
+impl UsedRegistration {
     /// Reads the registration from the keys that [`Device`] sets.
     pub(super) fn of(used: &Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
@@ -45,14 +45,14 @@ impl Seen {
 
 impl Oracle {
     /// Makes an oracle with this device. Returns the reason if the device is not available.
-    pub(super) fn new(device: Choice) -> Result<Self, String> {
+    pub(super) fn new(device: DeviceChoice) -> Result<Self, String> {
         let process = rustix::process::getpid().as_raw_pid();
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// Makes an [`Eye`] for one thread.
-    pub(super) fn eye(&self) -> io::Result<Eye> {
-        Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
+    /// Makes an [`MemoryComparer`] for one thread.
+    pub(super) fn comparer(&self) -> io::Result<MemoryComparer> {
+        Ok(MemoryComparer { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
 
     /// Checks the keys that a lookup returned for this range and these rights. Returns `None` if they are correct,
@@ -63,16 +63,16 @@ impl Oracle {
 }
 
 impl Registrar for Oracle {
-    type Pin = Pin;
+    type Pin = PinnedRange;
 
-    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Pin>> {
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<PinnedRange>> {
         let pinned = self.device.pin(range, access)?;
         self.ledger.made(&pinned, range, access);
         let Pinned { pin, local_key, remote_key } = pinned;
-        Ok(Pinned { pin: Pin { pin, local_key }, local_key, remote_key })
+        Ok(Pinned { pin: PinnedRange { pin, local_key }, local_key, remote_key })
     }
 
-    fn unpin(&self, Pin { pin, local_key }: Pin) {
+    fn unpin(&self, PinnedRange { pin, local_key }: PinnedRange) {
         self.ledger.ends(local_key);
         self.device.unpin(pin);
     }
@@ -80,13 +80,13 @@ impl Registrar for Oracle {
 
 /// Compares the memory that the device accesses with the memory that the CPU accesses, for one thread. Several threads
 /// may check the same memory at the same time if each checks different bytes.
-pub(super) struct Eye {
+pub(super) struct MemoryComparer {
     process: i32,
-    sight: Sight,
+    sight: DeviceView,
     looks: u64,
 }
 
-impl Eye {
+impl MemoryComparer {
     /// Returns whether the pages pinned in `slot` are the pages that the CPU accesses at `range`. Checks reads and
     /// writes, and restores the previous contents.
     ///
@@ -103,7 +103,7 @@ impl Eye {
 
     /// Like [`Self::is_current`], for 8 bytes that are not used otherwise. Does not restore the previous contents.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
-        let word = lot::range(address, 8)?;
+        let word = memory_range::range(address, 8)?;
         self.compare(slot, word, Foreign { process: self.process, address })
     }
 

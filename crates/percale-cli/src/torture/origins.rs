@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use libc::c_int;
 use pindown::Range;
 
-use crate::lot::range;
+use crate::memory_range::range;
 
 /// A System V segment, which is destroyed when no process has attached it.
 pub(super) struct Segment(c_int);
@@ -28,10 +28,10 @@ impl Segment {
         self.0
     }
 
-    /// Detaches a segment that is attached at `at`, in a lot, with shmdt(2).
+    /// Detaches a segment that is attached at `at`, in a memory range, with shmdt(2).
     pub(super) fn detach(at: Range) -> io::Result<()> {
         let address = std::ptr::without_provenance::<c_void>(at.start() as usize);
-        // SAFETY: the segment is attached in a lot, which contains no Rust value.
+        // SAFETY: the segment is attached in a memory range, which contains no Rust value.
         if unsafe { libc::shmdt(address) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

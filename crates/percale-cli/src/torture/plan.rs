@@ -1,12 +1,12 @@
 //! The pairs of memory and operation.
 
-use super::kinds::{self, Kind};
+use super::kinds::{self, MemoryKind};
 use super::monitors::{self, Monitor};
 use super::operations::{self, Operation};
 
 /// A kind of memory and an operation on it.
 pub(super) struct Pair {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static MemoryKind,
     pub(super) operation: &'static Operation,
 }
 

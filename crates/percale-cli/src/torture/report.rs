@@ -20,7 +20,7 @@ use crate::units;
 /// A line of the result. It is also the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-pub(super) enum Line {
+pub(super) enum TortureLine {
     Monitor {
         monitor: &'static str,
         available: bool,
@@ -96,7 +96,7 @@ impl fmt::Display for Searched {
     }
 }
 
-impl Line {
+impl TortureLine {
     pub(super) fn pair(monitor: &Monitor, pair: &Pair, verdict: Verdict) -> Self {
         let Verdict { outcome: result, changed, detail } = verdict;
         let wrong = matches!(result, Outcome::Stale | Outcome::Rights);
@@ -141,12 +141,12 @@ impl Line {
 }
 
 /// All lines of the result.
-pub(super) struct Report {
+pub(super) struct TortureReport {
     json: bool,
     pairs: bool,
     /// Whether the user named the monitors. Each of them must be available in this case.
     named: bool,
-    lines: Vec<Line>,
+    lines: Vec<TortureLine>,
 }
 
 /// The results in the order of the output, with their names in tables.
@@ -165,13 +165,13 @@ fn name(outcome: Outcome) -> &'static str {
     OUTCOMES.iter().find(|(which, _)| *which == outcome).map_or("", |(_, name)| name)
 }
 
-impl Report {
+impl TortureReport {
     pub(super) fn new(args: &TortureArgs) -> Self {
         Self { json: args.json, pairs: args.pairs, named: !args.monitor.is_empty(), lines: Vec::new() }
     }
 
     /// Adds a line. For JSON output, prints it immediately.
-    pub(super) fn add(&mut self, line: Line) -> Result<()> {
+    pub(super) fn add(&mut self, line: TortureLine) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
         }
@@ -185,18 +185,20 @@ impl Report {
         let mut missing = Vec::new();
         for line in &self.lines {
             match line {
-                Line::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
-                Line::Pair { result: Outcome::Failed, .. } | Line::Race { failure: Some(_), .. } => failed += 1,
-                Line::Race { tally, .. } => {
+                TortureLine::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
+                TortureLine::Pair { result: Outcome::Failed, .. } | TortureLine::Race { failure: Some(_), .. } => {
+                    failed += 1
+                }
+                TortureLine::Race { tally, .. } => {
                     stale += tally.stale;
                     wrong_keys += tally.wrong_keys;
                 }
-                Line::Search { found, .. } => {
+                TortureLine::Search { found, .. } => {
                     stale += found.tally.stale;
                     wrong_keys += found.tally.wrong_keys;
                     failed += found.failed;
                 }
-                Line::Monitor { monitor, available: false, reason, .. } if self.named => {
+                TortureLine::Monitor { monitor, available: false, reason, .. } if self.named => {
                     missing.push(format!("{monitor} is not available here: {reason}"));
                 }
                 _ => {}
@@ -222,7 +224,7 @@ impl Report {
 
     /// Formats all results as text.
     pub(super) fn text(&self) -> String {
-        let is_search = self.lines.iter().any(|line| matches!(line, Line::Search { .. }));
+        let is_search = self.lines.iter().any(|line| matches!(line, TortureLine::Search { .. }));
         let first = if self.pairs { self.every_pair() } else { self.by_operation() };
         let parts = if is_search {
             vec![self.searches(), self.remarks()]
@@ -233,8 +235,8 @@ impl Report {
     }
 
     fn monitors(&self) -> Vec<&'static str> {
-        let available = |line: &Line| matches!(line, Line::Monitor { available: true, .. });
-        self.lines.iter().filter(|line| available(line)).map(Line::monitor).collect()
+        let available = |line: &TortureLine| matches!(line, TortureLine::Monitor { available: true, .. });
+        self.lines.iter().filter(|line| available(line)).map(TortureLine::monitor).collect()
     }
 
     /// Formats a table with the number of kinds of memory for each operation and result.
@@ -243,7 +245,7 @@ impl Report {
         let mut order = Vec::new();
         let mut counts: BTreeMap<(&str, &str), BTreeMap<Outcome, u64>> = BTreeMap::new();
         for line in &self.lines {
-            if let Line::Pair { monitor, operation, result, .. } = line {
+            if let TortureLine::Pair { monitor, operation, result, .. } = line {
                 if !order.contains(operation) {
                     order.push(operation);
                 }
@@ -271,7 +273,7 @@ impl Report {
         let mut table = table();
         table.set_header(["monitor", "memory", "operation", "result", "because"].map(left));
         for line in &self.lines {
-            if let Line::Pair { monitor, mapping, operation, result, detail, documented, .. } = line {
+            if let TortureLine::Pair { monitor, mapping, operation, result, detail, documented, .. } = line {
                 let because = documented.or(detail.as_deref()).unwrap_or("");
                 table.add_row([monitor, mapping, operation, name(*result), because].map(left));
             }
@@ -285,8 +287,8 @@ impl Report {
         table.set_header(std::iter::once(left("pairs")).chain(heads).chain([right("changed"), right("tried")]));
         for monitor in self.monitors() {
             let of = |wanted: &dyn Fn(Outcome, Option<bool>) -> bool| {
-                let hit = |line: &&Line| match line {
-                    Line::Pair { result, changed, .. } => line.monitor() == monitor && wanted(*result, *changed),
+                let hit = |line: &&TortureLine| match line {
+                    TortureLine::Pair { result, changed, .. } => line.monitor() == monitor && wanted(*result, *changed),
                     _ => false,
                 };
                 right(units::count(self.lines.iter().filter(hit).count() as u64))
@@ -304,7 +306,7 @@ impl Report {
         let heads = ["runs", "changes", "look-ups", "hits", "checked", "stale", "wrong keys", "failed"].map(right);
         table.set_header(std::iter::once(left("search")).chain(heads));
         for line in &self.lines {
-            if let Line::Search { monitor, found, .. } = line {
+            if let TortureLine::Search { monitor, found, .. } = line {
                 let Searched { runs, failed, tally } = found;
                 let race::Tally { changes, uses, hits, checked, stale, wrong_keys, .. } = *tally;
                 let figures = [*runs, changes, uses, hits, checked, stale, wrong_keys, *failed];
@@ -320,7 +322,7 @@ impl Report {
         table.set_header(std::iter::once(left("threads")).chain(heads));
         let mut any = false;
         for line in &self.lines {
-            if let Line::Race { monitor, tally, failure: None, .. } = line {
+            if let TortureLine::Race { monitor, tally, failure: None, .. } = line {
                 let race::Tally { changes, uses, hits, checked, stale, wrong_keys, .. } = *tally;
                 let figures = [changes, uses, hits, checked, stale, wrong_keys];
                 table.add_row(std::iter::once(left(monitor)).chain(figures.map(|n| right(units::count(n)))));
@@ -336,7 +338,7 @@ impl Report {
         table.set_header([left("a system call"), right("without"), right("with"), right("ratio")]);
         let mut any = false;
         for line in &self.lines {
-            if let Line::Monitor { monitor, calls: Some(Calls { without_ns, with_ns }), .. } = line {
+            if let TortureLine::Monitor { monitor, calls: Some(Calls { without_ns, with_ns }), .. } = line {
                 let [without, with] = [*without_ns, *with_ns].map(|ns| right(units::time(ns)));
                 table.add_row([left(monitor), without, with, right(format!("{:.2}", with_ns / without_ns))]);
                 any = true;
@@ -353,10 +355,10 @@ impl Report {
         let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for line in &self.lines {
             match line {
-                Line::Monitor { monitor, available: false, reason, .. } => {
+                TortureLine::Monitor { monitor, available: false, reason, .. } => {
                     remarks.push(format!("{monitor} is not available here: {reason}"));
                 }
-                Line::Pair { monitor, mapping, operation, result, detail, documented, .. } => {
+                TortureLine::Pair { monitor, mapping, operation, result, detail, documented, .. } => {
                     let what = match (result, documented) {
                         (Outcome::Stale | Outcome::Rights, Some(_)) => "documented",
                         (Outcome::Stale | Outcome::Rights, None) => "WRONG",
@@ -367,20 +369,20 @@ impl Report {
                     let remark = format!("{what}: {monitor}, {operation}: {result}{why}", result = name(*result));
                     alike.entry(remark).or_default().push(mapping);
                 }
-                Line::Race { monitor, tally, seed, failure, .. } => {
+                TortureLine::Race { monitor, tally, seed, failure, .. } => {
                     let wrong = |(after, count)| format!("WRONG: {monitor}, seed {seed}: {count} times after {after}");
                     remarks.extend(tally.after.iter().map(wrong));
                     remarks.extend(tally.wrong_key.iter().map(|what| format!("WRONG: {monitor}, seed {seed}: {what}")));
                     remarks.extend(failure.iter().map(|why| format!("failed: {monitor}, threads: {why}")));
                 }
-                Line::WrongRun { monitor, seed, mix, tally, failure } => {
+                TortureLine::WrongRun { monitor, seed, mix, tally, failure } => {
                     remarks.push(format!("{monitor}, seed {seed}: {mix}"));
                     let wrong = |(after, count)| format!("  WRONG: {count} times stale after {after}");
                     remarks.extend(tally.after.iter().map(wrong));
                     remarks.extend(tally.wrong_key.iter().map(|what| format!("  WRONG: {what}")));
                     remarks.extend(failure.iter().map(|why| format!("  failed: {why}")));
                 }
-                Line::Monitor { .. } | Line::Search { .. } => {}
+                TortureLine::Monitor { .. } | TortureLine::Search { .. } => {}
             }
         }
         remarks.extend(alike.iter().map(|(remark, mappings)| format!("{remark}: {}", mappings.join(", "))));
@@ -406,22 +408,22 @@ mod tests {
     use super::*;
     use crate::args::{Args, Subcommand};
 
-    fn report(arguments: &[&str]) -> Report {
+    fn report(arguments: &[&str]) -> TortureReport {
         let args = Args::try_parse_from([&["percale", "torture"], arguments].concat()).expect("arguments");
         match args.subcommand {
-            Subcommand::Torture(args) => Report::new(&args),
+            Subcommand::Torture(args) => TortureReport::new(&args),
             other => panic!("{other:?}"),
         }
     }
 
-    fn pair(operation: &'static str, result: Outcome, documented: Option<&'static str>) -> Line {
+    fn pair(operation: &'static str, result: Outcome, documented: Option<&'static str>) -> TortureLine {
         let (monitor, mapping, changed) = ("none", "System V", Some(true));
-        Line::Pair { monitor, mapping, operation, result, changed, detail: None, documented }
+        TortureLine::Pair { monitor, mapping, operation, result, changed, detail: None, documented }
     }
 
-    fn available(available: bool) -> Line {
+    fn available(available: bool) -> TortureLine {
         let calls = available.then_some(Calls { without_ns: 80.0, with_ns: 120.0 });
-        Line::Monitor { monitor: "none", available, reason: "no such thing".into(), calls }
+        TortureLine::Monitor { monitor: "none", available, reason: "no such thing".into(), calls }
     }
 
     #[test]
@@ -439,9 +441,9 @@ mod tests {
             text.contains("1 caught") && text.contains("documented: none, mprotect: rights (so): System V"),
             "{text}"
         );
-        for (outcome, said) in [(Outcome::Stale, "1 stale registrations"), (Outcome::Failed, "1 trials failed")] {
+        for (outcome, message) in [(Outcome::Stale, "1 stale registrations"), (Outcome::Failed, "1 trials failed")] {
             report.add(pair("munmap all", outcome, None)).expect("nothing to print");
-            assert!(report.wrong().expect("wrong").contains(said), "{outcome:?}");
+            assert!(report.wrong().expect("wrong").contains(message), "{outcome:?}");
         }
         assert!(report.text().contains("WRONG: none, munmap all: stale: System V"), "{}", report.text());
     }
@@ -453,7 +455,7 @@ mod tests {
         let after = [("System V, shmdt".to_owned(), 3)].into();
         let tally = race::Tally { stale: 3, after, ..Default::default() };
         let monitor = Monitor::named("none").expect("a monitor");
-        stale.add(Line::race(monitor, &plan, Ok(tally))).expect("nothing to print");
+        stale.add(TortureLine::race(monitor, &plan, Ok(tally))).expect("nothing to print");
         assert!(stale.wrong().expect("wrong").contains("3 stale"));
         assert!(stale.text().contains("WRONG: none, seed 7: 3 times after System V, shmdt"), "{}", stale.text());
         for (arguments, wrong) in [([].as_slice(), false), (&["--monitor", "none"], true)] {

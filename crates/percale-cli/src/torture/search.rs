@@ -7,7 +7,7 @@ use super::args::TortureArgs;
 use super::dice::Dice;
 use super::monitors::Monitor;
 use super::race::{self, Mix};
-use super::report::{Line, Report, Searched};
+use super::report::{Searched, TortureLine, TortureReport};
 use super::workers::Workers;
 use super::{plan, random};
 use crate::failure::Result;
@@ -25,13 +25,13 @@ struct Subject {
 
 /// Searches with each monitor for the time `each`. The monitors take turns, so that an error of any of them is found
 /// early.
-pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Result<()> {
+pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut TortureReport) -> Result<()> {
     let first = args.seed.map_or_else(random, Ok)?;
     let mut subjects = Vec::new();
     for monitor in plan::monitors(&args.monitor) {
         let mut workers = Workers::new(monitor, args.device);
         let reason = workers.probe().err();
-        report.add(Line::Monitor {
+        report.add(TortureLine::Monitor {
             monitor: monitor.name,
             available: reason.is_none(),
             reason: reason.clone().unwrap_or_default(),
@@ -51,7 +51,7 @@ pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Re
             let mix = Mix::draw(&mut Dice::new(seed));
             let plan = race::Plan { milliseconds: RUN.as_millis() as u64, threads: args.threads, seed, mix };
             let tally = subject.workers.search(&plan);
-            if let Some(wrong) = Line::wrong_run(subject.monitor, &plan, &tally) {
+            if let Some(wrong) = TortureLine::wrong_run(subject.monitor, &plan, &tally) {
                 report.add(wrong)?;
             }
             subject.found.add(tally);
@@ -59,5 +59,7 @@ pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Re
         }
     }
     bar.finish_and_clear();
-    subjects.into_iter().try_for_each(|Subject { monitor, found, .. }| report.add(Line::search(monitor, first, found)))
+    subjects
+        .into_iter()
+        .try_for_each(|Subject { monitor, found, .. }| report.add(TortureLine::search(monitor, first, found)))
 }

@@ -6,36 +6,36 @@ use serde::de::DeserializeOwned;
 
 use super::PART;
 use super::case::{Outcome, Verdict};
-use super::device::Choice;
+use super::device::DeviceChoice;
 use super::monitors::Monitor;
-use super::operations::Way;
-use super::part::Job;
+use super::operations::ExecutionMode;
+use super::part::WorkerJob;
 use super::plan::Pair;
 use super::race;
 use crate::worker::Worker;
 
 /// The timeout for one pair.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PAIR_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a run of the search may take in addition to its own duration. It calls fsync(2) at random times, which is
 /// slow on a busy disk.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Starts a worker with a cache.
-fn start(monitor: &Monitor, device: Choice) -> Result<Worker, String> {
+fn start(monitor: &Monitor, device: DeviceChoice) -> Result<Worker, String> {
     let mut worker = Worker::start(&[PART, "worker"])?;
-    let why: String = worker.ask(&Job::Open { monitor: monitor.name.into(), device }, PATIENCE)?;
+    let why: String = worker.ask(&WorkerJob::Open { monitor: monitor.name.into(), device }, PAIR_TIMEOUT)?;
     if why.is_empty() { Ok(worker) } else { Err(why) }
 }
 
 /// The workers of one monitor, one at a time. A worker runs as many pairs as the monitor permits.
 pub(super) struct Workers {
     monitor: &'static Monitor,
-    device: Choice,
+    device: DeviceChoice,
     worker: Option<Worker>,
 }
 
 impl Workers {
-    pub(super) fn new(monitor: &'static Monitor, device: Choice) -> Self {
+    pub(super) fn new(monitor: &'static Monitor, device: DeviceChoice) -> Self {
         Self { monitor, device, worker: None }
     }
 
@@ -46,12 +46,12 @@ impl Workers {
 
     /// Runs one pair.
     pub(super) fn pair(&mut self, pair: &Pair) -> Verdict {
-        let apart = self.monitor.alone || pair.operation.way == Way::Worker;
+        let apart = self.monitor.alone || pair.operation.way == ExecutionMode::Worker;
         if apart {
             self.worker = None;
         }
-        let job = Job::Pair { mapping: pair.kind.name.into(), operation: pair.operation.name.into() };
-        let verdict = self.ask(&job, PATIENCE);
+        let job = WorkerJob::Pair { mapping: pair.kind.name.into(), operation: pair.operation.name.into() };
+        let verdict = self.ask(&job, PAIR_TIMEOUT);
         if apart {
             self.worker = None;
         }
@@ -61,20 +61,20 @@ impl Workers {
     /// Runs the threads in a new worker.
     pub(super) fn race(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
         self.worker = None;
-        let time = PATIENCE + Duration::from_millis(plan.milliseconds);
-        self.ask::<Result<_, _>>(&Job::Race(plan.clone()), time).flatten()
+        let time = PAIR_TIMEOUT + Duration::from_millis(plan.milliseconds);
+        self.ask::<Result<_, _>>(&WorkerJob::Race(plan.clone()), time).flatten()
     }
 
     /// Like [`Self::race`], with the events of a search.
     pub(super) fn search(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
         self.worker = None;
         let mut worker = Worker::start(&[PART, "worker"])?;
-        let job = Job::Search { monitor: self.monitor.name.into(), device: self.device, plan: plan.clone() };
+        let job = WorkerJob::Search { monitor: self.monitor.name.into(), device: self.device, plan: plan.clone() };
         worker.ask::<Result<_, _>>(&job, SEARCH_TIMEOUT + Duration::from_millis(plan.milliseconds)).flatten()
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, job: &Job, patience: Duration) -> Result<T, String> {
-        let answer = self.worker()?.ask(job, patience);
+    fn ask<T: DeserializeOwned>(&mut self, job: &WorkerJob, timeout: Duration) -> Result<T, String> {
+        let answer = self.worker()?.ask(job, timeout);
         if answer.is_err() {
             self.worker = None;
         }

@@ -29,7 +29,7 @@ pub(crate) const fn count(size: u64) -> u64 {
 
 /// The position of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BlockPosition {
     offset: u64,
     /// The length in bytes.
     pub(crate) len: usize,
@@ -38,12 +38,12 @@ pub(crate) struct Place {
 }
 
 /// Returns the position of a block in a file of `size` bytes. Returns `None` after the end of the file.
-pub(crate) fn place(size: u64, block: u64) -> Option<Place> {
+pub(crate) fn place(size: u64, block: u64) -> Option<BlockPosition> {
     let offset = block.checked_mul(BLOCK).filter(|&offset| offset < size)?;
-    Some(Place { offset, len: BLOCK.min(size - offset) as usize, only: size <= BLOCK })
+    Some(BlockPosition { offset, len: BLOCK.min(size - offset) as usize, only: size <= BLOCK })
 }
 
-impl Place {
+impl BlockPosition {
     fn hasher(self) -> Hasher {
         let mut hasher = Hasher::new();
         hasher.set_input_offset(self.offset);
@@ -61,7 +61,7 @@ impl Place {
 /// Fails if the block cannot be read, or does not exist.
 pub(crate) fn load(
     file: &File,
-    place: Place,
+    place: BlockPosition,
     scratch: &mut [u8],
     mut take: impl FnMut(usize, &[u8]),
 ) -> io::Result<Digest> {
@@ -80,7 +80,7 @@ pub(crate) fn load(
 ///
 /// # Errors
 /// Fails in the same cases as [`load`].
-pub(crate) fn load_into(file: &File, place: Place, buffer: &mut [u8]) -> io::Result<Digest> {
+pub(crate) fn load_into(file: &File, place: BlockPosition, buffer: &mut [u8]) -> io::Result<Digest> {
     let (mut hasher, mut at) = (place.hasher(), place.offset);
     for piece in buffer.chunks_mut(PIECE) {
         read(file, piece, at)?;
@@ -103,7 +103,7 @@ fn read(file: &File, piece: &mut [u8], at: u64) -> io::Result<()> {
 /// Fails if the block cannot be written.
 pub(crate) fn store(
     file: &File,
-    place: Place,
+    place: BlockPosition,
     scratch: &mut [u8],
     mut give: impl FnMut(usize, &mut [u8]),
 ) -> io::Result<Digest> {
@@ -122,7 +122,7 @@ pub(crate) fn store(
 ///
 /// # Errors
 /// Fails in the same cases as [`store`].
-pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result<Digest> {
+pub(crate) fn store_from(file: &File, place: BlockPosition, buffer: &[u8]) -> io::Result<Digest> {
     let (mut hasher, mut at) = (place.hasher(), place.offset);
     for piece in buffer.chunks(PIECE) {
         hasher.update(piece);

@@ -13,7 +13,7 @@
 //!    is the content on the disk.
 //! 5. The file that gets the final name is the file that was written, even if its name refers to another file by then.
 //!    The name is given to the inode of the descriptor.
-//! 6. The file is durable before it gets its name, and its name is durable when [`Part::commit`] returns.
+//! 6. The file is durable before it gets its name, and its name is durable when [`PartialFile::commit`] returns.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -37,14 +37,14 @@ const TRIES: u32 = 64;
 
 /// An incomplete file, locked against other copies.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PartialFile {
     directory: OwnedFd,
     parts: OwnedFd,
     name: OsString,
     file: File,
 }
 
-impl Part {
+impl PartialFile {
     /// Opens or creates the part of `name` in a directory. `size` is the size of the complete file. A longer part is
     /// truncated.
     ///
@@ -202,7 +202,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
 }
 
 /// Returns whether a part belongs to this user and has one name. Removes names that were left by a process that ended
-/// in [`Part::commit`].
+/// in [`PartialFile::commit`].
 fn is_sound(parts: &OwnedFd, file: &File) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     if kind(stat.st_mode) != FileType::RegularFile || stat.st_uid != rustix::process::geteuid().as_raw() {

@@ -1,9 +1,9 @@
 //! The messages between client and server: tagged messages with one JSON object each. The messages do not contain data
 //! of files.
 //!
-//! The server welcomes each client that connects ([`Reply::Welcome`], with the number [`GREETING`]) once it can
+//! The server welcomes each client that connects ([`ServerReply::Welcome`], with the number [`GREETING`]) once it can
 //! identify the connection. It accepts requests only after that, so it never trusts the address that a client
-//! advertises. Then the client opens a file. It may compare blocks that both sides have ([`Request::Hash`]). To
+//! advertises. Then the client opens a file. It may compare blocks that both sides have ([`ClientRequest::Hash`]). To
 //! download, it requests blocks in slots and reads them. To upload, it writes blocks to slots and requests that they be
 //! stored. Finally it finishes the copy. A slot is a region with the size of a block, and is accessible only to this
 //! client.
@@ -40,21 +40,21 @@ pub(crate) const GREETING: u64 = 0;
 
 /// A request with its number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct NumberedRequest {
     pub(crate) number: u64,
-    pub(crate) request: Request,
+    pub(crate) request: ClientRequest,
 }
 
 /// A reply with its request's number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Answered {
+pub(crate) struct NumberedReply {
     pub(crate) number: u64,
-    pub(crate) reply: Reply,
+    pub(crate) reply: ServerReply,
 }
 
 /// The requests of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub(crate) enum ClientRequest {
     /// Greets the server.
     Hello,
     /// Opens this file for reading.
@@ -73,11 +73,11 @@ pub(crate) enum Request {
 
 /// The replies of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum ServerReply {
     /// Answers the greeting: the server can identify the connection, and uses this protocol version.
     Welcome { protocol: u32 },
     /// The file is open. For a file to be written, `held` bytes exist from an earlier attempt.
-    Opened { size: u64, mode: u32, held: u64, slots: Vec<Slot> },
+    Opened { size: u64, mode: u32, held: u64, slots: Vec<RegionName> },
     /// The checksum of a block.
     Hashed { block: u64, digest: Digest },
     /// The block can be read from its slot.
@@ -90,21 +90,21 @@ pub(crate) enum Reply {
     Failed { why: String, again: bool },
 }
 
-impl Reply {
+impl ServerReply {
     /// Returns whether this is a reply to `request`.
-    pub(crate) fn answers(&self, request: &Request) -> bool {
+    pub(crate) fn answers(&self, request: &ClientRequest) -> bool {
         match (self, request) {
             (Self::Failed { .. }, _)
-            | (Self::Welcome { .. }, Request::Hello)
-            | (Self::Opened { .. }, Request::Get { .. })
-            | (Self::Finished, Request::Finish { .. }) => true,
-            (Self::Opened { size, .. }, Request::Put { size: asked, .. }) => size == asked,
-            (Self::Hashed { block, .. }, Request::Hash { block: asked }) => block == asked,
-            (Self::Filled { block, slot, .. }, Request::Fill { block: asked, slot: into }) => {
-                (block, slot) == (asked, into)
+            | (Self::Welcome { .. }, ClientRequest::Hello)
+            | (Self::Opened { .. }, ClientRequest::Get { .. })
+            | (Self::Finished, ClientRequest::Finish { .. }) => true,
+            (Self::Opened { size, .. }, ClientRequest::Put { size: requested, .. }) => size == requested,
+            (Self::Hashed { block, .. }, ClientRequest::Hash { block: requested }) => block == requested,
+            (Self::Filled { block, slot, .. }, ClientRequest::Fill { block: requested, slot: into }) => {
+                (block, slot) == (requested, into)
             }
-            (Self::Stored { block, slot }, Request::Store { block: asked, slot: from, .. }) => {
-                (block, slot) == (asked, from)
+            (Self::Stored { block, slot }, ClientRequest::Store { block: requested, slot: from, .. }) => {
+                (block, slot) == (requested, from)
             }
             _ => false,
         }
@@ -112,7 +112,7 @@ impl Reply {
 }
 
 /// Formats the request for messages. Of the data that the other side sent, the text contains only numbers.
-impl fmt::Display for Request {
+impl fmt::Display for ClientRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hello => f.write_str("a greeting"),
@@ -127,7 +127,7 @@ impl fmt::Display for Request {
 }
 
 /// Formats the reply for messages. Of the data that the other side sent, the text contains only numbers.
-impl fmt::Display for Reply {
+impl fmt::Display for ServerReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Welcome { protocol } => write!(f, "a welcome in version {protocol}"),
@@ -143,16 +143,16 @@ impl fmt::Display for Reply {
 
 /// The description of a slot's region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Slot([u8; RemoteMemory::BYTES]);
+pub(crate) struct RegionName([u8; RemoteMemory::BYTES]);
 
-impl From<RemoteMemory> for Slot {
+impl From<RemoteMemory> for RegionName {
     fn from(memory: RemoteMemory) -> Self {
         Self(memory.to_bytes())
     }
 }
 
-impl From<Slot> for RemoteMemory {
-    fn from(slot: Slot) -> Self {
+impl From<RegionName> for RemoteMemory {
+    fn from(slot: RegionName) -> Self {
         Self::from_bytes(&slot.0).unwrap_or_default()
     }
 }
@@ -165,34 +165,34 @@ mod tests {
     fn the_longest_messages_fit() {
         for byte in [1, b'a', 0xff] {
             let path = ServedPath::from(vec![byte; super::super::path::LONGEST]);
-            let request = Request::Put { path, size: u64::MAX, mode: u32::MAX };
-            let longest = serde_json::to_vec(&Asked { number: u64::MAX, request }).unwrap();
+            let request = ClientRequest::Put { path, size: u64::MAX, mode: u32::MAX };
+            let longest = serde_json::to_vec(&NumberedRequest { number: u64::MAX, request }).unwrap();
             assert!(longest.len() <= LINE, "{}", longest.len());
         }
-        let slot = Slot([u8::MAX; RemoteMemory::BYTES]);
-        let reply = Reply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
-        let opened = Answered { number: u64::MAX, reply };
+        let slot = RegionName([u8::MAX; RemoteMemory::BYTES]);
+        let reply = ServerReply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
+        let opened = NumberedReply { number: u64::MAX, reply };
         let bytes = serde_json::to_vec(&opened).unwrap();
         assert!(bytes.len() <= LINE, "{}", bytes.len());
-        assert_eq!(serde_json::from_slice::<Answered>(&bytes).unwrap(), opened);
+        assert_eq!(serde_json::from_slice::<NumberedReply>(&bytes).unwrap(), opened);
         let memory = RemoteMemory { key: u64::MAX, address: 1 << 46, len: 1 << 20 };
-        assert_eq!(RemoteMemory::from(Slot::from(memory)), memory);
+        assert_eq!(RemoteMemory::from(RegionName::from(memory)), memory);
     }
 
     #[test]
     fn reply_matches_only_its_request() {
         let digest = [0; 32];
-        let fill = Request::Fill { block: 1, slot: 2 };
-        assert!(Reply::Filled { block: 1, slot: 2, digest }.answers(&fill));
+        let fill = ClientRequest::Fill { block: 1, slot: 2 };
+        assert!(ServerReply::Filled { block: 1, slot: 2, digest }.answers(&fill));
         for other in [
-            Reply::Filled { block: 2, slot: 2, digest },
-            Reply::Filled { block: 1, slot: 1, digest },
-            Reply::Stored { block: 1, slot: 2 },
-            Reply::Finished,
-            Reply::Welcome { protocol: PROTOCOL },
+            ServerReply::Filled { block: 2, slot: 2, digest },
+            ServerReply::Filled { block: 1, slot: 1, digest },
+            ServerReply::Stored { block: 1, slot: 2 },
+            ServerReply::Finished,
+            ServerReply::Welcome { protocol: PROTOCOL },
         ] {
             assert!(!other.answers(&fill), "{other:?}");
         }
-        assert!(Reply::Failed { why: String::new(), again: false }.answers(&fill));
+        assert!(ServerReply::Failed { why: String::new(), again: false }.answers(&fill));
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use percale::TransportKind;
 
-use crate::place::{Place, Serving};
+use crate::place::{Serving, TestDirectory};
 
 pub(crate) const KINDS: [TransportKind; 2] = [TransportKind::Shm, TransportKind::Tcp];
 
@@ -44,7 +44,7 @@ impl Attempts {
 }
 
 /// Returns whether a well-behaved client gets a file before a timeout.
-pub(crate) fn serves(serving: &Serving, place: &Place, name: &str) -> bool {
+pub(crate) fn serves(serving: &Serving, place: &TestDirectory, name: &str) -> bool {
     let target = place.path("local/honest");
     let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["cp", &serving.at(name), target.to_str().unwrap()])

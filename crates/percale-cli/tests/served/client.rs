@@ -16,7 +16,7 @@ pub(crate) const PROTOCOL: u32 = 3;
 /// The length of a block.
 pub(crate) const BLOCK: usize = 4 << 20;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client.
 pub(crate) struct Client {
@@ -45,7 +45,7 @@ impl Client {
         let vector = domain.address_vector().build().unwrap();
         let peer = vector.insert(server).unwrap();
         // The address of a client that has just been closed may become free only after some time.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + CLIENT_TIMEOUT;
         let endpoint = loop {
             match domain.endpoint().vector(&vector).bind(address) {
                 Ok(endpoint) => break endpoint,
@@ -62,7 +62,7 @@ impl Client {
     /// Sends arbitrary bytes.
     pub(crate) fn try_say(&self, bytes: &[u8]) -> Result<(), OperationError> {
         let mut sending = self.endpoint.tagged_send(self.server, TAG, bytes.to_vec()).start()?;
-        sending.wait_for(PATIENCE).map(drop)
+        sending.wait_for(CLIENT_TIMEOUT).map(drop)
     }
 
     pub(crate) fn say(&self, bytes: &[u8]) {
@@ -70,13 +70,13 @@ impl Client {
     }
 
     /// Receives the next message.
-    pub(crate) fn try_hear(&self, patience: Duration) -> Result<Value, OperationError> {
+    pub(crate) fn try_hear(&self, timeout: Duration) -> Result<Value, OperationError> {
         let mut receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).from(self.server).start()?;
-        Ok(serde_json::from_slice(&receiving.wait_for(patience)?.to_vec()).unwrap())
+        Ok(serde_json::from_slice(&receiving.wait_for(timeout)?.to_vec()).unwrap())
     }
 
     pub(crate) fn hear(&self) -> Value {
-        self.try_hear(PATIENCE).unwrap()
+        self.try_hear(CLIENT_TIMEOUT).unwrap()
     }
 
     /// Sends a request with the next number. Returns the number.

@@ -5,12 +5,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use crate::common::{eventually, percale, text};
-use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
+use crate::place::{
+    LONG, Serving, TRANSPORTS, TestDirectory, content, copied, copy, half_way, identical, part_of, refused,
+};
 
 /// Requirements: SRV-001.
 #[test]
 fn files_of_every_size_are_copied_both_ways_on_both_transports() {
-    let place = Place::new("sizes");
+    let place = TestDirectory::new("sizes");
     let mut serving = Serving::start(&place, &["--writable"]);
     let block = 4 << 20;
     for transport in TRANSPORTS {
@@ -46,14 +48,14 @@ fn files_of_every_size_are_copied_both_ways_on_both_transports() {
         assert_eq!(sums.len(), 6);
     }
     assert_eq!((place.names("served"), place.names("local")), (vec!["sub".into()], vec!["a".into(), "b".into()]));
-    let said = percale(&["cp", &serving.at("sub"), &place.text("local/b")]);
-    assert!(text(&said.stdout).contains("25,165,824 bytes in "), "{said:?}");
+    let message = percale(&["cp", &serving.at("sub"), &place.text("local/b")]);
+    assert!(text(&message.stdout).contains("25,165,824 bytes in "), "{message:?}");
 }
 
 /// Requirements: SRV-003.
 #[test]
 fn server_is_read_only_by_default() {
-    let place = Place::new("read-only");
+    let place = TestDirectory::new("read-only");
     let serving = Serving::start(&place, &[]);
     place.write("local/a", b"text");
     let error = refused(&copy(&place.text("local/a"), &serving.at("a"), &[]));
@@ -64,7 +66,7 @@ fn server_is_read_only_by_default() {
 /// Requirements: SRV-002.
 #[test]
 fn nothing_outside_of_the_directory_is_read_or_written() {
-    let place = Place::new("escape");
+    let place = TestDirectory::new("escape");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("secret", b"secret");
     place.write("local/a", b"new");
@@ -114,7 +116,7 @@ fn nothing_outside_of_the_directory_is_read_or_written() {
 
 #[test]
 fn local_files_that_cannot_be_copied_are_named() {
-    let place = Place::new("local");
+    let place = TestDirectory::new("local");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("served/a", b"text");
     for (from, to) in [
@@ -132,7 +134,7 @@ fn local_files_that_cannot_be_copied_are_named() {
 /// Requirements: SRV-005.
 #[test]
 fn only_clients_with_the_key_are_served() {
-    let place = Place::new("key");
+    let place = TestDirectory::new("key");
     for (name, key, mode) in [("right", "secret\n", 0o600), ("also", "secret", 0o400), ("wrong", "other", 0o600)] {
         place.write(name, key.as_bytes());
         place.mode(name, mode);
@@ -158,7 +160,7 @@ fn only_clients_with_the_key_are_served() {
 /// Requirements: SRV-004.
 #[test]
 fn interrupted_copy_resumes_where_it_stopped() {
-    let place = Place::new("interrupted");
+    let place = TestDirectory::new("interrupted");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("source", &content(5, LONG));
     std::fs::hard_link(place.path("source"), place.path("served/a")).unwrap();
@@ -185,7 +187,7 @@ fn interrupted_copy_resumes_where_it_stopped() {
 /// Requirements: SRV-004.
 #[test]
 fn file_changed_since_interruption_is_copied_from_the_start() {
-    let place = Place::new("changed");
+    let place = TestDirectory::new("changed");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(6, LONG));
     let target = place.path("local/b");
@@ -202,7 +204,7 @@ fn file_changed_since_interruption_is_copied_from_the_start() {
 
 #[test]
 fn copy_of_a_file_changed_during_the_copy_fails() {
-    let place = Place::new("changing");
+    let place = TestDirectory::new("changing");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(8, LONG));
     let target = place.path("local/b");
@@ -221,7 +223,7 @@ fn copy_of_a_file_changed_during_the_copy_fails() {
 #[test]
 fn server_death_is_an_error_not_a_hang() {
     for transport in TRANSPORTS {
-        let place = Place::new(&format!("dies-{transport}"));
+        let place = TestDirectory::new(&format!("dies-{transport}"));
         let mut serving = Serving::start(&place, &[]);
         place.write("served/a", &content(9, LONG));
         let part = part_of(&place.path("local/b"));
@@ -248,7 +250,7 @@ fn server_death_is_an_error_not_a_hang() {
 /// Requirements: SRV-006.
 #[test]
 fn client_death_does_not_disturb_concurrent_clients() {
-    let place = Place::new("several");
+    let place = TestDirectory::new("several");
     let mut serving = Serving::start(&place, &[]);
     place.write("served/a", &content(10, LONG));
     let part = part_of(&place.path("local/0"));
@@ -266,9 +268,9 @@ fn client_death_does_not_disturb_concurrent_clients() {
     for mut other in others {
         assert!(other.wait().unwrap().success());
     }
-    let mut said: Vec<_> = (0..4).map(|_| serving.line()["is"].as_str().unwrap().to_owned()).collect();
-    said.sort();
-    assert_eq!(said, ["interrupted", "sent", "sent", "sent"]);
+    let mut message: Vec<_> = (0..4).map(|_| serving.line()["is"].as_str().unwrap().to_owned()).collect();
+    message.sort();
+    assert_eq!(message, ["interrupted", "sent", "sent", "sent"]);
     for name in ["local/1", "local/2", "local/3"] {
         identical(&place.path("served/a"), &place.path(name));
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::{Place, Serving, content, copied, copy, refused};
+use crate::place::{Serving, TestDirectory, content, copied, copy, refused};
 
 /// Runs a program. Returns whether it succeeded.
 fn run(program: &str, arguments: &[&str]) -> bool {
@@ -49,7 +49,7 @@ const NOT_ALLOWED: &str =
 /// Requirements: SRV-011.
 #[test]
 fn completed_copy_survives_a_crash() {
-    let place = Place::new("crash");
+    let place = TestDirectory::new("crash");
     let (image, crashed) = (place.path("disk"), place.path("crashed"));
     // Data that is not synced remains in memory for a minute.
     let Some(disk) = Disk::new(&image, &place.path("served"), &[], "loop,commit=60") else {
@@ -83,7 +83,7 @@ fn completed_copy_survives_a_crash() {
 /// Requirements: SRV-011.
 #[test]
 fn failed_fsync_discards_the_whole_part() {
-    let place = Place::new("fsync");
+    let place = TestDirectory::new("fsync");
     std::fs::create_dir(place.path("small")).unwrap();
     if !run("mount", &["-t", "tmpfs", "-o", "size=48M", "tmpfs", &place.text("small")]) {
         return println!("{NOT_ALLOWED}");

@@ -10,11 +10,11 @@ use serde_json::json;
 use crate::attempts::{Attempts, KINDS, serves};
 use crate::client::{BLOCK, Client, TAG, digest, get, put};
 use crate::common::eventually;
-use crate::place::{Place, Serving, content, copied, copy, identical, repeats};
+use crate::place::{Serving, TestDirectory, content, copied, copy, identical, repeats};
 
 #[test]
 fn invalid_requests_are_rejected_and_the_server_continues() {
-    let place = Place::new("nonsense");
+    let place = TestDirectory::new("nonsense");
     place.write("served/a", &vec![7; 5 << 20]);
     let server = Serving::start(&place, &["--writable"]);
     let (a, zero) = (get("a"), vec![0; 32]);
@@ -26,7 +26,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
             let why = client.hear()["reply"]["Failed"]["why"].to_string();
             assert!(why.contains("unknown request"), "{why}");
         }
-        for (open, request, said) in [
+        for (open, request, message) in [
             (None, json!({"Fill": {"block": 0, "slot": 0}}), "no file is open"),
             (None, json!({"Finish": {"digest": zero}}), "no file is open"),
             (Some(&a), json!({"Fill": {"block": 2, "slot": 0}}), "no block 2"),
@@ -45,7 +45,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
                 client.open(open);
             }
             let why = client.refusal(&request).unwrap_or_else(|| panic!("{request} was done"));
-            assert!(why.to_lowercase().contains(&said.to_lowercase()), "{request}: {why}");
+            assert!(why.to_lowercase().contains(&message.to_lowercase()), "{request}: {why}");
         }
         // A file opened for reading cannot be written, and vice versa.
         let slot = client.open(&a)[0];
@@ -68,7 +68,7 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
 
 #[test]
 fn requests_after_a_failed_one_are_refused_with_its_cause() {
-    let place = Place::new("cause");
+    let place = TestDirectory::new("cause");
     place.write("served/a", &vec![7; 5 << 20]);
     let server = Serving::start(&place, &["--writable"]);
     for transport in KINDS {
@@ -87,7 +87,7 @@ fn requests_after_a_failed_one_are_refused_with_its_cause() {
 
 #[test]
 fn client_may_reconnect_from_its_former_address() {
-    let place = Place::new("again");
+    let place = TestDirectory::new("again");
     place.write("served/a", &[7; 100]);
     let server = Serving::start(&place, &[]);
     for transport in KINDS {
@@ -105,7 +105,7 @@ fn client_may_reconnect_from_its_former_address() {
 }
 
 /// Returns paths that lead outside of the directory, to incomplete copies, or to objects that are not files.
-fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
+fn forbidden(place: &TestDirectory) -> Vec<(String, Vec<u8>)> {
     place.write("secret", b"secret");
     place.write("served/inside", b"inside");
     std::fs::create_dir_all(place.path("served/directory/deep")).unwrap();
@@ -158,7 +158,7 @@ fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
 /// Requirements: SRV-002, SRV-007.
 #[test]
 fn hostile_paths_access_nothing_outside_the_root() {
-    let place = Place::new("hostile-paths");
+    let place = TestDirectory::new("hostile-paths");
     let paths = forbidden(&place);
     let server = Serving::start(&place, &["--writable"]);
     let mut attempts = Attempts::default();
@@ -193,7 +193,7 @@ fn upload_is_not_replaced_by_another_file() {
     let mut attempts = Attempts::default();
     for transport in KINDS {
         for round in 0..repeats(3) {
-            let place = Place::new("swapped");
+            let place = TestDirectory::new("swapped");
             let server = Serving::start(&place, &["--writable"]);
             let (one, other) = (Client::new(&server.address, transport), Client::new(&server.address, transport));
             let good = content(u64::from(round) + 1, BLOCK + 100);
@@ -231,7 +231,7 @@ fn upload_is_not_replaced_by_another_file() {
 /// Requirements: SRV-007.
 #[test]
 fn padding_of_a_short_file_is_zero() {
-    let place = Place::new("padding");
+    let place = TestDirectory::new("padding");
     place.write("served/long", &vec![0xaa; 4 * BLOCK]);
     place.write("served/short", b"short");
     let server = Serving::start(&place, &[]);
@@ -254,7 +254,7 @@ fn padding_of_a_short_file_is_zero() {
 /// Requirements: SRV-007.
 #[test]
 fn server_does_not_connect_to_addresses_named_by_clients() {
-    let place = Place::new("named");
+    let place = TestDirectory::new("named");
     place.write("served/a", b"text");
     let server = Serving::start(&place, &[]);
     let mut attempts = Attempts::default();

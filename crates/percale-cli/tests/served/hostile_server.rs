@@ -15,14 +15,14 @@ use percale::{Access, AddressVector, Domain, Event, EventQueue, Info, PeerAddres
 use serde_json::{Value, json};
 
 use crate::client::{BLOCK, PROTOCOL, TAG, digest};
-use crate::place::{Place, content, repeats};
+use crate::place::{TestDirectory, content, repeats};
 
 /// The time limit for a copy from a hostile server. The client may wait a minute for an answer.
 const BOUND: Duration = Duration::from_secs(150);
 
 /// The kinds of misbehavior of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum Misbehaviour {
     /// No misbehavior. This checks that `cp` can use the server of this test.
     Nothing,
     /// Two answers for one block and none for another block, which an earlier attempt left in the part.
@@ -52,7 +52,7 @@ enum Deed {
     Version,
 }
 
-impl Deed {
+impl Misbehaviour {
     /// Returns whether the attempt is an upload and not a download.
     const fn is_upload(self) -> bool {
         matches!(self, Self::OtherSize | Self::StoredOther | Self::StoredTwice | Self::FinishedUnstored)
@@ -65,31 +65,31 @@ impl Deed {
 }
 
 /// All kinds of misbehavior, with their names in the table.
-const DEEDS: &[Deed] = &[
-    Deed::Nothing,
-    Deed::FilledTwice,
-    Deed::FilledOther,
-    Deed::FilledNowhere,
-    Deed::FalseChecksum,
-    Deed::StrangeNumbers,
-    Deed::NoSlots,
-    Deed::ManySlots,
-    Deed::ShortSlots,
-    Deed::Huge,
-    Deed::Larger,
-    Deed::Mode,
-    Deed::Escapes,
-    Deed::EscapesInReply,
-    Deed::FinishedEarly,
-    Deed::OtherReply,
-    Deed::LongMessage,
-    Deed::NoJson,
-    Deed::Leaves,
-    Deed::OtherSize,
-    Deed::StoredOther,
-    Deed::StoredTwice,
-    Deed::FinishedUnstored,
-    Deed::Version,
+const MISBEHAVIOURS: &[Misbehaviour] = &[
+    Misbehaviour::Nothing,
+    Misbehaviour::FilledTwice,
+    Misbehaviour::FilledOther,
+    Misbehaviour::FilledNowhere,
+    Misbehaviour::FalseChecksum,
+    Misbehaviour::StrangeNumbers,
+    Misbehaviour::NoSlots,
+    Misbehaviour::ManySlots,
+    Misbehaviour::ShortSlots,
+    Misbehaviour::Huge,
+    Misbehaviour::Larger,
+    Misbehaviour::Mode,
+    Misbehaviour::Escapes,
+    Misbehaviour::EscapesInReply,
+    Misbehaviour::FinishedEarly,
+    Misbehaviour::OtherReply,
+    Misbehaviour::LongMessage,
+    Misbehaviour::NoJson,
+    Misbehaviour::Leaves,
+    Misbehaviour::OtherSize,
+    Misbehaviour::StoredOther,
+    Misbehaviour::StoredTwice,
+    Misbehaviour::FinishedUnstored,
+    Misbehaviour::Version,
 ];
 
 /// Characters that a terminal interprets.
@@ -103,17 +103,17 @@ struct Server {
     events: EventQueue,
     domain: Domain,
     file: Vec<u8>,
-    deed: Deed,
+    misbehaviour: Misbehaviour,
     slots: Vec<Region>,
 }
 
 impl Server {
-    fn new(transport: TransportKind, file: Vec<u8>, deed: Deed) -> Self {
+    fn new(transport: TransportKind, file: Vec<u8>, misbehaviour: Misbehaviour) -> Self {
         let domain = Info::discover().unwrap().domain().transport(transport).progress(Progress::Manual).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
         let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind_shared("127.0.0.1:0").unwrap();
-        Self { endpoint, vector, events, domain, file, deed, slots: Vec::new() }
+        Self { endpoint, vector, events, domain, file, misbehaviour, slots: Vec::new() }
     }
 
     fn say(&self, peer: PeerAddress, bytes: Vec<u8>) {
@@ -127,10 +127,10 @@ impl Server {
     }
 
     fn open_slots(&mut self, access: Access) -> Vec<Value> {
-        let len = if self.deed == Deed::ShortSlots { BLOCK / 2 } else { BLOCK };
-        let count = match self.deed {
-            Deed::NoSlots => 0,
-            Deed::ManySlots => 40,
+        let len = if self.misbehaviour == Misbehaviour::ShortSlots { BLOCK / 2 } else { BLOCK };
+        let count = match self.misbehaviour {
+            Misbehaviour::NoSlots => 0,
+            Misbehaviour::ManySlots => 40,
             _ => 3,
         };
         let region = |_| self.domain.register(self.domain.allocate(len).unwrap(), access).unwrap();
@@ -146,7 +146,7 @@ impl Server {
             while let Some(event) = self.events.read() {
                 if let Event::Connected { address, .. } = event {
                     let new = self.vector.insert(address).unwrap();
-                    let protocol = if self.deed == Deed::Version { PROTOCOL + 1 } else { PROTOCOL };
+                    let protocol = if self.misbehaviour == Misbehaviour::Version { PROTOCOL + 1 } else { PROTOCOL };
                     self.answer(new, &json!(0), &json!({"Welcome": {"protocol": protocol}}));
                     peer = Some(new);
                 }
@@ -154,8 +154,8 @@ impl Server {
             let mut receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).start().unwrap();
             let Ok(message) = receiving.wait_for(Duration::from_millis(20)) else { continue };
             let Some(peer) = peer else { continue };
-            let asked: Value = serde_json::from_slice(&message.to_vec()).unwrap();
-            if self.serve(peer, &asked["number"], &asked["request"], &mut filled) {
+            let requested: Value = serde_json::from_slice(&message.to_vec()).unwrap();
+            if self.serve(peer, &requested["number"], &requested["request"], &mut filled) {
                 return;
             }
         }
@@ -163,31 +163,33 @@ impl Server {
 
     /// Answers a request. Returns whether the server stops.
     fn serve(&mut self, peer: PeerAddress, number: &Value, request: &Value, filled: &mut Vec<(Value, Value)>) -> bool {
-        let deed = self.deed;
+        let misbehaviour = self.misbehaviour;
         let size = self.file.len();
         let opened = |size: Value, mode: u32, slots: Vec<Value>| json!({"Opened": {"size": size, "mode": mode, "held": 0, "slots": slots}});
         if request.get("Get").is_some() {
-            let size = match deed {
-                Deed::Huge => json!(u64::MAX),
-                Deed::Larger => json!(size + 3 * BLOCK),
+            let size = match misbehaviour {
+                Misbehaviour::Huge => json!(u64::MAX),
+                Misbehaviour::Larger => json!(size + 3 * BLOCK),
                 _ => json!(size),
             };
             let slots = self.open_slots(Access::REMOTE_READ);
-            match deed {
-                Deed::Escapes => self.answer(peer, number, &json!({"Failed": {"why": ESCAPES, "again": false}})),
-                Deed::EscapesInReply => self.answer(peer, number, &json!({ESCAPES: {}})),
-                Deed::FinishedEarly => self.answer(peer, number, &json!("Finished")),
-                Deed::OtherReply => self.answer(peer, number, &json!({"Stored": {"block": 0, "slot": 0}})),
-                Deed::LongMessage => self.say(peer, vec![b'['; 3 << 20]),
-                Deed::NoJson => self.say(peer, b"\xff\xfe{".to_vec()),
+            match misbehaviour {
+                Misbehaviour::Escapes => {
+                    self.answer(peer, number, &json!({"Failed": {"why": ESCAPES, "again": false}}))
+                }
+                Misbehaviour::EscapesInReply => self.answer(peer, number, &json!({ESCAPES: {}})),
+                Misbehaviour::FinishedEarly => self.answer(peer, number, &json!("Finished")),
+                Misbehaviour::OtherReply => self.answer(peer, number, &json!({"Stored": {"block": 0, "slot": 0}})),
+                Misbehaviour::LongMessage => self.say(peer, vec![b'['; 3 << 20]),
+                Misbehaviour::NoJson => self.say(peer, b"\xff\xfe{".to_vec()),
                 _ => {
-                    let mode = if deed == Deed::Mode { 0o7777 } else { 0o644 };
+                    let mode = if misbehaviour == Misbehaviour::Mode { 0o7777 } else { 0o644 };
                     self.answer(peer, number, &opened(size, mode, slots));
                 }
             }
         } else if let Some(put) = request.get("Put") {
             let slots = self.open_slots(Access::REMOTE_WRITE);
-            let size = if deed == Deed::OtherSize { json!(3) } else { put["size"].clone() };
+            let size = if misbehaviour == Misbehaviour::OtherSize { json!(3) } else { put["size"].clone() };
             self.answer(peer, number, &opened(size, 0o644, slots));
         } else if let Some(hash) = request.get("Hash") {
             self.answer(peer, number, &json!({"Hashed": {"block": hash["block"], "digest": vec![0; 32]}}));
@@ -201,12 +203,12 @@ impl Server {
                 region.write(0, &bytes);
             }
             let mut sum = if bytes.is_empty() { vec![7; 32] } else { digest(block, &bytes, size <= BLOCK) };
-            if deed == Deed::FalseChecksum {
+            if misbehaviour == Misbehaviour::FalseChecksum {
                 sum[0] ^= 1;
             }
             let reply = |block: u64, slot: u64| json!({"Filled": {"block": block, "slot": slot, "digest": sum}});
-            match deed {
-                Deed::FilledTwice => {
+            match misbehaviour {
+                Misbehaviour::FilledTwice => {
                     filled.push((number.clone(), reply(block, slot)));
                     if filled.len() == 3 {
                         // These replies are sent together, so that none is read before the last one has arrived.
@@ -215,22 +217,22 @@ impl Server {
                         }
                     }
                 }
-                Deed::FilledOther => self.answer(peer, number, &reply(block + 1, slot)),
-                Deed::FilledNowhere => self.answer(peer, number, &reply(block, slot + 100)),
-                Deed::StrangeNumbers => {
+                Misbehaviour::FilledOther => self.answer(peer, number, &reply(block + 1, slot)),
+                Misbehaviour::FilledNowhere => self.answer(peer, number, &reply(block, slot + 100)),
+                Misbehaviour::StrangeNumbers => {
                     self.answer(peer, &json!(7), &reply(block + 1, slot));
                     self.answer(peer, &json!(u64::MAX), &json!("Finished"));
                     self.answer(peer, number, &reply(block, slot));
                 }
-                Deed::Leaves => return true,
+                Misbehaviour::Leaves => return true,
                 _ => self.answer(peer, number, &reply(block, slot)),
             }
         } else if let Some(store) = request.get("Store") {
             let stored = |block: &Value| json!({"Stored": {"block": block, "slot": store["slot"]}});
-            match deed {
-                Deed::StoredOther => self.answer(peer, number, &stored(&json!(77))),
-                Deed::FinishedUnstored => self.answer(peer, number, &json!("Finished")),
-                Deed::StoredTwice => {
+            match misbehaviour {
+                Misbehaviour::StoredOther => self.answer(peer, number, &stored(&json!(77))),
+                Misbehaviour::FinishedUnstored => self.answer(peer, number, &json!("Finished")),
+                Misbehaviour::StoredTwice => {
                     self.answer(peer, number, &stored(&store["block"]));
                     self.answer(peer, number, &stored(&store["block"]));
                 }
@@ -244,7 +246,7 @@ impl Server {
 }
 
 /// Makes one copy. If the attempt succeeded, returns the reason.
-fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Option<String> {
+fn attempt(place: &TestDirectory, transport: TransportKind, misbehaviour: Misbehaviour, seed: u64) -> Option<String> {
     let file = content(seed, 2 * BLOCK + 5);
     let (target, source) = (place.path("local/got"), place.path("local/source"));
     std::fs::remove_file(&target).ok();
@@ -253,12 +255,12 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     place.mode("local/.percale-parts", 0o700);
     place.write("local/.percale-parts/got", &content(seed + 1, 2 * BLOCK + 5));
     place.write("local/source", &file);
-    let mut server = Server::new(transport, file, deed);
+    let mut server = Server::new(transport, file, misbehaviour);
     let address = server.endpoint.address();
     let stop = AtomicBool::new(false);
     let (there, target_text) = (format!("{address}/x"), target.to_str().unwrap().to_owned());
     let source_text = source.to_str().unwrap().to_owned();
-    let (from, to) = if deed.is_upload() { (&source_text, &there) } else { (&there, &target_text) };
+    let (from, to) = if misbehaviour.is_upload() { (&source_text, &there) } else { (&there, &target_text) };
     let (status, out, error) = std::thread::scope(|scope| {
         let stop = &stop;
         // The server ends with its thread, so the client's connection ends when the server stops.
@@ -289,8 +291,8 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
         (if late { Err(start.elapsed()) } else { Ok(status) }, out, error)
     });
     let error = String::from_utf8_lossy(&error).into_owned();
-    let said: Value = serde_json::from_slice(&out).unwrap_or_default();
-    println!("hostile server: {deed:?} {transport:?}: {status:?} {}", error.trim());
+    let printed: Value = serde_json::from_slice(&out).unwrap_or_default();
+    println!("hostile server: {misbehaviour:?} {transport:?}: {status:?} {}", error.trim());
     let Ok(status) = status else { return Some("it does not end".into()) };
     if error.chars().any(|character| character.is_control() && character != '\n') || error.contains('\u{202e}') {
         return Some(format!("escapes reach the terminal: {error:?}"));
@@ -303,9 +305,9 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
         if status.code() != Some(1) {
             return Some(format!("it ended with {status}"));
         }
-        return (target.exists() || deed.may_end_well()).then(|| format!("a failed copy, {error}"));
+        return (target.exists() || misbehaviour.may_end_well()).then(|| format!("a failed copy, {error}"));
     }
-    if !deed.may_end_well() {
+    if !misbehaviour.may_end_well() {
         return Some("it reports a copy".into());
     }
     let bytes = std::fs::read(&target).unwrap();
@@ -314,24 +316,26 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
         return Some(format!("the copy has mode {mode:o}"));
     }
     let sum = blake3::hash(&bytes).to_hex();
-    let same = said["blake3"] == sum.as_str() && said["bytes"].as_u64() == Some(bytes.len() as u64);
-    (!same).then(|| format!("{said}, and on the disk are {} bytes with {sum}", bytes.len()))
+    let same = printed["blake3"] == sum.as_str() && printed["bytes"].as_u64() == Some(bytes.len() as u64);
+    (!same).then(|| format!("{printed}, and on the disk are {} bytes with {sum}", bytes.len()))
 }
 
 /// Requirements: SRV-010.
 #[test]
 fn hostile_server_causes_no_wrong_copy() {
-    let place = Place::new("hostile-server");
+    let place = TestDirectory::new("hostile-server");
     let mut successes = Vec::new();
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
-        for &deed in DEEDS {
+        for &misbehaviour in MISBEHAVIOURS {
             let attempts = repeats(1);
             let before = successes.len();
             for seed in 0..u64::from(attempts) {
-                successes.extend(attempt(&place, transport, deed, 100 + seed).map(|why| (deed, transport, why)));
+                successes.extend(
+                    attempt(&place, transport, misbehaviour, 100 + seed).map(|why| (misbehaviour, transport, why)),
+                );
             }
             let won = successes.len() - before;
-            println!("hostile server: {attempts:5} x {deed:?} over {transport:?}: {won} successes");
+            println!("hostile server: {attempts:5} x {misbehaviour:?} over {transport:?}: {won} successes");
         }
     }
     assert!(successes.is_empty(), "{successes:#?}");

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use crate::common::text;
-use crate::place::{Place, Serving, TRANSPORTS, content};
+use crate::place::{Serving, TRANSPORTS, TestDirectory, content};
 
 /// The number of interruptions in a sample, and in a long run.
 const SAMPLE: u32 = 12;
@@ -37,7 +37,7 @@ impl Random {
 
 /// The interruption of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blow {
+enum Interruption {
     Nothing,
     ClientDies,
     ServerDies,
@@ -49,14 +49,14 @@ enum Blow {
     SourceShrinks,
 }
 
-const BLOWS: [Blow; 7] = [
-    Blow::ClientDies,
-    Blow::ServerDies,
-    Blow::ClientDies,
-    Blow::SourceChanges,
-    Blow::SourceReplaced,
-    Blow::SourceGrows,
-    Blow::SourceShrinks,
+const INTERRUPTIONS: [Interruption; 7] = [
+    Interruption::ClientDies,
+    Interruption::ServerDies,
+    Interruption::ClientDies,
+    Interruption::SourceChanges,
+    Interruption::SourceReplaced,
+    Interruption::SourceGrows,
+    Interruption::SourceShrinks,
 ];
 
 /// The observed results.
@@ -80,12 +80,12 @@ fn start(from: &str, to: &str, transport: &str) -> Child {
 }
 
 /// Changes the source.
-fn change(source: &Path, blow: Blow, random: &mut Random) {
+fn change(source: &Path, interruption: Interruption, random: &mut Random) {
     let file = || File::options().read(true).write(true).open(source).unwrap();
     let len = source.metadata().unwrap().len();
-    match blow {
-        Blow::Nothing | Blow::ClientDies | Blow::ServerDies => {}
-        Blow::SourceChanges => {
+    match interruption {
+        Interruption::Nothing | Interruption::ClientDies | Interruption::ServerDies => {}
+        Interruption::SourceChanges => {
             let file = file();
             let before = file.metadata().unwrap().modified().unwrap_or(SystemTime::UNIX_EPOCH);
             let at = random.below(len);
@@ -94,13 +94,13 @@ fn change(source: &Path, blow: Blow, random: &mut Random) {
             file.write_all_at(&[byte[0] ^ 0xff], at).unwrap();
             file.set_modified(before).unwrap();
         }
-        Blow::SourceReplaced => {
+        Interruption::SourceReplaced => {
             let other = source.with_extension("other");
             std::fs::write(&other, content(random.below(u64::MAX), len as usize)).unwrap();
             std::fs::rename(other, source).unwrap();
         }
-        Blow::SourceGrows => file().write_all_at(&[7; 100_000], len).unwrap(),
-        Blow::SourceShrinks => file().set_len(len / 2 + 1).unwrap(),
+        Interruption::SourceGrows => file().write_all_at(&[7; 100_000], len).unwrap(),
+        Interruption::SourceShrinks => file().set_len(len / 2 + 1).unwrap(),
     }
 }
 
@@ -114,7 +114,7 @@ fn version(source: &Path) -> Version {
 
 /// Copies one file until the copy is complete.
 fn one(number: u32, random: &mut Random, tally: &mut Tally) {
-    let place = Place::new(&format!("interrupted-{number}"));
+    let place = TestDirectory::new(&format!("interrupted-{number}"));
     let mut serving = Serving::start(&place, &["--writable"]);
     let (is_upload, transport) = (random.below(2) == 0, TRANSPORTS[random.below(2) as usize]);
     let (source, target) = if is_upload { ("local/a", "served/b") } else { ("served/a", "local/b") };
@@ -130,60 +130,66 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
         } else {
             (there("a"), target.to_str().unwrap().to_owned())
         };
-        let blow = if attempt < 2 { BLOWS[random.below(BLOWS.len() as u64) as usize] } else { Blow::Nothing };
+        let interruption = if attempt < 2 {
+            INTERRUPTIONS[random.below(INTERRUPTIONS.len() as u64) as usize]
+        } else {
+            Interruption::Nothing
+        };
         let mut child = start(&from, &to, transport);
-        if blow != Blow::Nothing {
+        if interruption != Interruption::Nothing {
             // A copy of this length takes about 50 to 300 ms.
             std::thread::sleep(Duration::from_micros(random.below(250_000)));
         }
-        match blow {
-            Blow::ClientDies => child.kill().unwrap(),
-            Blow::ServerDies => serving.kill(),
+        match interruption {
+            Interruption::ClientDies => child.kill().unwrap(),
+            Interruption::ServerDies => serving.kill(),
             other => {
                 change(&source, other, random);
                 versions.push(version(&source).1);
             }
         }
         let output: Output = child.wait_with_output().unwrap();
-        if blow == Blow::ServerDies {
+        if interruption == Interruption::ServerDies {
             serving = Serving::start(&place, &["--writable"]);
         }
         let got = std::fs::read(&target).ok();
-        let said: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
+        let message: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
         // The file under the final name must be a complete version, or must not exist.
         if let Some(got) = &got
             && !versions.contains(got)
         {
-            tally.wrong.push(format!("{number}: after {blow:?} the target is no version of the source"));
+            tally.wrong.push(format!("{number}: after {interruption:?} the target is no version of the source"));
         }
-        match said {
-            Some(said) => {
+        match message {
+            Some(message) => {
                 let got = got.unwrap_or_default();
                 let sum = blake3::hash(&got).to_hex();
-                if said["blake3"] != sum.as_str() || said["bytes"] != got.len() {
-                    tally.wrong.push(format!("{number}: {said}, and on the disk are {} bytes with {sum}", got.len()));
+                if message["blake3"] != sum.as_str() || message["bytes"] != got.len() {
+                    tally
+                        .wrong
+                        .push(format!("{number}: {message}, and on the disk are {} bytes with {sum}", got.len()));
                 }
                 tally.complete += 1;
                 if attempt > 0 {
-                    if said["resumed_from"] == 0 { tally.begun_anew += 1 } else { tally.resumed += 1 }
+                    if message["resumed_from"] == 0 { tally.begun_anew += 1 } else { tally.resumed += 1 }
                 }
-                if blow == Blow::Nothing {
+                if interruption == Interruption::Nothing {
                     if Some(&got) != versions.last() {
                         tally.wrong.push(format!("{number}: the copy is not what the source is"));
                     }
                     return;
                 }
             }
-            None if blow == Blow::ClientDies => tally.interrupted += 1,
+            None if interruption == Interruption::ClientDies => tally.interrupted += 1,
             None => {
                 tally.interrupted += 1;
                 tally.refused += 1;
                 let error = text(&output.stderr);
-                if blow == Blow::Nothing {
+                if interruption == Interruption::Nothing {
                     println!("interrupted: {number}: {error}");
                 }
                 if output.status.code() != Some(1) || error.is_empty() {
-                    tally.wrong.push(format!("{number}: after {blow:?}: {:?}, {error}", output.status));
+                    tally.wrong.push(format!("{number}: after {interruption:?}: {:?}, {error}", output.status));
                 }
             }
         }

@@ -12,7 +12,9 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
+use crate::place::{
+    LONG, Serving, TRANSPORTS, TestDirectory, content, copied, copy, half_way, identical, part_of, refused,
+};
 
 /// Copies files with arbitrary names.
 fn copy_named(from: &OsStr, to: &OsStr) -> Output {
@@ -49,7 +51,7 @@ fn stores_through_a_mapping_are_noticed() {
     // clean.
     for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
         for is_upload in [false, true] {
-            let place = Place::new(&format!("mapped-{number}-{is_upload}"));
+            let place = TestDirectory::new(&format!("mapped-{number}-{is_upload}"));
             let serving = Serving::start(&place, &["--writable"]);
             let source = base.join(format!("percale-mapped-{}-{number}", std::process::id()));
             std::fs::write(&source, content(11, LONG)).unwrap();
@@ -108,7 +110,7 @@ fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
 /// Requirements: SRV-012.
 #[test]
 fn reset_modification_time_does_not_hide_a_change() {
-    let place = Place::new("put-back");
+    let place = TestDirectory::new("put-back");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(12, LONG));
     let target = place.path("local/b");
@@ -126,7 +128,7 @@ fn reset_modification_time_does_not_hide_a_change() {
 /// Requirements: SRV-012.
 #[test]
 fn arbitrary_and_255_byte_file_names_are_copied() {
-    let place = Place::new("names");
+    let place = TestDirectory::new("names");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("local/source", b"text");
     let long = [b'n'; 255];
@@ -144,7 +146,7 @@ fn arbitrary_and_255_byte_file_names_are_copied() {
 /// Requirements: SRV-012.
 #[test]
 fn pipes_and_files_of_proc_are_refused() {
-    let place = Place::new("proc");
+    let place = TestDirectory::new("proc");
     let serving = Serving::start(&place, &["--writable"]);
     let fifo = place.path("local/pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
@@ -165,7 +167,7 @@ fn pipes_and_files_of_proc_are_refused() {
 #[test]
 fn parts_that_others_prepared_are_not_written_to() {
     for transport in TRANSPORTS {
-        let place = Place::new(&format!("prepared-{transport}"));
+        let place = TestDirectory::new(&format!("prepared-{transport}"));
         let serving = Serving::start(&place, &[]);
         place.write("served/a", &content(13, 5_000_000));
         place.write("secret", b"secret");
@@ -216,7 +218,7 @@ fn parts_that_others_prepared_are_not_written_to() {
 /// Requirements: SRV-008.
 #[test]
 fn leased_files_are_rejected_without_blocking_others() {
-    let place = Place::new("leases");
+    let place = TestDirectory::new("leases");
     for name in ["a", "one", "two"] {
         place.write(&format!("served/{name}"), &content(14, 1000));
     }

@@ -15,9 +15,9 @@ pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 pub(crate) const LONG: usize = 160 << 20;
 
 /// A directory with `served` and `local` below it. It is removed when the test ends.
-pub(crate) struct Place(pub(crate) PathBuf);
+pub(crate) struct TestDirectory(pub(crate) PathBuf);
 
-impl Place {
+impl TestDirectory {
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("percale-copy-{}-{name}", std::process::id()));
         std::fs::create_dir_all(path.join("served")).unwrap();
@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _removed: std::io::Result<()> = std::fs::remove_dir_all(&self.0);
     }
@@ -69,7 +69,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    pub(crate) fn start(place: &Place, more: &[&str]) -> Self {
+    pub(crate) fn start(place: &TestDirectory, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_percale"));
         Self::of(command.args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"]).args(more))
     }

@@ -12,12 +12,12 @@ use serde_json::json;
 use crate::attempts::{Attempts, KINDS, resident, serves};
 use crate::client::{Client, TAG, get, put};
 use crate::common::text;
-use crate::place::{Place, Serving, content, copy, refused, repeats};
+use crate::place::{Serving, TestDirectory, content, copy, refused, repeats};
 
 /// Requirements: SRV-008.
 #[test]
 fn stalling_and_flooding_clients_do_not_block_others() {
-    let place = Place::new("stalling");
+    let place = TestDirectory::new("stalling");
     place.write("served/a", &content(3, 100_000));
     let server = Serving::start(&place, &["--writable"]);
     let mut attempts = Attempts::default();
@@ -78,7 +78,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
 /// Requirements: SRV-008.
 #[test]
 fn long_requests_use_bounded_memory_and_log_space() {
-    let place = Place::new("long-requests");
+    let place = TestDirectory::new("long-requests");
     place.write("served/a", b"text");
     let mut server = Serving::start(&place, &[]);
     let mut attempts = Attempts::default();
@@ -109,7 +109,7 @@ fn long_requests_use_bounded_memory_and_log_space() {
 /// Requirements: SRV-008.
 #[test]
 fn unread_output_does_not_block_the_server() {
-    let place = Place::new("reader");
+    let place = TestDirectory::new("reader");
     place.write("served/a", b"text");
     // The server's output is not read.
     let server = Serving::start(&place, &[]);
@@ -125,7 +125,7 @@ fn unread_output_does_not_block_the_server() {
 /// Requirements: SRV-008.
 #[test]
 fn clients_without_the_key_exhaust_no_resources() {
-    let place = Place::new("strangers");
+    let place = TestDirectory::new("strangers");
     place.write("served/a", b"text");
     place.write("key", b"secret");
     place.mode("key", 0o600);
@@ -159,7 +159,7 @@ fn clients_without_the_key_exhaust_no_resources() {
 /// Requirements: SRV-009.
 #[test]
 fn file_size_limit_is_an_error_and_the_server_continues() {
-    let place = Place::new("file-size");
+    let place = TestDirectory::new("file-size");
     place.write("served/a", b"text");
     place.write("local/long", &content(1, 6 << 20));
     let program = env!("CARGO_BIN_EXE_percale");
@@ -185,7 +185,7 @@ fn file_size_limit_is_an_error_and_the_server_continues() {
 /// Requirements: SRV-012.
 #[test]
 fn pipes_are_not_opened() {
-    let place = Place::new("pipes");
+    let place = TestDirectory::new("pipes");
     place.write("served/a", b"text");
     let fifo = place.path("served/pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();

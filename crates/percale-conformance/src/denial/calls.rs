@@ -9,7 +9,7 @@ use libc::{EINTR, EMFILE, ENOMEM, ENOSPC, ENOSYS, EPERM};
 
 /// Selects which of the calls with this number are denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum DeniedCalls {
     /// All calls.
     All,
     /// Calls on descriptors above 2. The lower descriptors belong to the test itself.
@@ -23,25 +23,25 @@ pub enum Which {
 
 /// A system call.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct SystemCall {
     /// The name of the call in the output of strace.
     pub name: &'static str,
     /// The number of the call.
     pub number: i64,
     /// Selects which of the calls with this number are denied.
-    pub which: Which,
+    pub which: DeniedCalls,
     /// The errors that the call can return.
     pub errors: &'static [i32],
 }
 
 macro_rules! calls {
     ($($which:ident $name:ident $number:ident: $($error:ident)+;)+) => {
-        &[$(Call { name: stringify!($name), number: libc::$number, which: Which::$which, errors: &[$($error),+] }),+]
+        &[$(SystemCall { name: stringify!($name), number: libc::$number, which: DeniedCalls::$which, errors: &[$($error),+] }),+]
     };
 }
 
 /// All denied calls. One is denied at a time.
-pub const CALLS: &[Call] = calls! {
+pub const CALLS: &[SystemCall] = calls! {
     // Memory.
     All memfd_create SYS_memfd_create: EPERM ENOSYS EINTR ENOMEM EMFILE;
     All ftruncate SYS_ftruncate: EPERM EINTR;
@@ -149,7 +149,7 @@ pub const EXEMPT: &[(&str, &str)] = &[
     ("writev", "the test harness makes it"),
 ];
 
-impl Call {
+impl SystemCall {
     /// Returns the call of this name.
     ///
     /// # Panics

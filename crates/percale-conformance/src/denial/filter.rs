@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "prctl and seccomp have no safe wrappers here; each block states its own reason")]
 
-use super::calls::{Call, Which};
+use super::calls::{DeniedCalls, SystemCall};
 
 const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
@@ -24,22 +24,22 @@ const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 ///
 /// # Errors
 /// Fails if the system does not permit filters.
-pub fn deny(call: &Call, error: i32) -> std::io::Result<()> {
+pub fn deny(call: &SystemCall, error: i32) -> std::io::Result<()> {
     let fail = step(RETURN, ERRNO | error.unsigned_abs(), 0, 0);
     let mut program = vec![step(LOAD, NUMBER, 0, 0)];
     match call.which {
-        Which::All => program.push(step(EQUAL, call.number as u32, 0, 1)),
-        Which::OwnDescriptors => program.extend([
+        DeniedCalls::All => program.push(step(EQUAL, call.number as u32, 0, 1)),
+        DeniedCalls::OwnDescriptors => program.extend([
             step(EQUAL, call.number as u32, 0, 3),
             step(LOAD, argument(0), 0, 0),
             step(GREATER, 2, 0, 1),
         ]),
-        Which::OfDescriptors => program.extend([
+        DeniedCalls::OfDescriptors => program.extend([
             step(EQUAL, call.number as u32, 0, 3),
             step(LOAD, argument(4), 0, 0),
             step(EQUAL, u32::MAX, 1, 0),
         ]),
-        Which::SharedWords => program.extend([
+        DeniedCalls::SharedWords => program.extend([
             step(EQUAL, call.number as u32, 0, 3),
             step(LOAD, argument(1), 0, 0),
             step(GREATER, 1, 1, 0),

@@ -14,7 +14,7 @@ pub mod space;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-pub use self::calls::{CALLS, Call, EXEMPT, Which};
+pub use self::calls::{CALLS, DeniedCalls, EXEMPT, SystemCall};
 pub use self::filter::deny;
 
 /// The time within which both sides must have an outcome.
@@ -33,7 +33,7 @@ pub const TRANSPORTS: [&str; 2] = ["any", "tcp"];
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The call.
-    pub call: &'static Call,
+    pub call: &'static SystemCall,
     /// The error that it returns.
     pub error: i32,
     /// The time at which the denial begins.
@@ -82,7 +82,7 @@ pub fn cases() -> Vec<Case> {
 
 /// The reported outcome of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SideOutcome {
     /// The exchange works over this transport, for this reason.
     Works(String),
     /// The side has this error.
@@ -93,7 +93,7 @@ pub enum Outcome {
     Silent,
 }
 
-impl Outcome {
+impl SideOutcome {
     /// Parses the report of a side: `works TRANSPORT: REASON` or `error TEXT`.
     #[must_use]
     pub fn of(line: &str) -> Self {
@@ -110,13 +110,18 @@ impl Outcome {
 ///
 /// # Errors
 /// Returns the reason if the outcomes are not allowed.
-pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Duration) -> Result<&'static str, String> {
-    let limit = LIMIT * crate::watchdog::patience();
+pub fn judge(
+    names: &[&str],
+    denied: &SideOutcome,
+    peer: Option<&SideOutcome>,
+    took: Duration,
+) -> Result<&'static str, String> {
+    let limit = LIMIT * crate::watchdog::timeout_scale();
     if took > limit {
         return Err(format!("they took {} ms", took.as_millis()));
     }
     match (denied, peer) {
-        (Outcome::Works(_), Some(Outcome::Works(how))) => {
+        (SideOutcome::Works(_), Some(SideOutcome::Works(how))) => {
             let says_why = how.starts_with("shm: ") || !how.contains("same host");
             if says_why {
                 Ok(if how.starts_with("shm") { "shm" } else { "tcp" })
@@ -124,7 +129,7 @@ pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Dur
                 Err("without a reason".into())
             }
         }
-        (Outcome::Error(text), None | Some(Outcome::Error(_))) => {
+        (SideOutcome::Error(text), None | Some(SideOutcome::Error(_))) => {
             let named = names.iter().any(|name| text.contains(name));
             if named { Ok("error") } else { Err(UNNAMED.into()) }
         }
@@ -135,7 +140,7 @@ pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Dur
 /// Runs cases, several at a time. Returns the errors found, and the number of cases for each kind of outcome.
 pub fn run_all(
     cases: &[Case],
-    run: impl Fn(&Case) -> (Outcome, Option<Outcome>, Duration) + Sync,
+    run: impl Fn(&Case) -> (SideOutcome, Option<SideOutcome>, Duration) + Sync,
 ) -> (Vec<String>, std::collections::BTreeMap<&'static str, usize>) {
     const THREADS: usize = 3;
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -187,7 +192,7 @@ impl Clock {
     /// Returns the remaining part of the limit for both sides.
     #[must_use]
     pub fn left(&self) -> Duration {
-        (LIMIT * crate::watchdog::patience() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())
+        (LIMIT * crate::watchdog::timeout_scale() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())
     }
 
     /// Returns the time since the start.

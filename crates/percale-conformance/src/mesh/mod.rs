@@ -1,10 +1,10 @@
 //! Endpoints of one process that one thread drives together, and their reports.
 //!
-//! Stations are identified by number, modulo the number of stations. On a transport where an endpoint can reach only
-//! itself, a test that sends from 0 to 1 therefore sends from an endpoint to itself. Contexts are unique in a mesh, so
-//! all reports go to one map.
+//! Test endpoints are identified by number, modulo the number of test endpoints. On a transport where an endpoint can
+//! reach only itself, a test that sends from 0 to 1 therefore sends from an endpoint to itself. Contexts are unique in
+//! a mesh, so all reports go to one map.
 
-#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+#![expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
 
 mod triggered;
 mod work;
@@ -32,10 +32,10 @@ use crate::watchdog::Watchdog;
 
 /// An endpoint and the objects that belong to it.
 #[derive(Debug)]
-pub struct Station {
+pub struct TestEndpoint {
     /// The endpoint. It is the first field, so that it is closed first.
     pub endpoint: Endpoint,
-    /// The address vector. Entry `n` is station `n`.
+    /// The address vector. Entry `n` is test endpoint `n`.
     pub vector: AddressVector,
     /// The domain.
     pub domain: Domain,
@@ -47,7 +47,7 @@ pub type Report = Result<Entry, ErrorEntry>;
 /// Endpoints that are driven together.
 #[derive(Debug)]
 pub struct Mesh<F: Fabric> {
-    stations: Vec<Option<Station>>,
+    stations: Vec<Option<TestEndpoint>>,
     /// The world of the endpoints.
     pub fabric: F,
     reports: RefCell<HashMap<u64, VecDeque<Report>>>,
@@ -59,8 +59,8 @@ pub struct Mesh<F: Fabric> {
     _watchdog: Watchdog,
 }
 
-/// The number of times that [`Mesh::nothing`] and [`Mesh::turns`] drive all stations to show that an event does not
-/// occur.
+/// The number of times that [`Mesh::nothing`] and [`Mesh::turns`] drive all test endpoints to show that an event does
+/// not occur.
 pub const MANY: usize = 400;
 
 impl<F: Fabric> Mesh<F> {
@@ -89,16 +89,16 @@ impl<F: Fabric> Mesh<F> {
             let vector = domain.address_vector().build().expect("a vector");
             let builder = endpoint(number, domain.endpoint().vector(&vector));
             let endpoint = builder.bind(fabric.address()).expect("an endpoint");
-            Station { endpoint, vector, domain }
+            TestEndpoint { endpoint, vector, domain }
         });
         let stations: Vec<_> = stations.map(Some).collect();
         let _watchdog = Watchdog::new(&what);
         let (other_way, other_way_back) = (Cell::new(true), Cell::new(true));
         let (reports, next) = (RefCell::default(), Cell::new(1));
         let mesh = Self { stations, fabric, reports, next, other_way, other_way_back, seed, _watchdog };
-        for station in mesh.stations() {
+        for test_endpoint in mesh.stations() {
             for (number, other) in mesh.stations().enumerate() {
-                let peer = station.vector.insert(other.endpoint.address()).expect("an address");
+                let peer = test_endpoint.vector.insert(other.endpoint.address()).expect("an address");
                 assert_eq!(peer, PeerAddress(number as u64), "a new vector numbers from 0");
             }
         }
@@ -123,39 +123,39 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    fn stations(&self) -> impl Iterator<Item = &Station> {
+    fn stations(&self) -> impl Iterator<Item = &TestEndpoint> {
         self.stations.iter().flatten()
     }
 
-    /// Returns a station.
+    /// Returns a test endpoint.
     ///
     /// # Panics
     /// Panics if it was closed.
     #[must_use]
-    pub fn station(&self, number: usize) -> &Station {
+    pub fn test_endpoint(&self, number: usize) -> &TestEndpoint {
         self.stations[number % self.stations.len()].as_ref().expect("the station is open")
     }
 
-    /// Returns the endpoint of a station.
+    /// Returns the endpoint of a test endpoint.
     #[must_use]
     pub fn endpoint(&self, number: usize) -> &Endpoint {
-        &self.station(number).endpoint
+        &self.test_endpoint(number).endpoint
     }
 
-    /// Returns the address of this station. It is the same in the vectors of all stations.
+    /// Returns the address of this test endpoint. It is the same in the vectors of all test endpoints.
     #[must_use]
     pub fn peer(&self, number: usize) -> PeerAddress {
         PeerAddress((number % self.stations.len()) as u64)
     }
 
-    /// Closes a station, which is no longer driven.
+    /// Closes a test endpoint, which is no longer driven.
     pub fn close(&mut self, number: usize) {
         self.stations[number] = None;
     }
 
-    /// Replaces a closed station by this one.
-    pub fn open(&mut self, number: usize, station: Station) {
-        self.stations[number] = Some(station);
+    /// Replaces a closed test endpoint by this one.
+    pub fn open(&mut self, number: usize, test_endpoint: TestEndpoint) {
+        self.stations[number] = Some(test_endpoint);
     }
 
     /// Returns a context that no operation has used.
@@ -163,19 +163,19 @@ impl<F: Fabric> Mesh<F> {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Drives one station, and collects its reports.
+    /// Drives one test endpoint, and collects its reports.
     pub fn turn_one(&self, number: usize) {
         self.fabric.tick();
-        self.collect(&self.station(number).endpoint);
+        self.collect(&self.test_endpoint(number).endpoint);
     }
 
-    /// Drives every station once, and collects all reports.
+    /// Drives every test endpoint once, and collects all reports.
     pub fn turn(&self) {
         self.fabric.tick();
-        self.stations().for_each(|station| self.collect(&station.endpoint));
+        self.stations().for_each(|test_endpoint| self.collect(&test_endpoint.endpoint));
     }
 
-    /// Drives every station `count` times.
+    /// Drives every test endpoint `count` times.
     pub fn turns(&self, count: usize) {
         (0..count).for_each(|_| self.turn());
     }
@@ -199,7 +199,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives all stations until `done` returns a value.
+    /// Drives all test endpoints until `done` returns a value.
     pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
         let mut idle = 0;
         loop {
@@ -250,7 +250,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives all stations for a while, and asserts that nothing is reported on an operation.
+    /// Drives all test endpoints for a while, and asserts that nothing is reported on an operation.
     #[track_caller]
     pub fn nothing(&self, context: u64) {
         self.turns(MANY);
@@ -259,7 +259,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Posts a send. Drives all stations while there is no room for it.
+    /// Posts a send. Drives all test endpoints while there is no room for it.
     #[track_caller]
     pub fn send(&self, from: usize, to: usize, send: Send) -> u64 {
         self.until(|| match self.try_send(from, self.peer(to), send) {
@@ -282,7 +282,7 @@ impl<F: Fabric> Mesh<F> {
         unsafe { self.endpoint(from).post_send(&work) }.map(|()| context)
     }
 
-    /// Injects a message. Drives all stations while there is no room for it.
+    /// Injects a message. Drives all test endpoints while there is no room for it.
     #[track_caller]
     pub fn inject(&self, from: usize, to: usize, tag: Option<u64>, bytes: &[u8]) {
         self.until(|| match self.endpoint(from).inject_with(self.peer(to), bytes, tag, None) {
@@ -292,7 +292,7 @@ impl<F: Fabric> Mesh<F> {
         });
     }
 
-    /// Posts a write of this memory to pieces of the other station's regions.
+    /// Posts a write of this memory to pieces of the other test endpoint's regions.
     #[track_caller]
     pub fn write(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
@@ -310,7 +310,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts a read into this memory from pieces of the other station's regions.
+    /// Posts a read into this memory from pieces of the other test endpoint's regions.
     #[track_caller]
     pub fn read(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
@@ -327,7 +327,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts an addition of 8 bytes, without fetching, to 8 bytes of the other station's regions.
+    /// Posts an addition of 8 bytes, without fetching, to 8 bytes of the other test endpoint's regions.
     #[track_caller]
     pub fn add(&self, from: usize, to: usize, operand: Memory, remote: RemoteMemory) -> u64 {
         let (context, flags) = (self.context(), OpFlags::COMPLETION);
@@ -429,12 +429,12 @@ impl<F: Fabric> Mesh<F> {
         self.done(received);
     }
 
-    /// Drives all stations until an operation of the safe API is over.
+    /// Drives all test endpoints until an operation of the safe API is over.
     pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         self.until(polled(operation))
     }
 
-    /// Drives all stations until `done` returns true, for at most this time.
+    /// Drives all test endpoints until `done` returns true, for at most this time.
     pub fn during(&self, time: Duration, mut done: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < time {

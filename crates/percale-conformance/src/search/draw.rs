@@ -4,9 +4,9 @@
 //! produces combinations that uniform weights would not.
 
 use super::step::{
-    AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, LONG,
-    Level, Look, Plan, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking,
-    WindowStep,
+    AccessBy, BLOCKS, COUNTERS, CounterStep, DEVICES, DOMAINS, DeviceSettings, DeviceStep, GroupStep, HandleStep, LONG,
+    Level, OpenOptions, PollKind, QUEUES, ReceiveBy, Request, RunPlan, RunTransport, SLOTS, SendBy, Settings, Step,
+    VerbsCall, Waking, WindowStep,
 };
 use crate::random::Random;
 
@@ -21,10 +21,10 @@ fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())]
 }
 
-impl Plan {
+impl RunPlan {
     /// Draws the run for this seed.
     #[must_use]
-    pub fn new(seed: u64, transport: Transport) -> Self {
+    pub fn new(seed: u64, transport: RunTransport) -> Self {
         let mut random = Random::new(seed ^ 0x7365_6172_6368);
         let settings = settings(&mut random, transport);
         let mut generator = Generator::new(&mut random, &settings);
@@ -33,22 +33,22 @@ impl Plan {
     }
 }
 
-fn settings(random: &mut Random, transport: Transport) -> Settings {
+fn settings(random: &mut Random, transport: RunTransport) -> Settings {
     let places = match transport {
-        Transport::Loopback => 1 + random.below(2),
+        RunTransport::Loopback => 1 + random.below(2),
         _ => 2 + random.below(3),
     };
     let queues = random.below(3);
     let pool = random.below(3) == 0;
     let shared = random.below(4);
-    let seats = (0..places).map(|_| Seating {
+    let seats = (0..places).map(|_| OpenOptions {
         shared: random.below(4) < shared,
         queue: (random.below(3) < queues).then(|| random.below(QUEUES) as u8),
         pool: pool && random.below(4) > 0,
         counted: random.below(3) == 0,
     });
     let seats = seats.collect();
-    let devices = (transport == Transport::Verbs).then(|| Devices {
+    let devices = (transport == RunTransport::Verbs).then(|| DeviceSettings {
         own_fabrics: random.below(2) == 0,
         both: random.below(3) == 0,
         with_tcp: random.below(2) == 0,
@@ -66,7 +66,7 @@ fn settings(random: &mut Random, transport: Transport) -> Settings {
         frame_limit: one_of(random, &[64, 256, 2048, 2048]),
         window: one_of(random, &[300, 2_000, 32_768]),
         delay: one_of(random, &[300, 3_000, 20_000, 200_000]),
-        breaks: matches!(transport, Transport::Sim | Transport::Verbs) && random.below(3) == 0,
+        breaks: matches!(transport, RunTransport::Sim | RunTransport::Verbs) && random.below(3) == 0,
         one_domain: random.below(2) == 0,
         unexpected: one_of(random, &[0, 100, 1_000, 10_000, 64 << 20]),
         queue_limit: one_of(random, &[2, 4, 8, 64]),
@@ -83,7 +83,7 @@ struct Generator<'r> {
     places: usize,
     alone: bool,
     breaks: bool,
-    devices: Option<Devices>,
+    devices: Option<DeviceSettings>,
     short: usize,
     long: usize,
     tags: usize,
@@ -98,7 +98,7 @@ impl<'r> Generator<'r> {
         for weight in &mut weights {
             *weight = if random.below(5) < 2 { 0 } else { 1 << random.below(5) };
         }
-        let real = settings.transport != Transport::Sim;
+        let real = settings.transport != RunTransport::Sim;
         // Windows have an effect only with regions and accesses.
         if weights[23] > 0 {
             for kind in [14, 24] {
@@ -136,7 +136,7 @@ impl<'r> Generator<'r> {
             wakings,
             sends,
             places: settings.seats.len(),
-            alone: settings.transport == Transport::Loopback,
+            alone: settings.transport == RunTransport::Loopback,
             breaks: settings.breaks,
             devices: settings.devices,
             short: one_of(random, &[16, 64, 200, 2_048]),
@@ -316,7 +316,7 @@ impl<'r> Generator<'r> {
                 DeviceStep::Delay(late, one_of(self.random, &[0, 1, 3, 10]))
             }
             2 => {
-                let calls = if self.breaks || with_tcp { &Call::ALL[..] } else { &[Call::AllocateWindow] };
+                let calls = if self.breaks || with_tcp { &VerbsCall::ALL[..] } else { &[VerbsCall::AllocateWindow] };
                 DeviceStep::Refuse(one_of(self.random, calls), self.random.below(6) as u8)
             }
             3 | 4 => {
@@ -420,7 +420,7 @@ impl<'r> Generator<'r> {
                 at,
                 from: self.source(),
                 tag: self.matched(),
-                what: one_of(self.random, &[Look::Peek, Look::Claim, Look::Claim, Look::Discard]),
+                what: one_of(self.random, &[PollKind::Peek, PollKind::Claim, PollKind::Claim, PollKind::Discard]),
             },
             3 => Step::Claimed { at, nth: self.random.below(4) as u8, discard: self.random.below(3) == 0 },
             4 => Step::Cancel { at, nth: self.random.below(6) as u8 },

@@ -44,11 +44,11 @@ pub struct Life(pub u32);
 
 /// An address at which endpoints are opened, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(pub u32);
+pub struct EndpointAddress(pub u32);
 
 /// The location where receives wait: an endpoint or a shared context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Home {
+pub enum ReceiveHome {
     /// At an endpoint.
     Own(Life),
     /// In a shared context.
@@ -61,9 +61,9 @@ pub struct Message {
     /// The sending endpoint.
     pub from: Life,
     /// The address of the sending endpoint.
-    pub from_place: Place,
+    pub from_place: EndpointAddress,
     /// The target address.
-    pub to: Place,
+    pub to: EndpointAddress,
     /// The length in bytes.
     pub len: usize,
     /// The tag. `None` for an untagged message.
@@ -84,7 +84,7 @@ pub struct Message {
 #[derive(Clone, Copy, Debug)]
 pub struct Criteria {
     /// The sender. `None` for any sender.
-    pub from: Option<Place>,
+    pub from: Option<EndpointAddress>,
     /// The tag and the ignored bits. `None` for untagged messages.
     pub tag: Option<(u64, u64)>,
 }
@@ -115,9 +115,9 @@ impl Criteria {
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
-pub struct Receive {
+pub struct LedgerReceive {
     /// The location where it waits.
-    pub home: Home,
+    pub home: ReceiveHome,
     /// The messages that it matches.
     pub criteria: Criteria,
     /// The size of its buffer in bytes.
@@ -128,7 +128,7 @@ pub struct Receive {
 
 /// The contents of a message's completion.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct MessageReport<'a> {
     /// The reported length.
     pub len: usize,
     /// The reported tag.
@@ -136,7 +136,7 @@ pub struct Report<'a> {
     /// The reported data.
     pub data: Option<u64>,
     /// The reported sender.
-    pub source: Option<Place>,
+    pub source: Option<EndpointAddress>,
     /// The bytes in the receive buffer.
     pub bytes: &'a [u8],
     /// The number of bytes that did not fit.
@@ -151,7 +151,7 @@ pub struct Operation {
     /// The endpoint to which it was posted. `None` for a receive of a shared context.
     pub at: Option<Life>,
     /// The target peer.
-    pub peer: Option<Place>,
+    pub peer: Option<EndpointAddress>,
     /// The name of its kind, for messages.
     pub what: &'static str,
     /// Whether its end is reported.
@@ -199,9 +199,9 @@ pub struct Ledger {
     next: u64,
     operations: HashMap<u64, Operation>,
     messages: HashMap<u64, Message>,
-    receives: HashMap<u64, Receive>,
+    receives: HashMap<u64, LedgerReceive>,
     /// The arrivals from a sender at one location, with their receives.
-    streams: HashMap<(Life, Life, Home), VecDeque<Arrival>>,
+    streams: HashMap<(Life, Life, ReceiveHome), VecDeque<Arrival>>,
     posted: u64,
     arrived: u64,
 }
@@ -237,7 +237,7 @@ impl Ledger {
     }
 
     /// Records the receive of an operation.
-    pub fn receive(&mut self, id: u64, receive: Receive) {
+    pub fn receive(&mut self, id: u64, receive: LedgerReceive) {
         self.receives.insert(id, receive);
     }
 
@@ -261,7 +261,7 @@ impl Ledger {
 
     /// Returns the receive of an operation.
     #[must_use]
-    pub fn received_by(&self, id: u64) -> Option<&Receive> {
+    pub fn received_by(&self, id: u64) -> Option<&LedgerReceive> {
         self.receives.get(&id)
     }
 
@@ -328,7 +328,7 @@ impl Ledger {
 
     /// Records that all messages and operations from or to this address may fail or be lost, because its endpoint was
     /// closed or a connection broke.
-    pub fn harm(&mut self, place: Option<Place>, life: Option<Life>) {
+    pub fn harm(&mut self, place: Option<EndpointAddress>, life: Option<Life>) {
         for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
             let peer = place.is_none() || operation.peer.is_none() || operation.peer == place;
             operation.may_fail |= peer || operation.at == life;
@@ -398,7 +398,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Fails if the arrival is impossible.
-    pub fn arrive(&mut self, at: (Life, Place), id: u64, report: &Report<'_>) -> Verdict<u64> {
+    pub fn arrive(&mut self, at: (Life, EndpointAddress), id: u64, report: &MessageReport<'_>) -> Verdict<u64> {
         let Some(receive) = self.receives.get(&id).copied() else {
             return Err(Fault::new("unknown context", format!("a message was reported for {id}, which is no receive")));
         };
@@ -418,7 +418,7 @@ impl Ledger {
         }
         // If a member of a shared context took a message and did not complete it before it was closed, another member
         // reports it.
-        let may_move = matches!(receive.home, Home::Pool(_)) && message.may_be_lost;
+        let may_move = matches!(receive.home, ReceiveHome::Pool(_)) && message.may_be_lost;
         if message.to != at.1 && !may_move {
             return fault("wrong endpoint", format!("it was sent to {:?} and arrived at {:?}", message.to, at.1));
         }
@@ -451,7 +451,7 @@ impl Ledger {
 
     /// Records the arrival of a message of `len` bytes that cannot be identified, because too few of its bytes were
     /// received. It can be any message that matches.
-    pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
+    pub fn arrived_nameless(&mut self, at: Option<EndpointAddress>, criteria: &Criteria, len: usize) {
         self.arrived += 1;
         for message in self.messages.values_mut().filter(|message| message.arrivals == 0 && message.len == len) {
             message.may_be_lost |= at.is_none_or(|at| message.to == at) && criteria.fits(message);
@@ -462,7 +462,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Fails if there is no such message.
-    pub fn seen(&mut self, at: Place, number: u64, criteria: &Criteria, taken: bool) -> Verdict {
+    pub fn seen(&mut self, at: EndpointAddress, number: u64, criteria: &Criteria, taken: bool) -> Verdict {
         let Some(message) = self.messages.get_mut(&number) else {
             return Err(Fault::new(
                 "bytes that nobody sent",
@@ -486,7 +486,15 @@ impl Ledger {
     }
 
     /// Checks that messages and receives are in order.
-    fn follows(&mut self, at: Life, from: Life, id: u64, receive: &Receive, offset: usize, message: u64) -> Verdict {
+    fn follows(
+        &mut self,
+        at: Life,
+        from: Life,
+        id: u64,
+        receive: &LedgerReceive,
+        offset: usize,
+        message: u64,
+    ) -> Verdict {
         let stream = self.streams.entry((from, at, receive.home)).or_default();
         for other in stream.iter() {
             let Some(than) = self.receives.get(&other.receive) else { continue };

@@ -23,7 +23,7 @@ const CANARY: u8 = 0xc7;
 
 /// What happens to a buffer after its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watch {
+pub enum BufferTreatment {
     /// It is overwritten, and checked later.
     Overwrite,
     /// Its pages become inaccessible.
@@ -118,7 +118,7 @@ struct Returned {
     lent: Lent,
     /// The ID of the contents that the buffer was overwritten with.
     id: u64,
-    watch: Watch,
+    watch: BufferTreatment,
 }
 
 /// Lends memory.
@@ -175,7 +175,7 @@ impl Lender {
     ///
     /// # Panics
     /// Panics if the system cannot protect pages.
-    pub fn take_back(&mut self, owner: u64, lent: Lent, watch: Watch) -> Verdict {
+    pub fn take_back(&mut self, owner: u64, lent: Lent, watch: BufferTreatment) -> Verdict {
         if let Some(at) = lent.beside() {
             let text = format!(
                 "byte {at} beside the buffer of operation {owner} was written (it is at {}, {} bytes)",
@@ -185,11 +185,11 @@ impl Lender {
         }
         let id = GONE | owner;
         lent.write(&payload::of(id, lent.len));
-        if watch == Watch::Forbid {
+        if watch == BufferTreatment::Forbid {
             // SAFETY: only the buffer uses the pages, and they are not used afterwards.
             unsafe { rustix::mm::mprotect(lent.base.cast(), lent.mapped, MprotectFlags::empty()) }.expect("pages");
         }
-        if watch == Watch::Reuse {
+        if watch == BufferTreatment::Reuse {
             self.free.push(lent);
             return Ok(());
         }
@@ -219,7 +219,7 @@ impl Lender {
 
 fn check(returned: Returned) -> Verdict<Option<Lent>> {
     let Returned { lent, id, watch } = returned;
-    if watch == Watch::Forbid {
+    if watch == BufferTreatment::Forbid {
         return Ok(None);
     }
     let owner = id & !GONE;

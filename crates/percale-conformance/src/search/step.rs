@@ -6,7 +6,7 @@
 
 /// The network of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum RunTransport {
     /// The simulated network: one thread, virtual time.
     Sim,
     /// Endpoints that send to themselves.
@@ -19,7 +19,7 @@ pub enum Transport {
     Verbs,
 }
 
-impl Transport {
+impl RunTransport {
     /// All transports.
     pub const ALL: [Self; 5] = [Self::Sim, Self::Loopback, Self::Shm, Self::Tcp, Self::Verbs];
 
@@ -38,7 +38,7 @@ impl Transport {
 
 /// How the endpoint of a place is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Seating {
+pub struct OpenOptions {
     /// Whether many threads may use it.
     pub shared: bool,
     /// The queue of the run to which it reports. `None` for its own queue.
@@ -51,7 +51,7 @@ pub struct Seating {
 
 /// The settings of the devices of a run over RDMA. There are [`DEVICES`] devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Devices {
+pub struct DeviceSettings {
     /// Whether each place has a separate fabric, which opens the device again.
     pub own_fabrics: bool,
     /// Whether these fabrics alternate between the two devices.
@@ -74,7 +74,7 @@ pub struct Devices {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The network.
-    pub transport: Transport,
+    pub transport: RunTransport,
     /// The seed of the simulated network.
     pub network_seed: u64,
     /// The maximum payload of one frame of the simulated network.
@@ -86,7 +86,7 @@ pub struct Settings {
     /// Whether connections may break.
     pub breaks: bool,
     /// The devices, for RDMA.
-    pub devices: Option<Devices>,
+    pub devices: Option<DeviceSettings>,
     /// Whether all endpoints belong to one domain.
     pub one_domain: bool,
     /// The limit of unexpected messages in bytes.
@@ -94,7 +94,7 @@ pub struct Settings {
     /// The capacity of each of the run's queues.
     pub queue_limit: usize,
     /// The places.
-    pub seats: Vec<Seating>,
+    pub seats: Vec<OpenOptions>,
     /// Whether handles are used again after their operations have ended.
     pub again: bool,
     /// The fractions, in sixteenths, of the buffers that become inaccessible and of those that are reused immediately.
@@ -150,7 +150,7 @@ pub enum ReceiveBy {
 
 /// Operations on waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum PollKind {
     /// Checks whether there is one.
     Peek,
     /// Reserves it for a later receive.
@@ -322,7 +322,7 @@ pub enum Request {
 /// A call of libibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Call {
+pub enum VerbsCall {
     RegisterMemory,
     AllocateWindow,
     CreateQueue,
@@ -332,7 +332,7 @@ pub enum Call {
     AllocateDomain,
 }
 
-impl Call {
+impl VerbsCall {
     /// All calls.
     pub const ALL: [Self; 7] = [
         Self::RegisterMemory,
@@ -351,7 +351,7 @@ pub enum DeviceStep {
     /// Delays requests of this kind by this number of milliseconds. 0 ends the delay.
     Delay(Request, u8),
     /// Makes a call fail after this number of successful calls.
-    Refuse(Call, u8),
+    Refuse(VerbsCall, u8),
     /// Completes a request with this status, after this number of other requests.
     Fail(Request, u8, u8),
     /// Makes a completion queue overflow. The number 0 selects the queue that was created last, 1 the one before it.
@@ -375,7 +375,7 @@ pub enum Step {
     /// Posts a receive.
     Receive { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, len: u32, by: ReceiveBy, slot: u8 },
     /// Looks for a waiting message.
-    Look { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, what: Look },
+    Look { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, what: PollKind },
     /// Receives or discards a claimed message.
     Claimed { at: u8, nth: u8, discard: bool },
     /// Cancels an operation that was posted through the raw API.
@@ -444,7 +444,7 @@ impl Step {
 
 /// A run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// The seed.
     pub seed: u64,
     /// The settings of the world.
@@ -469,7 +469,7 @@ pub const BLOCKS: usize = 8;
 /// The bit of a seed that selects a long run: many operations, and about one lifecycle event for every hundred of them.
 pub const LONG: u64 = 1 << 63;
 
-impl Plan {
+impl RunPlan {
     /// Returns the same run with only these steps.
     #[must_use]
     pub fn with(&self, kept: &[usize]) -> Self {

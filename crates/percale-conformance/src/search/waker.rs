@@ -40,21 +40,21 @@ pub(super) fn live() -> usize {
 
 /// A waker that records its calls.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct RecordingWaker {
     waking: Waking,
     pub(super) is_woken: AtomicBool,
 }
 
-impl Bell {
+impl RecordingWaker {
     pub(super) fn new(waking: Waking) -> (Arc<Self>, Waker) {
         LIVE.fetch_add(1, Ordering::AcqRel);
-        let bell = Arc::new(Self { waking, is_woken: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&bell));
-        (bell, waker)
+        let doorbell = Arc::new(Self { waking, is_woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&doorbell));
+        (doorbell, waker)
     }
 }
 
-impl Wake for Bell {
+impl Wake for RecordingWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -69,7 +69,7 @@ impl Wake for Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for RecordingWaker {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Ordering::AcqRel);
         if self.waking == Waking::CallsOnDrop {

@@ -12,7 +12,7 @@ use percale::endpoint::Ownership;
 use percale::{Access, Entry, PeerAddress};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::station::Station;
+use super::worker_endpoint::WorkerEndpoint;
 
 /// A child, and the pipe on which it reports its position.
 #[derive(Debug)]
@@ -23,16 +23,16 @@ pub(super) struct Child {
 }
 
 /// The timeout for the child.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Child {
     /// Forks. The child makes the calls.
-    pub(super) fn start<A: Ownership>(station: &mut Station<A>) -> Option<Self> {
+    pub(super) fn start<A: Ownership>(worker_endpoint: &mut WorkerEndpoint<A>) -> Option<Self> {
         let (says, hears) = rustix::pipe::pipe().ok()?;
         // SAFETY: the child makes only calls that must be rejected, and exits without unwinding.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| calls(station, hears)));
+            let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| calls(worker_endpoint, hears)));
             // SAFETY: the call ends only this process.
             unsafe { libc::_exit(if quiet.is_ok() { 0 } else { 7 }) };
         }
@@ -42,7 +42,7 @@ impl Child {
     /// Returns `None` while the child runs. After it has ended, returns the description of an error, if there was one.
     pub(super) fn ended(&mut self) -> Option<Option<String>> {
         match waitpid(Some(self.pid), WaitOptions::NOHANG) {
-            Ok(None) if self.since.elapsed() < PATIENCE => None,
+            Ok(None) if self.since.elapsed() < CHILD_TIMEOUT => None,
             Ok(None) => {
                 super::ignored(rustix::process::kill_process(self.pid, rustix::process::Signal::KILL));
                 super::ignored(waitpid(Some(self.pid), WaitOptions::empty()));
@@ -66,10 +66,10 @@ impl Child {
     }
 }
 
-fn calls<A: Ownership>(station: &mut Station<A>, says: OwnedFd) {
+fn calls<A: Ownership>(worker_endpoint: &mut WorkerEndpoint<A>, says: OwnedFd) {
     let mut says = std::fs::File::from(says);
     let mut at = |what: &str| drop(writeln!(says, "{what}"));
-    let endpoint = station.endpoint;
+    let endpoint = worker_endpoint.endpoint;
     let peer = PeerAddress(0);
     let mut entries = [Entry::default(); 4];
     at("inject");
@@ -81,7 +81,7 @@ fn calls<A: Ownership>(station: &mut Station<A>, says: OwnedFd) {
     at("progress");
     endpoint.progress();
     at("polling a future");
-    for task in &mut station.tasks {
+    for task in &mut worker_endpoint.tasks {
         drop(task.poll(true));
     }
     at("send");
@@ -109,9 +109,9 @@ fn calls<A: Ownership>(station: &mut Station<A>, says: OwnedFd) {
     at("address");
     super::ignored(endpoint.address());
     at("events");
-    drop(station.events.read());
+    drop(worker_endpoint.events.read());
     at("vector");
-    drop(station.vector.insert("127.0.0.1:9"));
+    drop(worker_endpoint.vector.insert("127.0.0.1:9"));
     at("register");
     drop(endpoint.domain().register(vec![0; 4096], Access::REMOTE_READ));
     at("allocate");
@@ -119,7 +119,7 @@ fn calls<A: Ownership>(station: &mut Station<A>, says: OwnedFd) {
     at("endpoint");
     drop(endpoint.domain().endpoint().bind("127.0.0.1:0"));
     at("dropping futures");
-    station.tasks.clear();
+    worker_endpoint.tasks.clear();
     at("the end");
 }
 

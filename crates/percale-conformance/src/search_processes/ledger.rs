@@ -8,14 +8,14 @@ use percale::{Buffer, Domain, RemoteMemory};
 
 use super::class::{ANSWER, LATE_ANSWER, MULTI, POOLED};
 use super::counts::Counts;
-use super::graveyard::Graveyard;
+use super::freed_memory::FreedMemoryList;
 use super::message::Order;
-use super::plan::{PATIENCE, Plan};
+use super::plan::{OPERATION_TIMEOUT, RoundPlan};
 use crate::random::Random;
 
 /// The kind of a raw operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum RawKind {
     Send,
     Receive,
     Write,
@@ -26,10 +26,10 @@ pub(super) enum What {
 /// An outstanding raw operation.
 #[derive(Debug)]
 pub(super) struct Raw {
-    pub(super) what: What,
+    pub(super) what: RawKind,
     pub(super) block: Option<Vec<u8>>,
     /// The life of the endpoint, or 0 if the operation was posted to the shared context.
-    pub(super) station: u16,
+    pub(super) worker_endpoint: u16,
     pub(super) class: u8,
     /// The number of a receive in its class, or the number of a send at its endpoint.
     pub(super) number: u64,
@@ -42,14 +42,21 @@ pub(super) struct Raw {
     pub(super) call: Option<u64>,
     /// Whether the buffer accepts many messages.
     pub(super) multi: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl Raw {
-    pub(super) fn new(what: What, block: Option<Vec<u8>>, station: u16, class: u8, number: u64, port: u16) -> Self {
-        let (since, due, cancelled, call, told) = (Instant::now(), None, false, None, false);
-        let multi = class == MULTI && what == What::Receive;
-        Self { what, block, station, class, number, port, since, due, cancelled, call, multi, told }
+    pub(super) fn new(
+        what: RawKind,
+        block: Option<Vec<u8>>,
+        worker_endpoint: u16,
+        class: u8,
+        number: u64,
+        port: u16,
+    ) -> Self {
+        let (since, due, cancelled, call, reported) = (Instant::now(), None, false, None, false);
+        let multi = class == MULTI && what == RawKind::Receive;
+        Self { what, block, worker_endpoint, class, number, port, since, due, cancelled, call, multi, reported }
     }
 }
 
@@ -63,7 +70,7 @@ struct Remote {
 
 /// The endpoints of other workers, as reported by the supervisor.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct WorkerDirectory {
     there: HashMap<u16, u16>,
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
@@ -75,7 +82,7 @@ pub(super) struct Book {
     listeners: Vec<u16>,
 }
 
-impl Book {
+impl WorkerDirectory {
     /// Parses a line from the supervisor.
     pub(super) fn read(&mut self, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
@@ -142,11 +149,11 @@ impl Book {
 
 /// The operations, peers, returned memory and faults of a worker.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    pub(super) plan: Plan,
+pub(super) struct WorkerLedger {
+    pub(super) plan: RoundPlan,
     pub(super) random: Random,
-    pub(super) graves: Graveyard,
-    pub(super) book: Book,
+    pub(super) graves: FreedMemoryList,
+    pub(super) book: WorkerDirectory,
     /// The ports of the current and former endpoints of this worker.
     pub(super) own_ports: Vec<u16>,
     raw: HashMap<u64, Raw>,
@@ -172,13 +179,13 @@ const LENGTHS: [usize; 38] = [
     8192, 16383, 16384, 16385, 32768, 65536, 65537, 131_072, 200_000, 262_144, 524_288, 524_289, 1_048_576,
 ];
 
-impl Ledger {
-    pub(super) fn new(plan: Plan, seed: u64) -> Self {
+impl WorkerLedger {
+    pub(super) fn new(plan: RoundPlan, seed: u64) -> Self {
         Self {
             plan,
             random: Random::new(seed),
-            graves: Graveyard::default(),
-            book: Book::default(),
+            graves: FreedMemoryList::default(),
+            book: WorkerDirectory::default(),
             own_ports: Vec::new(),
             raw: HashMap::new(),
             over: HashSet::new(),
@@ -196,7 +203,7 @@ impl Ledger {
     }
 
     /// Sends a line to the supervisor.
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         let mut out = std::io::stdout().lock();
         if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
             std::process::exit(3);
@@ -206,14 +213,14 @@ impl Ledger {
     /// Reports the current counts to the supervisor. This is done repeatedly because a worker may be killed at any
     /// time.
     pub(super) fn say_counts(&self) {
-        self.say(&format!("counts {}", self.counts.write()));
+        self.print_line(&format!("counts {}", self.counts.write()));
     }
 
     /// Reports a fault.
     pub(super) fn fault(&mut self, text: &str) {
         self.faults += 1;
         if self.faults <= 12 {
-            self.say(&format!("fault {text}"));
+            self.print_line(&format!("fault {text}"));
             self.note(|| format!("FAULT {text}"));
         }
         if self.faults == 1 {
@@ -298,14 +305,14 @@ impl Ledger {
         self.next
     }
 
-    pub(super) fn number_of_receive(&mut self, station: u16, class: u8) -> u64 {
-        let number = self.numbers.entry((station, class)).or_default();
+    pub(super) fn number_of_receive(&mut self, worker_endpoint: u16, class: u8) -> u64 {
+        let number = self.numbers.entry((worker_endpoint, class)).or_default();
         *number += 1;
         *number
     }
 
-    pub(super) fn order(&mut self, station: u16) -> &mut Order {
-        self.orders.entry(station).or_default()
+    pub(super) fn order(&mut self, worker_endpoint: u16) -> &mut Order {
+        self.orders.entry(worker_endpoint).or_default()
     }
 
     pub(super) fn insert(&mut self, context: u64, raw: Raw) {
@@ -321,30 +328,31 @@ impl Ledger {
     }
 
     /// Returns the number of posted raw receives of a class.
-    pub(super) fn waiting(&self, station: u16, class: u8) -> usize {
-        let is = |raw: &&Raw| raw.station == station && raw.class == class && raw.what == What::Receive;
+    pub(super) fn waiting(&self, worker_endpoint: u16, class: u8) -> usize {
+        let is =
+            |raw: &&Raw| raw.worker_endpoint == worker_endpoint && raw.class == class && raw.what == RawKind::Receive;
         self.raw.values().filter(is).count()
     }
 
     /// Records that a receive has received a message. Earlier receives of its class match the same messages, and so
     /// must have received theirs.
     pub(super) fn matched(&mut self, ended: &Raw) {
-        self.older_have_theirs(ended.station, ended.class, ended.number);
+        self.older_have_theirs(ended.worker_endpoint, ended.class, ended.number);
     }
 
     /// Like [`matched`](Self::matched), for a safe operation.
-    pub(super) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
-        self.older_have_theirs(station, class, number);
+    pub(super) fn matched_task(&mut self, worker_endpoint: u16, class: u8, number: u64) {
+        self.older_have_theirs(worker_endpoint, class, number);
     }
 
-    fn older_have_theirs(&mut self, station: u16, class: u8, number: u64) {
+    fn older_have_theirs(&mut self, worker_endpoint: u16, class: u8, number: u64) {
         // Answers have separate tags, and a multi-receive is reported many times.
         if class == ANSWER || class == MULTI || class > POOLED {
             return;
         }
         for raw in self.raw.values_mut() {
-            if raw.what == What::Receive
-                && raw.station == station
+            if raw.what == RawKind::Receive
+                && raw.worker_endpoint == worker_endpoint
                 && raw.class == class
                 && raw.number < number
                 && !raw.multi
@@ -361,35 +369,39 @@ impl Ledger {
             self.counts.lives += u64::from(was_posted);
             // A multi-receive that has received a message ends after its last message. A receive that was "not posted"
             // has received a message.
-            let told = format!(
+            let reported = format!(
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
             );
             let why = if was_posted { "it was cancelled" } else { "cancel said that it was not posted" };
             raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
-            self.note(|| told);
+            self.note(|| reported);
         }
     }
 
     /// Returns a random operation of this endpoint for cancellation, and the number of the answer that it receives.
     /// Sends of answers are excluded, because their receivers wait for them. Receives of late answers are also
     /// excluded, because an answer that is never received delays the fenced operations of its sender.
-    pub(super) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
-        let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == What::Send) || raw.class == LATE_ANSWER;
-        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled && !is_answer(raw));
+    pub(super) fn some_raw(&mut self, worker_endpoint: u16) -> Option<(u64, Option<u64>)> {
+        let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == RawKind::Send) || raw.class == LATE_ANSWER;
+        let of = self
+            .raw
+            .iter()
+            .filter(|(_, raw)| raw.worker_endpoint == worker_endpoint && !raw.cancelled && !is_answer(raw));
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
         contexts.sort_unstable();
         let context = *contexts.get(self.random.below(contexts.len().max(1)))?;
         let answer = self
             .raw
             .get(&context)
-            .and_then(|raw| raw.call.filter(|_| raw.class == ANSWER && raw.what == What::Receive));
+            .and_then(|raw| raw.call.filter(|_| raw.class == ANSWER && raw.what == RawKind::Receive));
         Some((context, answer))
     }
 
     /// Returns the receives of this endpoint.
-    pub(super) fn receives(&self, station: u16) -> Vec<u64> {
-        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && raw.what == What::Receive);
+    pub(super) fn receives(&self, worker_endpoint: u16) -> Vec<u64> {
+        let of =
+            self.raw.iter().filter(|(_, raw)| raw.worker_endpoint == worker_endpoint && raw.what == RawKind::Receive);
         of.map(|(&context, _)| context).collect()
     }
 
@@ -401,24 +413,24 @@ impl Ledger {
         let (finishing, takes_answers) = (self.finishing, self.takes_answers());
         for raw in self.raw.values_mut() {
             let Some(mut since) =
-                (if raw.what == What::Receive { raw.due.as_ref().map(|due| due.0) } else { Some(raw.since) })
+                (if raw.what == RawKind::Receive { raw.due.as_ref().map(|due| due.0) } else { Some(raw.since) })
             else {
                 continue;
             };
             busy += 1;
-            if raw.what == What::Send && raw.class == ANSWER {
+            if raw.what == RawKind::Send && raw.class == ANSWER {
                 if !takes_answers {
                     continue;
                 }
-                since = since.max(finishing.unwrap_or(since) + PATIENCE);
+                since = since.max(finishing.unwrap_or(since) + OPERATION_TIMEOUT);
             }
-            if since.elapsed() > PATIENCE && !std::mem::replace(&mut raw.told, true) {
+            if since.elapsed() > OPERATION_TIMEOUT && !std::mem::replace(&mut raw.reported, true) {
                 late.push(format!(
                     "{:?} of class {} number {} of life {} to port {} has not ended for {:?} since {}{}",
                     raw.what,
                     raw.class,
                     raw.number,
-                    raw.station,
+                    raw.worker_endpoint,
                     raw.port,
                     since.elapsed(),
                     raw.due.as_ref().map_or("it was posted", |due| &due.1),
@@ -438,18 +450,24 @@ impl Ledger {
 
     /// Returns the time at which the timeout of a send starts.
     pub(super) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
-        if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
+        if class == Some(ANSWER) {
+            self.finishing.map_or(posted, |at| posted.max(at + OPERATION_TIMEOUT))
+        } else {
+            posted
+        }
     }
 
     /// Records that an endpoint was closed. The operations posted to it are over, and their memory must not be written
     /// any more.
-    pub(super) fn endpoint_closed(&mut self, station: u16) {
-        let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
+    pub(super) fn endpoint_closed(&mut self, worker_endpoint: u16) {
+        let contexts =
+            self.raw.iter().filter(|(_, raw)| raw.worker_endpoint == worker_endpoint).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
             let Some(mut raw) = self.raw.remove(&context) else { continue };
             self.over.insert(context);
-            let what = format!("{:?} of class {} posted at life {station}, which was closed", raw.what, raw.class);
-            raw.block.take().into_iter().for_each(|block| self.graves.bury(block, what.clone()));
+            let what =
+                format!("{:?} of class {} posted at life {worker_endpoint}, which was closed", raw.what, raw.class);
+            raw.block.take().into_iter().for_each(|block| self.graves.add_freed(block, what.clone()));
         }
     }
 
@@ -482,7 +500,7 @@ impl Ledger {
     }
 }
 
-impl Ledger {
+impl WorkerLedger {
     /// Returns whether this operation was posted at an endpoint that was closed.
     pub(super) fn is_over(&self, context: u64) -> bool {
         self.over.contains(&context)
@@ -496,6 +514,6 @@ impl Ledger {
 
     /// Returns the life of the endpoint at which the operation with this context was posted.
     pub(super) fn life_of(&self, context: u64) -> Option<u16> {
-        self.raw.get(&context).map(|raw| raw.station)
+        self.raw.get(&context).map(|raw| raw.worker_endpoint)
     }
 }

@@ -12,13 +12,13 @@
 //! * [`plan`]: the parameters of a round, and how they are passed to a worker
 //! * [`supervisor`]: starts workers, causes events, and collects the faults that workers found
 //! * `worker`: the loop of a worker, and the events that it causes in its own process
-//! * `station`: an endpoint of a worker, with its operations and the checks of their results
+//! * `worker_endpoint`: an endpoint of a worker, with its operations and the checks of their results
 //! * `ledger`: the records of a worker: its raw operations, other workers, returned memory
 //! * `task`: an outstanding safe operation
 //! * `class`: the classes of messages
 //! * `counts`: counts of operations and events
 //! * `message`: contents that identify their sender, receiver and number, and the check of their order
-//! * `graveyard`: returned memory, which must not change any more
+//! * `freed_memory`: returned memory, which must not change any more
 //! * `inherited`: calls on inherited objects in a forked child
 //! * `stranger`: a process that is not a peer but connects nevertheless
 //! * `successor`: a stranger at the address of a peer that has ended
@@ -28,7 +28,7 @@
 //! 1. A message has the contents that its sender posted. Its target endpoint receives it exactly once, in the order in
 //!    which the sender posted its messages.
 //! 2. Every operation ends exactly once. A send, an access, a receive that has been matched and a cancelled receive end
-//!    within [`plan::PATIENCE`]. A receive directed at a peer that has died also ends within this time.
+//!    within [`plan::OPERATION_TIMEOUT`]. A receive directed at a peer that has died also ends within this time.
 //! 3. Memory does not change after its return, which is the completion, the closing of the region or the closing of the
 //!    endpoint.
 //! 4. Data written to a region contains the tag of that region. Data that is read comes from the region.
@@ -39,22 +39,22 @@
 
 mod class;
 mod counts;
-mod graveyard;
+mod freed_memory;
 mod inherited;
 mod ledger;
 mod message;
 pub mod plan;
 pub mod program;
 mod proxy;
-mod station;
 mod stranger;
 mod successor;
 pub mod supervisor;
 mod task;
 mod worker;
+mod worker_endpoint;
 
 pub use counts::Counts;
-pub use plan::Plan;
+pub use plan::RoundPlan;
 pub use worker::play;
 
 /// Ignores a result.

@@ -14,7 +14,7 @@ pub const PART: &str = "PERCALE_SEARCH_PART";
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
 /// The time limit of an operation after the last event that it needs. A peer may be stopped for 8 seconds of it.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of other workers.
 const ENDING: [&str; 11] =
@@ -42,7 +42,7 @@ const HARMLESS: [&str; 13] = [
 
 /// The parameters of one round.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RoundPlan {
     /// The seed. It determines everything except the scheduling of the processes.
     pub seed: u64,
     /// `shm` or `tcp`.
@@ -69,7 +69,7 @@ pub struct Plan {
     pub logs: PathBuf,
 }
 
-impl Display for Plan {
+impl Display for RoundPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let Self { workers, endpoints, longest, cap, .. } = self;
         write!(f, "{workers} workers of {endpoints} endpoints, messages of at most {longest} bytes")?;
@@ -83,7 +83,7 @@ impl Display for Plan {
     }
 }
 
-impl Plan {
+impl RoundPlan {
     /// Returns the round for this seed. If `only` is not empty, the round has exactly those kinds of events. It has
     /// none of the kinds in `without`.
     #[must_use]

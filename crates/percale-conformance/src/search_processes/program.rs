@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use super::counts::Counts;
-use super::plan::{Plan, TRANSPORTS};
-use super::supervisor::{self, Report};
+use super::plan::{RoundPlan, TRANSPORTS};
+use super::supervisor::{self, RoundReport};
 use crate::search::program::quoted;
 
 /// The environment variable that is set in the first process of a PID namespace.
@@ -92,8 +92,8 @@ fn options(words: &[String]) -> Result<Options, String> {
             other => return Err(format!("{other} is no option\n\n{HELP}")),
         }
     }
-    Plan::check(&options.kinds)?;
-    Plan::check(&options.without)?;
+    RoundPlan::check(&options.kinds)?;
+    RoundPlan::check(&options.without)?;
     Ok(options)
 }
 
@@ -178,10 +178,10 @@ struct Tally {
 
 /// A round that found a fault.
 #[derive(Debug)]
-struct Found {
+struct FaultyRound {
     transport: &'static str,
     seed: u64,
-    report: Report,
+    report: RoundReport,
 }
 
 fn search(options: &Options) -> ExitCode {
@@ -206,7 +206,7 @@ fn search(options: &Options) -> ExitCode {
         let seed = options.seed.wrapping_add(round);
         let tally = &mut tallies[usize::try_from(round).unwrap_or_default() % turns];
         let transport = tally.transport;
-        let mut plan = Plan::of(seed, transport, options.logs.clone(), &options.kinds, &options.without);
+        let mut plan = RoundPlan::of(seed, transport, options.logs.clone(), &options.kinds, &options.without);
         if let Some(unknown) = options.set.iter().find(|set| !plan.set(set)) {
             return wrong(&format!("{unknown} is no property of a round\n\n{HELP}"));
         }
@@ -231,7 +231,7 @@ fn search(options: &Options) -> ExitCode {
         }
         if !report.faults.is_empty() {
             tally.faults += 1;
-            let one = Found { transport, seed, report };
+            let one = FaultyRound { transport, seed, report };
             if !options.json {
                 print_found(&one, options);
             }
@@ -246,8 +246,8 @@ fn search(options: &Options) -> ExitCode {
     if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print_found(found: &Found, options: &Options) {
-    let Found { transport, seed, report } = found;
+fn print_found(found: &FaultyRound, options: &Options) {
+    let FaultyRound { transport, seed, report } = found;
     report.faults.iter().for_each(|fault| println!("  FAULT {fault}"));
     println!("  logs: {}", report.logs.display());
     println!("  again: {}", again(transport, *seed, options));
@@ -280,7 +280,7 @@ fn print_tallies(tallies: &[Tally]) {
     }
 }
 
-fn print_json(options: &Options, tallies: &[Tally], found: &[Found]) {
+fn print_json(options: &Options, tallies: &[Tally], found: &[FaultyRound]) {
     let transports = tallies.iter().map(|tally| {
         let Tally { transport, rounds, counts, seconds, faults } = tally;
         let Counts { started, ended, failed, received, lives } = counts;
@@ -290,7 +290,7 @@ fn print_json(options: &Options, tallies: &[Tally], found: &[Found]) {
              \"received\":{received},\"lives\":{lives},\"seconds\":{seconds:.1},\"faults\":{faults}}}"
         )
     });
-    let faults = found.iter().map(|Found { transport, seed, report }| {
+    let faults = found.iter().map(|FaultyRound { transport, seed, report }| {
         let text = quoted(report.faults.first().map_or("", String::as_str));
         let (count, again) = (report.faults.len(), quoted(&again(transport, *seed, options)));
         let (name, logs) = (quoted(transport), quoted(&report.logs.display().to_string()));

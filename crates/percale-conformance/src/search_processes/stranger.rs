@@ -5,15 +5,15 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use percale_wire::head::{Flags, HEAD_BYTES, Head, Kind};
-use percale_wire::hello::{HELLO_BYTES, Hello, HelloBytes, HelloFlags, Incarnation, Place};
+use percale_wire::head::{Flags, FrameKind, HEAD_BYTES, Head};
+use percale_wire::hello::{HELLO_BYTES, Hello, HelloBytes, HelloFlags, HostIdentity, Incarnation};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::random::Random;
 
 /// The behaviour of a stranger.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Manner {
+pub(super) enum StrangerBehaviour {
     /// Disconnects at a random point, or sends frames with random fields.
     Junk,
     /// Sends messages that match no receive, and disconnects.
@@ -27,7 +27,7 @@ pub(super) enum Manner {
 /// The size of a verdict.
 const VERDICT: usize = 56;
 
-struct Visit {
+struct StrangerConnection {
     stream: TcpStream,
     theirs: Hello,
 }
@@ -47,7 +47,7 @@ pub(super) fn own(random: &mut Random, address: SocketAddr) -> Hello {
     random.fill(&mut nonce);
     Hello {
         flags: HelloFlags::TCP,
-        place: Place { boot: [0x5a; 16], namespace: (7, 7), user: 12345 },
+        place: HostIdentity { boot: [0x5a; 16], namespace: (7, 7), user: 12345 },
         address,
         called: address,
         context: 0,
@@ -59,7 +59,7 @@ pub(super) fn own(random: &mut Random, address: SocketAddr) -> Hello {
 }
 
 /// Exchanges hellos. Returns the connection, and the ruling and the token of the verdict.
-fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
+fn meet(port: u16, hello: &Hello) -> Option<(StrangerConnection, u8, [u8; 16])> {
     let mut stream = connect(port)?;
     stream.write_all(hello.to_bytes().as_bytes()).ok()?;
     let mut bytes = [0; HELLO_BYTES];
@@ -71,18 +71,18 @@ fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
     if verdict[0] == 1 {
         stream.write_all(&[1, verdict[1], 0, 0, 0, 0, 0, 0]).ok()?;
     }
-    Some((Visit { stream, theirs }, verdict[0], token))
+    Some((StrangerConnection { stream, theirs }, verdict[0], token))
 }
 
 /// Connects to `target` and violates the protocol. `other` is the port of another endpoint, or the same port.
-pub(super) fn visit(target: u16, other: u16, manner: Manner, seed: u64) {
+pub(super) fn visit(target: u16, other: u16, manner: StrangerBehaviour, seed: u64) {
     let mut random = Random::new(seed);
     // A failure here means that the endpoint has rejected the connection.
     let _: Option<()> = match manner {
-        Manner::Junk => junk(target, &mut random),
-        Manner::Flood => flood(target, &mut random),
-        Manner::OwnAddress => own_address(target, &mut random),
-        Manner::Pose => pose(target, other, &mut random),
+        StrangerBehaviour::Junk => junk(target, &mut random),
+        StrangerBehaviour::Flood => flood(target, &mut random),
+        StrangerBehaviour::OwnAddress => own_address(target, &mut random),
+        StrangerBehaviour::Pose => pose(target, other, &mut random),
     };
 }
 
@@ -121,11 +121,11 @@ fn junk(target: u16, random: &mut Random) -> Option<()> {
             let (mut visit, _, _) = meet(target, &hello)?;
             let count = 1 << random.below(14);
             for _ in 0..count {
-                let kind = Kind::from_u8(1 + random.below(27) as u8)?;
+                let kind = FrameKind::from_u8(1 + random.below(27) as u8)?;
                 let len = [0, 0, 8, 16, 32, 64, 700][random.below(7)];
                 let mut payload = vec![0; len];
                 random.fill(&mut payload);
-                if matches!(kind, Kind::MessageOffer | Kind::TaggedOffer) {
+                if matches!(kind, FrameKind::MessageOffer | FrameKind::TaggedOffer) {
                     payload = offer(random);
                 }
                 send(&mut visit.stream, random, kind, &payload)?;
@@ -153,9 +153,9 @@ fn offer(random: &mut Random) -> Vec<u8> {
 }
 
 /// Sends a frame with a tag that no receive of the workers matches.
-fn send(stream: &mut TcpStream, random: &mut Random, kind: Kind, payload: &[u8]) -> Option<()> {
-    let kind = if kind == Kind::Message { Kind::Tagged } else { kind };
-    let kind = if kind == Kind::MessageOffer { Kind::TaggedOffer } else { kind };
+fn send(stream: &mut TcpStream, random: &mut Random, kind: FrameKind, payload: &[u8]) -> Option<()> {
+    let kind = if kind == FrameKind::Message { FrameKind::Tagged } else { kind };
+    let kind = if kind == FrameKind::MessageOffer { FrameKind::TaggedOffer } else { kind };
     let flags =
         Flags::from_bits_truncate(random.next() as u8) & (Flags::ID | Flags::ACK | Flags::DATA | Flags::INVALIDATE);
     let head = Head {
@@ -181,12 +181,12 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
             // Send more unexpected messages than an endpoint keeps.
             let payload = vec![0x55; 512 << 10];
             for _ in 0..133 {
-                send(&mut visit.stream, random, Kind::Tagged, &payload)?;
+                send(&mut visit.stream, random, FrameKind::Tagged, &payload)?;
             }
         }
         1 => {
             for _ in 0..20_000 {
-                send(&mut visit.stream, random, Kind::Control, &[])?;
+                send(&mut visit.stream, random, FrameKind::Control, &[])?;
             }
         }
         _ => {
@@ -196,7 +196,7 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
                 payload.extend([0; 12]);
                 payload.extend(1_u32.to_le_bytes());
                 payload.extend([0; 8]);
-                send(&mut visit.stream, random, Kind::TaggedOffer, &payload)?;
+                send(&mut visit.stream, random, FrameKind::TaggedOffer, &payload)?;
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use percale_wire::hello::{HELLO_BYTES, Hello, HelloBytes, Ruling, Verdict};
-use percale_wire::why::Why;
+use percale_wire::refusal_reason::RefusalReason;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::stranger::{own, reset};
@@ -54,7 +54,7 @@ fn answer(mut stream: TcpStream, port: u16, random: &mut Random) -> Option<TcpSt
     let ruling = rulings[random.below(rulings.len())];
     let mut token = [0; 16];
     random.fill(&mut token);
-    let verdict = Verdict { ruling, why: Why::AnotherHost, token };
+    let verdict = Verdict { ruling, why: RefusalReason::AnotherHost, token };
     stream.write_all(verdict.to_bytes().as_bytes()).ok()?;
     // Read the first messages without acknowledging any.
     for _ in 0..random.below(4) {

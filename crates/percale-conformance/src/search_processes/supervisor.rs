@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use super::counts::Counts;
-use super::plan::{PART, PATIENCE, Plan};
+use super::plan::{OPERATION_TIMEOUT, PART, RoundPlan};
 use super::proxy::Proxies;
 use super::{stranger, successor};
 use crate::random::Random;
 
 /// The results of a round.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct RoundReport {
     /// The faults found.
     pub faults: Vec<String>,
     /// The counts of operations and events.
@@ -50,13 +50,13 @@ struct Worker {
     met: bool,
 }
 
-enum Heard {
+enum WorkerOutput {
     Line(usize, String),
     End(usize),
 }
 
 struct Round<'p> {
-    plan: &'p Plan,
+    plan: &'p RoundPlan,
     random: Random,
     workers: Vec<Worker>,
     /// Processes of workers that have executed another program. Their forked children hold the open descriptors, so
@@ -64,11 +64,11 @@ struct Round<'p> {
     others: Vec<Child>,
     proxies: Proxies,
     next: usize,
-    lines: Receiver<Heard>,
-    hear: Sender<Heard>,
+    lines: Receiver<WorkerOutput>,
+    receive_line: Sender<WorkerOutput>,
     /// The regions to announce to new workers.
     regions: Vec<String>,
-    report: Report,
+    report: RoundReport,
 }
 
 /// Runs a round in this process.
@@ -76,11 +76,11 @@ struct Round<'p> {
 /// # Panics
 /// Panics if no worker can be started, or if no log can be written.
 #[must_use]
-pub fn run(plan: &Plan) -> Report {
-    let (hear, lines) = channel();
+pub fn run(plan: &RoundPlan) -> RoundReport {
+    let (receive_line, lines) = channel();
     let logs = plan.logs.join(format!("{}-{}", plan.transport, plan.seed));
     fs::create_dir_all(&logs).unwrap_or_else(|error| panic!("{}: {error}", logs.display()));
-    let report = Report { logs: logs.clone(), ..Report::default() };
+    let report = RoundReport { logs: logs.clone(), ..RoundReport::default() };
     let random = Random::new(plan.seed.rotate_left(17));
     let mut round = Round {
         plan,
@@ -90,7 +90,7 @@ pub fn run(plan: &Plan) -> Report {
         proxies: Proxies::default(),
         next: 0,
         lines,
-        hear,
+        receive_line,
         regions: Vec::new(),
         report,
     };
@@ -123,16 +123,16 @@ impl Round<'_> {
         command.env(PART, format!("{head}|{}", self.plan.write()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("a worker");
-        let (out, hear) = (child.stdout.take().expect("its output is piped"), self.hear.clone());
+        let (out, receive_line) = (child.stdout.take().expect("its output is piped"), self.receive_line.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix('@')
-                    && hear.send(Heard::Line(number, line.to_owned())).is_err()
+                    && receive_line.send(WorkerOutput::Line(number, line.to_owned())).is_err()
                 {
                     return;
                 }
             }
-            drop(hear.send(Heard::End(number)));
+            drop(receive_line.send(WorkerOutput::End(number)));
         });
         let input = child.stdin.take();
         let (there, excused, idle, done, stopped) = (Vec::new(), false, false, false, None);
@@ -155,14 +155,14 @@ impl Round<'_> {
         let known = known.collect::<Vec<_>>();
         if let Some(worker) = self.workers.last_mut() {
             if number >= self.plan.workers {
-                worker.tell("go");
+                worker.send_line("go");
             }
-            known.iter().for_each(|line| worker.tell(line));
+            known.iter().for_each(|line| worker.send_line(line));
         }
     }
 
     fn tell_all(&mut self, line: &str) {
-        self.workers.iter_mut().for_each(|worker| worker.tell(line));
+        self.workers.iter_mut().for_each(|worker| worker.send_line(line));
     }
 
     fn fault(&mut self, text: String) {
@@ -173,12 +173,12 @@ impl Round<'_> {
     }
 
     /// Reads the reports of workers for this time.
-    fn hear(&mut self, time: Duration) {
+    fn receive_line(&mut self, time: Duration) {
         let until = Instant::now() + time;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Heard::Line(number, line)) => self.line(number, &line),
-                Ok(Heard::End(number)) => self.ended(number),
+                Ok(WorkerOutput::Line(number, line)) => self.line(number, &line),
+                Ok(WorkerOutput::End(number)) => self.ended(number),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the round keeps a sender"),
             }
@@ -194,8 +194,8 @@ impl Round<'_> {
             }
         }
         // By then, the last report of the worker has been read.
-        let heard = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
-        let ended = self.workers.iter().filter(heard).map(|worker| worker.number).collect::<Vec<_>>();
+        let received = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
+        let ended = self.workers.iter().filter(received).map(|worker| worker.number).collect::<Vec<_>>();
         ended.into_iter().for_each(|number| self.ended(number));
     }
 
@@ -289,27 +289,27 @@ impl Round<'_> {
         let until = Instant::now() + Duration::from_secs(20);
         let known = |round: &Self| round.workers.iter().map(|worker| worker.there.len()).sum::<usize>();
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
-            self.hear(Duration::from_millis(10));
+            self.receive_line(Duration::from_millis(10));
         }
         // Each worker gets the addresses of the others before any of them sends, so that a receiver can identify the
         // sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
-            self.hear(Duration::from_millis(10));
+            self.receive_line(Duration::from_millis(10));
         }
         self.tell_all("go");
         let until = Instant::now() + self.plan.active;
         while Instant::now() < until && self.report.faults.is_empty() {
             let pause = Duration::from_millis(5 + self.random.below(200) as u64);
-            self.hear(pause);
+            self.receive_line(pause);
             let at = self.random.below(self.workers.len().max(1));
             match self.random.below(24) {
                 0..=2 if self.may_kill() && self.workers.len() > 1 => self.kill(at),
                 3 | 4 if self.plan.has("stop") && self.workers.len() > 1 => self.stop(at),
-                5..=7 if self.plan.has("stranger") => self.stranger(stranger::Manner::Junk),
-                8 if self.plan.has("flood") => self.stranger(stranger::Manner::Flood),
-                9..=11 if self.plan.has("own-address") => self.stranger(stranger::Manner::OwnAddress),
-                12..=16 if self.plan.has("pose") => self.stranger(stranger::Manner::Pose),
+                5..=7 if self.plan.has("stranger") => self.stranger(stranger::StrangerBehaviour::Junk),
+                8 if self.plan.has("flood") => self.stranger(stranger::StrangerBehaviour::Flood),
+                9..=11 if self.plan.has("own-address") => self.stranger(stranger::StrangerBehaviour::OwnAddress),
+                12..=16 if self.plan.has("pose") => self.stranger(stranger::StrangerBehaviour::Pose),
                 _ => {}
             }
             while self.workers.len() < self.plan.workers.min(3) && self.next < 100 {
@@ -344,7 +344,7 @@ impl Round<'_> {
         if self.next < 100 && self.random.below(2) == 0 {
             // The replacement starts immediately or slightly later.
             let pause = self.random.below(2) as u64 * 100;
-            self.hear(Duration::from_millis(pause));
+            self.receive_line(Duration::from_millis(pause));
             let same = self.plan.has("same-address");
             self.start(if same { &ports } else { &[] });
         }
@@ -373,7 +373,7 @@ impl Round<'_> {
         }
     }
 
-    fn stranger(&mut self, manner: stranger::Manner) {
+    fn stranger(&mut self, manner: stranger::StrangerBehaviour) {
         let (Some(target), Some(other)) = (self.some_port(), self.some_port()) else { return };
         self.report.counts.lives += 1;
         let seed = self.random.next();
@@ -386,7 +386,7 @@ impl Round<'_> {
             worker.excused = true;
             worker.signal(Signal::USR1);
         }
-        self.hear(Duration::from_secs(3));
+        self.receive_line(Duration::from_secs(3));
     }
 
     /// Makes workers end their outstanding operations, and then close their endpoints.
@@ -397,12 +397,12 @@ impl Round<'_> {
         }
         self.tell_all("finish");
         let begun = Instant::now();
-        let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(15);
+        let until = Instant::now() + OPERATION_TIMEOUT * 2 + Duration::from_secs(15);
         while self.report.faults.is_empty() && Instant::now() < until {
             if self.workers.iter().all(|worker| worker.idle) {
                 break;
             }
-            self.hear(Duration::from_millis(50));
+            self.receive_line(Duration::from_millis(50));
         }
         self.report.phases[1] = begun.elapsed();
         if self.report.faults.is_empty() {
@@ -410,21 +410,21 @@ impl Round<'_> {
             let busy = busy.collect::<Vec<_>>();
             if !busy.is_empty() {
                 self.fault(format!("workers {busy:?} have operations that do not end"));
-                self.hear(Duration::from_secs(1));
+                self.receive_line(Duration::from_secs(1));
                 self.ask_where();
             }
         }
         if !self.report.faults.is_empty() {
             // Faults that the other workers find in the meantime may explain this one.
-            return self.hear(Duration::from_secs(1));
+            return self.receive_line(Duration::from_secs(1));
         }
         self.tell_all("close");
         let begun = Instant::now();
-        let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(20);
+        let until = Instant::now() + OPERATION_TIMEOUT * 2 + Duration::from_secs(20);
         while !self.workers.is_empty() && Instant::now() < until {
-            self.hear(Duration::from_millis(20));
+            self.receive_line(Duration::from_millis(20));
             if !self.report.faults.is_empty() {
-                return self.hear(Duration::from_secs(1));
+                return self.receive_line(Duration::from_secs(1));
             }
         }
         self.report.phases[2] = begun.elapsed();
@@ -437,7 +437,7 @@ impl Round<'_> {
 }
 
 impl Worker {
-    fn tell(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         if let Some(input) = &mut self.input
             && writeln!(input, "{line}").and_then(|()| input.flush()).is_err()
         {

@@ -13,7 +13,7 @@ use percale::endpoint::safe::{OperationError, Received};
 
 /// The result of an operation.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum OperationEnd {
     Sent(Result<percale::Buffer, OperationError>),
     Received(Result<Received, OperationError>),
     Accessed(Result<Buffer, OperationError>),
@@ -34,7 +34,7 @@ impl Wake for Flag {
 
 /// A safe operation, polled as a task.
 pub(super) struct Task {
-    future: Pin<Box<dyn Future<Output = End>>>,
+    future: Pin<Box<dyn Future<Output = OperationEnd>>>,
     flag: Arc<Flag>,
     /// The class of a receive.
     pub(super) class: Option<u8>,
@@ -49,7 +49,7 @@ pub(super) struct Task {
     /// When a receive should have ended.
     pub(super) due: Option<Instant>,
     /// Whether it was reported as overdue.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     /// The request to which it belongs.
     pub(super) call: Option<u64>,
     /// The tag of the region that it reads.
@@ -65,15 +65,15 @@ impl std::fmt::Debug for Task {
 
 impl Task {
     pub(super) fn new(
-        future: Pin<Box<dyn Future<Output = End>>>,
+        future: Pin<Box<dyn Future<Output = OperationEnd>>>,
         class: Option<u8>,
         number: u64,
         port: u16,
         what: &'static str,
     ) -> Self {
         let flag = Arc::new(Flag { woken: AtomicBool::new(true), thread: std::thread::current() });
-        let (since, due, told, call, region, send) = (Instant::now(), None, false, None, None, None);
-        Self { future, flag, class, send, number, port, what, since, due, told, call, region, detail: 0 }
+        let (since, due, reported, call, region, send) = (Instant::now(), None, false, None, None, None);
+        Self { future, flag, class, send, number, port, what, since, due, reported, call, region, detail: 0 }
     }
 
     /// Returns whether the task was woken after the last poll.
@@ -82,7 +82,7 @@ impl Task {
     }
 
     /// Polls the task if it was woken, or if `anyway` is set.
-    pub(super) fn poll(&mut self, anyway: bool) -> Option<End> {
+    pub(super) fn poll(&mut self, anyway: bool) -> Option<OperationEnd> {
         if !self.flag.woken.swap(false, Ordering::SeqCst) && !anyway {
             return None;
         }

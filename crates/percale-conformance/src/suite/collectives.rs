@@ -1,6 +1,6 @@
 //! Groups and their operations.
 
-#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+#![expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
 
 use std::time::Duration;
 
@@ -116,12 +116,12 @@ fn set(members: impl IntoIterator<Item = usize>) -> AddressSet {
     members.into_iter().map(|member| PeerAddress(member as u64)).collect()
 }
 
-/// Makes one group of the first `members` stations of a mesh.
+/// Makes one group of the first `members` endpoints of a mesh.
 pub(super) fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
     joined(mesh, &(0..members).collect::<Vec<_>>())
 }
 
-/// Makes one group of these stations, in this order.
+/// Makes one group of these endpoints, in this order.
 fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> {
     let set = set(members.iter().copied());
     let joining: Vec<_> = members.iter().map(|member| mesh.endpoint(*member).join(&set).expect("a group")).collect();

@@ -40,9 +40,9 @@ pub fn success_is_reported_only_if_requested<F: Transport>() {
         let silent = mesh.receive(1, Receive::into(target).tag(1, 0).silent());
         let quiet = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(1).silent());
         let loud = mesh.receive(1, Receive::into(target).tag(2, 0));
-        let told = mesh.send(0, 1, Send::of(Memory::content(2, len)).tag(2));
+        let reported = mesh.send(0, 1, Send::of(Memory::content(2, len)).tag(2));
         mesh.done(loud);
-        mesh.done(told);
+        mesh.done(reported);
         mesh.nothing(silent);
         mesh.nothing(quiet);
         let cut = mesh.receive(1, Receive::into(target.part(0, 4)).tag(3, 0).silent());
@@ -124,7 +124,7 @@ pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
 pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
-    let region = mesh.station(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
     let arrives = |context| {
         (0..1_000_000).any(|_| {
             mesh.turn_one(1);
@@ -265,7 +265,7 @@ pub fn busy_peer_does_not_starve_others<F: Peers>() {
     for _ in 0..FEW {
         post(2);
     }
-    let (mut busy, mut sent, mut heard) = (0, 0, [0, 0]);
+    let (mut busy, mut sent, mut delivered) = (0, 0, [0, 0]);
     for _ in 0..2000 {
         post(1);
         busy += u64::from(send(1, busy).is_ok());
@@ -275,14 +275,14 @@ pub fn busy_peer_does_not_starve_others<F: Peers>() {
         let mut entry = [Entry::default()];
         if mesh.endpoint(0).poll(&mut entry).expect("no error") == 1 {
             let [Entry { tag, data, len, flags, .. }] = entry;
-            let heard = &mut heard[tag as usize - 1];
-            assert_eq!((data, len), (*heard << 8 | tag, 8));
+            let delivered = &mut delivered[tag as usize - 1];
+            assert_eq!((data, len), (*delivered << 8 | tag, 8));
             assert!(flags.contains(CompletionFlags::REMOTE_DATA));
-            *heard += 1;
+            *delivered += 1;
         }
     }
-    assert_eq!(heard[1], FEW, "{} messages of the busy one", heard[0]);
-    assert!(heard[0] > FEW);
+    assert_eq!(delivered[1], FEW, "{} messages of the busy one", delivered[0]);
+    assert!(delivered[0] > FEW);
 }
 
 /// Posting is rejected before a result could be lost, and succeeds again after a read.

@@ -11,7 +11,7 @@ use percale::{
 
 use crate::fabric::{Alone, Fabric, Peers};
 use crate::memory::{Memory, content, same};
-use crate::net::{End, Net};
+use crate::net::{Net, NetEndpoint};
 
 /// Exchanges messages of both kinds and all sizes in both directions, through the safe API.
 fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
@@ -68,16 +68,16 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
 }
 
 /// Posts a receive of 10 bytes through the raw API, into the part of `target` with the number `context`.
-#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
-fn post_receive(end: &End, target: &Memory, from: PeerAddress, context: u64) -> Result<(), PostError> {
+#[expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
+fn post_receive(end: &NetEndpoint, target: &Memory, from: PeerAddress, context: u64) -> Result<(), PostError> {
     let (segments, flags) = (target.part(10 * context as usize, 10).segments(), OpFlags::COMPLETION);
     // SAFETY: segments are made of `Memory`, which is never freed, and are not accessed before the completion.
     unsafe { end.endpoint.post_recv(&ReceiveWork { from, segments, tag: None, context, flags }) }
 }
 
 /// Posts a send of 10 bytes to the endpoint's peer through the raw API.
-#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
-fn post_send(end: &End, context: u64) -> Result<(), PostError> {
+#[expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
+fn post_send(end: &NetEndpoint, context: u64) -> Result<(), PostError> {
     let (peer, segments) = (end.endpoint.peer(), Memory::of(b"over there").segments());
     let work = SendWork { peer, segments, tag: None, data: None, context, flags: OpFlags::COMPLETION };
     // SAFETY: as in `post_receive`.
@@ -85,7 +85,7 @@ fn post_send(end: &End, context: u64) -> Result<(), PostError> {
 }
 
 /// Waits for the next result of an endpoint.
-fn next_result<F: Fabric>(net: &Net<F>, end: &End) -> Result<Entry, ErrorEntry> {
+fn next_result<F: Fabric>(net: &Net<F>, end: &NetEndpoint) -> Result<Entry, ErrorEntry> {
     net.until(|| {
         let mut entry = [Entry::default()];
         match end.endpoint.poll(&mut entry) {
@@ -97,7 +97,7 @@ fn next_result<F: Fabric>(net: &Net<F>, end: &End) -> Result<Entry, ErrorEntry> 
 }
 
 /// Checks that each kind of send is rejected because the endpoint is not connected.
-fn refuses_sends(end: &End) {
+fn refuses_sends(end: &NetEndpoint) {
     let (endpoint, peer) = (&end.endpoint, end.endpoint.peer());
     assert_eq!(post_send(end, 9), Err(PostError::NotConnected));
     assert_eq!(endpoint.inject(peer, b"x"), Err(PostError::NotConnected));
@@ -165,8 +165,8 @@ pub fn sends_require_a_connection<F: Peers>() {
 }
 
 #[track_caller]
-fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
-    let told = match net.event(end) {
+fn refused<F: Fabric>(net: &Net<F>, end: &NetEndpoint) -> (ErrorCode, String, Vec<u8>) {
+    let reported = match net.event(end) {
         Event::ConnectionRefused { endpoint, address, error, reason, data } => {
             assert_eq!(endpoint, end.endpoint.id());
             assert_eq!(end.endpoint.peer_address(), Some(address));
@@ -176,11 +176,11 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
     };
     assert_eq!(end.endpoint.connection_state(), Some(ConnectionState::Refused));
     match end.endpoint.wait_connected(None) {
-        Err(ConnectionError::Refused { error, reason, data }) => assert_eq!((error, reason, data), told),
+        Err(ConnectionError::Refused { error, reason, data }) => assert_eq!((error, reason, data), reported),
         other => panic!("not refused, but {other:?}"),
     }
     assert_eq!(end.endpoint.inject(end.endpoint.peer(), b"x"), Err(PostError::NotConnected));
-    told
+    reported
 }
 
 /// Requests are rejected if the listener's owner rejects them with data or drops them, or if they exceed the backlog.
@@ -202,7 +202,7 @@ pub fn requests_are_rejected<F: Peers>() {
     assert_eq!(refused(&net, &client).2, b"");
     net.listener().set_backlog(2);
     let clients = [(); 4].map(|()| net.call(b""));
-    let turned_away = |end: &Rc<End>| end.endpoint.connection_state() == Some(ConnectionState::Refused);
+    let turned_away = |end: &Rc<NetEndpoint>| end.endpoint.connection_state() == Some(ConnectionState::Refused);
     net.until(|| (clients.iter().filter(|end| turned_away(end)).count() == 2).then_some(()));
     net.until(|| (net.listener().pending() == 2).then_some(()));
     for _ in 0..2 {
@@ -459,7 +459,7 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
     for round in 0..3 {
         let server = &server.endpoint;
         let name = net.finish(server.bind_window(server.peer(), &window, &region, bind.clone())).expect("a bind");
-        let read = |end: &End| net.finish(end.endpoint.read(end.endpoint.peer(), name, vec![0; 10]));
+        let read = |end: &NetEndpoint| net.finish(end.endpoint.read(end.endpoint.peer(), name, vec![0; 10]));
         for _ in 0..3 {
             assert_eq!(read(&client).expect("the peer may").into_vec(), content(1, 100)[10..20]);
             assert_eq!(read(&other).expect_err("another connection may not").errno(), ErrorCode::KeyRejected.errno());

@@ -8,7 +8,7 @@ use percale::{AddressSet, ErrorCode, Event, EventQueue, OpFlags, PeerAddress};
 
 use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content, same};
-use crate::mesh::{Mesh, Receive, Send, Station};
+use crate::mesh::{Mesh, Receive, Send, TestEndpoint};
 use crate::random::{Random, seed};
 
 /// A peer is connected only when an operation is posted to it.
@@ -18,7 +18,7 @@ pub fn connections_are_made_by_the_first_operation<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for number in 0..1000_u16 {
         let unused = SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 9));
-        mesh.station(0).vector.insert(unused).expect("an address");
+        mesh.test_endpoint(0).vector.insert(unused).expect("an address");
     }
     let descriptors = || std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count();
     let peers = |number| mesh.endpoint(number).describe_peers().len();
@@ -33,12 +33,12 @@ pub fn connections_are_made_by_the_first_operation<F: Peers>() {
     assert_eq!((peers(0), peers(1), peers(2)), (nobody + 1, nobody + 1, nobody));
 }
 
-/// Closes station 1 of 2 and opens another one at the same address.
+/// Closes endpoint 1 of 2 and opens another one at the same address.
 fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
     restart_one(mesh, 1, 2);
 }
 
-/// Closes a station of `count` stations and opens another one at the same address.
+/// Closes an endpoint of `count` endpoints and opens another one at the same address.
 pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: usize) {
     let addresses: Vec<_> = (0..count).map(|number| mesh.endpoint(number).address()).collect();
     let address = addresses[number];
@@ -57,7 +57,7 @@ pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: u
     for address in addresses {
         vector.insert(address).expect("an address");
     }
-    mesh.open(number, Station { endpoint, vector, domain });
+    mesh.open(number, TestEndpoint { endpoint, vector, domain });
 }
 
 /// After a restart of the peer, outstanding operations fail once, and the next operation reaches the new endpoint at
@@ -342,11 +342,11 @@ pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     if pairs < 500 {
         crate::skipped("500 pairs", &format!("there are descriptors for {pairs} only"));
     }
-    let patience = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
-    let mesh = Mesh::<F>::with(2, patience, |_, endpoint| endpoint);
+    let timeout = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
+    let mesh = Mesh::<F>::with(2, timeout, |_, endpoint| endpoint);
     let _watchdog = crate::watchdog::Watchdog::new("many simultaneous mutual connects succeed");
     let sides = [0, 1].map(|side| {
-        let domain = &mesh.station(side).domain;
+        let domain = &mesh.test_endpoint(side).domain;
         let open = |_| {
             let vector = domain.address_vector().build().expect("a vector");
             let endpoint = domain.endpoint().vector(&vector).bind(mesh.fabric.address()).expect("an endpoint");
@@ -394,7 +394,7 @@ pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     }
 }
 
-/// Makes two stations with these keys.
+/// Makes two endpoints with these keys.
 fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
     let events = [EventQueue::default(), EventQueue::default()];
     let mut mesh = Mesh::<F>::with(2, |domain| domain, |number, endpoint| endpoint.event_queue(&events[number]));
@@ -413,7 +413,7 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
         for address in addresses {
             vector.insert(address).expect("an address");
         }
-        mesh.open(number, Station { endpoint, vector, domain });
+        mesh.open(number, TestEndpoint { endpoint, vector, domain });
     }
     (mesh, events)
 }
@@ -469,9 +469,9 @@ pub fn a_wildcard_advertises_one_address<F: Peers + Real>() {
         println!("{}: bound to {bind}, advertises {address}", F::NAME);
         assert!(!address.ip().is_unspecified() && address.port() != 0);
         vector.insert(mesh.endpoint(0).address()).expect("an address");
-        let named = mesh.station(0).vector.insert(address).expect("an address");
+        let named = mesh.test_endpoint(0).vector.insert(address).expect("an address");
         mesh.close(1);
-        mesh.open(1, Station { endpoint, vector, domain });
+        mesh.open(1, TestEndpoint { endpoint, vector, domain });
         let received = mesh.receive(0, Receive::into(Memory::blank(8)));
         let sent = mesh.send(1, 0, Send::of(Memory::content(1, 8)));
         assert_eq!(mesh.done(received).source, named);

@@ -181,8 +181,8 @@ pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
     for way in ways {
         let events = EventQueue::default();
         let _client = builder().event_queue(&events).connect_shared(listener.address().to_string(), b"").expect("one");
-        let told = way(&events);
-        assert!(matches!(told, Event::ConnectionRefused { error: ErrorCode::TimedOut, .. }), "{told:?}");
+        let reported = way(&events);
+        assert!(matches!(reported, Event::ConnectionRefused { error: ErrorCode::TimedOut, .. }), "{reported:?}");
     }
     let client = builder().connect(listener.address().to_string(), b"").expect("an endpoint");
     let error = client.wait_connected(BOUND).expect_err("nobody answers");
@@ -190,8 +190,8 @@ pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
 }
 
 fn sleep(descriptor: BorrowedFd<'_>) {
-    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
-    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience));
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
     assert_eq!(woken, Ok(1), "something was slept over");
 }
 
@@ -244,7 +244,7 @@ pub fn many_threads_call_one_listener<F: Peers + Real>() {
 }
 
 /// Posts a receive of eight bytes with this context.
-#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+#[expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
 fn post(endpoint: &Endpoint<Shared>, context: u64) {
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
     let work = ReceiveWork { from, segments: Memory::blank(8).segments(), tag: None, context, flags };

@@ -25,7 +25,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Makes an initiator (station 0) and a target (station 1) with these counters. They are one endpoint if the
+    /// Makes an initiator (endpoint 0) and a target (endpoint 1) with these counters. They are one endpoint if the
     /// transport cannot reach others.
     fn mesh<F: Fabric>(&self) -> Mesh<F> {
         Mesh::with(2, |domain| domain, |number, endpoint| self.bind::<F>(number, endpoint))
@@ -53,7 +53,7 @@ impl Kinds {
         all.map(|counter| counter.read_error())
     }
 
-    /// Drives all stations until the counters have these values, and then checks that the values do not change.
+    /// Drives all endpoints until the counters have these values, and then checks that the values do not change.
     #[track_caller]
     fn come_to<F: Fabric>(&self, mesh: &Mesh<F>, values: [u64; 6], what: &str) {
         mesh.until(|| {
@@ -67,7 +67,7 @@ impl Kinds {
 
 /// Returns memory that peers may map, and other memory.
 fn memories<F: Fabric>(mesh: &Mesh<F>, len: usize) -> [Buffer; 2] {
-    let allocation: Allocation = mesh.station(1).domain.allocate(len).expect("memory");
+    let allocation: Allocation = mesh.test_endpoint(1).domain.allocate(len).expect("memory");
     [Buffer::from(vec![0; len]), Buffer::from(allocation)]
 }
 
@@ -118,8 +118,8 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
     let mesh = kinds.mesh::<F>();
     let mut count = 0;
     for memory in memories(&mesh, F::BULK + 100) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
-        let other = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
+        let other = mesh.test_endpoint(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
         // Repeat each, because the first access may use a different path than the others.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
@@ -156,7 +156,7 @@ pub fn split_access_is_counted_once<F: Fabric>() {
     const LEN: usize = 70 << 20;
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
-    let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; LEN], ALL).expect("a region");
     let local = Memory::blank(LEN).segments();
     mesh.done(mesh.write(0, 1, local, &[region.remote()]));
     mesh.done(mesh.read(0, 1, local, &[region.remote()]));
@@ -171,7 +171,7 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
     let mesh = kinds.mesh::<F>();
     let (mut reads, mut writes) = (0, 0);
     for memory in memories(&mesh, 64) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let word = region.remote().slice(0..8);
         for _ in 0..3 {
             let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -204,7 +204,7 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
     );
     let mut count = 0;
     for memory in memories(&mesh, F::BULK) {
-        let domain = &mesh.station(1).domain;
+        let domain = &mesh.test_endpoint(1).domain;
         let same = domain.registration(ALL).counter(&one).own(memory).expect("a region");
         let other = domain.registration(ALL).counter(&apart).own(vec![0; F::BULK]).expect("a region");
         for (data, len) in (1..).zip([8, 3000, F::BULK].repeat(3)) {
@@ -212,8 +212,11 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
                 let part = region.remote().slice(0..len as u64);
                 mesh.finish(a.write(peer, content(1, len), part).data(data)).expect("a write");
-                let told = mesh.until(|| mesh.take(0)).expect("news of the write");
-                assert!(told.flags.contains(CompletionFlags::REMOTE_WRITE) && told.data == data, "{told:?}");
+                let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
+                assert!(
+                    reported.flags.contains(CompletionFlags::REMOTE_WRITE) && reported.data == data,
+                    "{reported:?}"
+                );
                 mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
                 mesh.finish(a.fetch_add(peer, part.slice(0..8), 1_u64)).expect("an add");
                 // The write, the read and the fetching operation count once each. The fetching operation is a read for

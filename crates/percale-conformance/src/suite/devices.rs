@@ -27,7 +27,7 @@ fn receiving(memory: DeviceMemory) -> Receive {
     Receive::vector(memory.segments()).with(OpFlags::DEVICE)
 }
 
-/// Registers device memory at the second station.
+/// Registers device memory at the second endpoint.
 fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
     crate::device::register(mesh, 1, memory, device(0), ALL).expect("a region")
 }
@@ -199,7 +199,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
 /// Requirements: HMEM-010.
 pub fn host_region_is_accessed_with_device_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
-    let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
     for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
         let bytes = content(number, len);
         let part = region.remote().slice(0..len as u64);
@@ -319,7 +319,7 @@ pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
         let error = Device::new(interface, 0).expect_err("there is nothing for them");
         assert_eq!((error.clone(), error.errno()), (DeviceError::Unsupported(interface), 38));
     }
-    let owned = mesh.station(0).domain.registration(ALL).device(device(0)).own(vec![1, 2, 3]);
+    let owned = mesh.test_endpoint(0).domain.registration(ALL).device(device(0)).own(vec![1, 2, 3]);
     assert!(matches!(owned, Err(RegisterError::Device(DeviceError::Mixed))), "{owned:?}");
 }
 
@@ -382,7 +382,7 @@ pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
 /// Requirements: XPU-012, XPU-013, XPU-017, XPU-020.
 pub fn device_stream_triggers_a_send<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
         let variable = domain.device_variable(device(0)).expect("a variable");
         let (source, target) = (DeviceMemory::blank(len), DeviceMemory::blank(len));
@@ -409,7 +409,7 @@ pub fn window_binds_to_a_device_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = DeviceMemory::on_device(&[7; 10_000]);
     let region = region(&mesh, memory);
-    let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+    let mut window = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
     let name = window.bind(&region, 100..9_000, WindowAccess::READ | WindowAccess::WRITE).expect("a bind");
     let part = RemoteMemory { len: 8_000, ..name };
     mesh.done(mesh.write(0, 1, Memory::of(&content(1, 8_000)).segments(), &[part]));
@@ -427,7 +427,7 @@ pub fn window_binds_to_a_device_region<F: Devices>() {
 pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     let variables = [(); 3].map(|()| domain.device_variable(device(0)).expect("a variable"));
     let write = |at: usize| program.write(variables[at].device_address().expect("for devices"), variables[at].value());
     let targets = [(); 3].map(|()| DeviceMemory::blank(500));

@@ -1,6 +1,6 @@
 //! Collectives that exchange blocks between members: all-gather, all-to-all, reduce-scatter, scatter, gather.
 
-#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+#![expect(unsafe_code, reason = "posts through the raw API; the memory is never freed")]
 
 use std::time::Duration;
 
@@ -120,11 +120,11 @@ pub fn random_exchanges_match_the_model<F: Transport>() {
             }
             for (what, op, datatype, wanted, started) in batch {
                 for (rank, (got, (wanted, own))) in all_good(&mesh, started).into_iter().zip(wanted).enumerate() {
-                    let told = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
-                    assert_eq!(got.len(), wanted.len(), "{told}");
+                    let reported = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
+                    assert_eq!(got.len(), wanted.len(), "{reported}");
                     // If the operation combines elements, the other blocks have no defined contents.
                     let part = if what.combines() { own } else { 0..wanted.len() };
-                    same(&got[part.clone()], &wanted[part], &told);
+                    same(&got[part.clone()], &wanted[part], &reported);
                 }
             }
         }
@@ -181,10 +181,10 @@ pub fn exchange_keeps_contributions_and_serves_every_root<F: Transport>() {
                     (0..members).map(|rank| post(&mesh, rank, groups[rank].id(), what, count, &given[rank])).collect();
                 for (rank, raw) in posted.into_iter().enumerate() {
                     mesh.done(raw.context);
-                    let told = format!("{what:?} of {count}, rank {rank}");
+                    let reported = format!("{what:?} of {count}, rank {rank}");
                     let wanted = result(what, rank, &given, count * 8, AtomicOp::Sum, Datatype::U64);
-                    same(&raw.result.read(), &wanted, &told);
-                    same(&raw.source.read(), &given[rank], &told);
+                    same(&raw.result.read(), &wanted, &reported);
+                    same(&raw.source.read(), &given[rank], &reported);
                 }
             }
         }

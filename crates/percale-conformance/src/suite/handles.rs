@@ -148,7 +148,7 @@ pub fn finished_handles_of_messages_affect_no_other_operation<F: Transport>() {
 pub fn finished_handles_of_accesses_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let region = mesh.station(1).domain.register(vec![0; 4096], rights).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; 4096], rights).expect("a region");
     let (here, name) = (mesh.endpoint(0), region.remote());
     let (part, word) = (name.slice(0..64), name.slice(64..72));
     used_up(&mesh, 0, || here.write(mesh.peer(1), vec![1; 64], part).start().expect("a write"));
@@ -160,7 +160,7 @@ pub fn finished_handles_of_accesses_affect_no_other_operation<F: Transport>() {
 /// Tests handles of binding and invalidating windows.
 pub fn finished_handles_of_windows_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let region = domain.register(vec![0; 4096], Access::empty()).expect("a region");
     let window = domain.window(WindowType::TwoB).expect("a window");
     let bind = |key| {

@@ -1,6 +1,6 @@
 //! Local keys: work requests that identify memory of this process by address and key.
 
-#![expect(unsafe_code, reason = "posts through the raw face; the regions outlive their operations")]
+#![expect(unsafe_code, reason = "posts through the raw API; the regions outlive their operations")]
 
 use percale::memory::region::RegisterError;
 use percale::{
@@ -14,17 +14,17 @@ use crate::mesh::{Mesh, Report};
 
 const LEN: usize = 20_000;
 
-/// Posts a work request at a station and waits until it ends.
+/// Posts a work request at an endpoint and waits until it ends.
 fn work<F: Fabric>(
     mesh: &Mesh<F>,
-    station: usize,
+    test_endpoint: usize,
     peer: PeerAddress,
     what: WorkRequest,
     pieces: &[LocalPiece],
 ) -> Report {
     let context = mesh.context();
     // SAFETY: every test waits until the posted operation has ended before it closes a region or accesses its memory.
-    let posted = unsafe { mesh.endpoint(station).post_work(peer, what, pieces, context, OpFlags::COMPLETION) };
+    let posted = unsafe { mesh.endpoint(test_endpoint).post_work(peer, what, pieces, context, OpFlags::COMPLETION) };
     posted.expect("it is posted");
     mesh.report(context)
 }
@@ -45,7 +45,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
 /// Requirements: MW-012.
 pub fn work_requests_use_local_keys<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    let (user, owner) = (&mesh.test_endpoint(0).domain, &mesh.test_endpoint(1).domain);
     let source = user.register_verbs(content(1, LEN), VerbsAccess::empty()).expect("a region");
     let room = user.register_verbs(vec![0; LEN], VerbsAccess::LOCAL_WRITE).expect("a region");
     let all =
@@ -75,7 +75,7 @@ pub fn work_requests_use_local_keys<F: Fabric>() {
 /// Requirements: MW-009.
 pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    let (user, owner) = (&mesh.test_endpoint(0).domain, &mesh.test_endpoint(1).domain);
     let open = |bytes| user.register_verbs(bytes, VerbsAccess::LOCAL_WRITE).expect("a region");
     let (mine, other) = (open(content(1, LEN)), open(content(2, LEN)));
     let fixed = user.register_verbs(content(3, LEN), VerbsAccess::REMOTE_READ).expect("a region");
@@ -138,7 +138,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
 /// Requirements: MW-011.
 pub fn a_window_has_no_local_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     let region = domain.register_verbs(content(1, LEN), VerbsAccess::MW_BIND).expect("a region");
     let mut window = domain.window(WindowType::One).expect("a window");
     let name = window.bind(&region, 0..100, WindowAccess::READ).expect("a bind");
@@ -157,7 +157,7 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
 /// Requirements: MW-013.
 pub fn remote_write_access_requires_local_write_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));
     for bits in 0..32 {
         let access = VerbsAccess::from_bits_retain(bits);

@@ -57,14 +57,14 @@ pub fn messages_between_allocations_arrive<F: Transport>() {
         for (from_allocation, to_allocation) in [(true, true), (true, false), (false, true)] {
             let bytes = content(7, len);
             let source = if from_allocation {
-                let mut memory = mesh.station(0).domain.allocate(len).expect("memory");
+                let mut memory = mesh.test_endpoint(0).domain.allocate(len).expect("memory");
                 memory.write(0, &bytes);
                 percale::Buffer::from(memory)
             } else {
                 bytes.clone().into()
             };
             let target = if to_allocation {
-                mesh.station(1).domain.allocate(len).expect("memory").into()
+                mesh.test_endpoint(1).domain.allocate(len).expect("memory").into()
             } else {
                 percale::Buffer::zeroed(len)
             };
@@ -274,12 +274,12 @@ pub fn completion_contains_the_source_if_in_the_vector<F: Peers>() {
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"known");
     assert_eq!(mesh.done(received).source, mesh.peer(0));
-    mesh.station(1).vector.remove(mesh.peer(0)).expect("the peer is there");
+    mesh.test_endpoint(1).vector.remove(mesh.peer(0)).expect("the peer is there");
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"stranger");
     let entry = mesh.done(received);
     assert_eq!((entry.len, entry.source), (8, PeerAddress::UNSPECIFIED));
-    let again = mesh.station(1).vector.insert(mesh.endpoint(0).address()).expect("an address");
+    let again = mesh.test_endpoint(1).vector.insert(mesh.endpoint(0).address()).expect("an address");
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"again");
     assert_eq!(mesh.done(received).source, again);

@@ -81,7 +81,7 @@ struct Message {
     delivered: bool,
 }
 
-/// The model, and the mesh that is compared with it. Stations 0 and 1 send, and station 2 receives.
+/// The model, and the mesh that is compared with it. Endpoints 0 and 1 send, and endpoint 2 receives.
 struct Case<F: Fabric> {
     mesh: Mesh<F>,
     posted: Vec<(u64, Wanted, Memory)>,

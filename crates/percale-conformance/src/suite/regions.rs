@@ -17,7 +17,7 @@ const LEN: usize = 20_000;
 
 /// Returns memory of both kinds: memory that percale allocated, which local peers may map, and other memory.
 fn memories<F: Fabric>(mesh: &Mesh<F>) -> [Buffer; 2] {
-    let mut allocation = mesh.station(1).domain.allocate(LEN).expect("memory");
+    let mut allocation = mesh.test_endpoint(1).domain.allocate(LEN).expect("memory");
     allocation.write(0, &content(1, LEN));
     [Buffer::from(content(1, LEN)), Buffer::from(allocation)]
 }
@@ -77,7 +77,7 @@ fn code(error: &OperationError) -> ErrorCode {
 /// Requirements: MR-058, KEY-001.
 pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for mut memory in memories(&mesh) {
         let mut dead = Vec::new();
         for _ in 0..5 {
@@ -96,7 +96,7 @@ pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
 /// Requirements: KEY-005, KEY-006, KEY-011, KEY-012, KEY-014, KEY-015, KEY-016.
 pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    let (ours, theirs) = (&mesh.test_endpoint(0).domain, &mesh.test_endpoint(1).domain);
     for (base, memory) in [0, 0x7000_0000_0000].into_iter().zip(memories(&mesh)) {
         let region = theirs.registration(ALL).base(base).raw_key().own(memory).expect("a region");
         let raw = region.raw_key();
@@ -135,9 +135,9 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
 pub fn short_raw_keys_can_be_mapped<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         assert_eq!(region.raw_key().as_bytes(), region.key().to_le_bytes());
-        let mapped = mesh.station(0).domain.map_raw(region.raw_key().as_bytes()).expect("a raw key");
+        let mapped = mesh.test_endpoint(0).domain.map_raw(region.raw_key().as_bytes()).expect("a raw key");
         served(&mesh, &region, mapped.remote(0, LEN as u64));
         served(&mesh, &region, region.remote());
     }
@@ -149,10 +149,11 @@ pub fn short_raw_keys_can_be_mapped<F: Fabric>() {
 /// Requirements: KEY-005, KEY-015.
 pub fn forged_raw_keys_give_no_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let ours = &mesh.station(0).domain;
+    let ours = &mesh.test_endpoint(0).domain;
     for memory in memories(&mesh) {
-        let region = mesh.station(1).domain.registration(ALL).raw_key().own(memory).expect("a region");
-        let other = mesh.station(1).domain.registration(Access::empty()).raw_key().own(vec![0; LEN]).expect("a region");
+        let region = mesh.test_endpoint(1).domain.registration(ALL).raw_key().own(memory).expect("a region");
+        let other =
+            mesh.test_endpoint(1).domain.registration(Access::empty()).raw_key().own(vec![0; LEN]).expect("a region");
         let foreign = mesh.fabric.domain(|domain| domain);
         let foreign = foreign.registration(ALL).raw_key().own(vec![0; LEN]).expect("a region elsewhere");
         let good: [u8; RAW_KEY_BYTES] = region.raw_key().as_bytes().try_into().expect("32 bytes");
@@ -197,7 +198,7 @@ pub fn forged_raw_keys_give_no_access<F: Fabric>() {
 /// Requirements: KEY-004, KEY-020, MW-051.
 pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let (us, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    let (us, owner) = (&mesh.test_endpoint(0).domain, &mesh.test_endpoint(1).domain);
     let below = owner.register(content(1, 64), Access::empty()).expect("a region");
     let mut windows: Vec<_> = (0..64).map(|_| owner.window(WindowType::One).expect("a window")).collect();
     let names: Vec<_> =
@@ -246,7 +247,7 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
 /// Requirements: MR-060, MR-062, MR-063, MR-064, MR-065, KEY-002.
 pub fn registration_ends_with_an_event<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let events = EventQueue::new(3);
     for memory in memories(&mesh) {
         let remote = RemoteMemory { key: 90, address: 0, len: LEN as u64 };
@@ -284,7 +285,7 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
 pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for memory in memories(&mesh) {
         let counter = Arc::new(Counter::new());
         let mut region = domain.registration(ALL).counter(&counter).disabled().own(memory).expect("a region");
@@ -310,7 +311,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
 /// Requirements: BIND-006, BIND-009.
 pub fn a_disabled_region_is_not_reached<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for memory in memories(&mesh) {
         let mut region = domain.registration(ALL).key(66).disabled().own(memory).expect("a region");
         assert!(!region.is_enabled());
@@ -340,8 +341,9 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
 /// Requirements: BIND-010, BIND-011, BIND-012.
 pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let (domain, here) = (&mesh.station(1).domain, mesh.endpoint(1).id());
-    let elsewhere = domain.endpoint().vector(&mesh.station(1).vector).bind(mesh.fabric.address()).expect("an endpoint");
+    let (domain, here) = (&mesh.test_endpoint(1).domain, mesh.endpoint(1).id());
+    let elsewhere =
+        domain.endpoint().vector(&mesh.test_endpoint(1).vector).bind(mesh.fabric.address()).expect("an endpoint");
     for memory in memories(&mesh) {
         let mut region = domain.registration(ALL).endpoint(elsewhere.id()).own(memory).expect("a region");
         refused(&mesh, Some(&region), region.remote());
@@ -366,7 +368,7 @@ pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh) {
-        let mut region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let mut region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let remote = region.remote();
         for number in 0..5 {
             served(&mesh, &region, remote);
@@ -392,7 +394,7 @@ pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
                 None => endpoint,
             },
         );
-        let domain = &mesh.station(1).domain;
+        let domain = &mesh.test_endpoint(1).domain;
         for key in [None, Some("of the domain"), Some("of the endpoints"), Some("of nobody")] {
             for memory in memories(&mesh) {
                 let registration = domain.registration(ALL);

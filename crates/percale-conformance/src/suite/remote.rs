@@ -17,7 +17,7 @@ const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 /// Returns memory of both kinds.
 fn memories<F: Fabric>(mesh: &Mesh<F>, bytes: &[u8]) -> [Buffer; 2] {
-    let mut allocation = mesh.station(1).domain.allocate(bytes.len()).expect("memory");
+    let mut allocation = mesh.test_endpoint(1).domain.allocate(bytes.len()).expect("memory");
     allocation.write(0, bytes);
     [Buffer::from(bytes.to_vec()), Buffer::from(allocation)]
 }
@@ -54,7 +54,7 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let room = F::BULK + 100;
     for memory in memories(&mesh, &content(1, room)) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let mut expected = content(1, room);
         let short = [0, 1, 7, 8, 48, 64, 512, 2048, 2049, 9000, 16 << 10, (16 << 10) + 1];
         let long = [100_000, 512 << 10, (512 << 10) + 1, F::BULK].map(|len| len.min(F::BULK));
@@ -79,7 +79,7 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
 pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {
     const LEN: usize = 110 << 20;
     let mesh = Mesh::<F>::new(2);
-    let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; LEN], ALL).expect("a region");
     let bytes = content(1, LEN);
     let source = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), bytes, region.remote())).expect("the write");
     let got = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; LEN])).expect("the read");
@@ -95,7 +95,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
     let before = content(1, 30_000);
     for access in [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE] {
         for memory in memories(&mesh, &before) {
-            let region = mesh.station(1).domain.register(memory, access).expect("a region");
+            let region = mesh.test_endpoint(1).domain.register(memory, access).expect("a region");
             let all = region.remote();
             for len in [8, 20_000] {
                 let part = all.slice(0..len);
@@ -142,7 +142,7 @@ pub fn region_key_is_valid_in_one_domain_only<F: Fabric>() {
 pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for memory in memories(&mesh, &content(3, 5000)) {
         let other = domain.register(content(4, 100), ALL).expect("another region");
         let region = domain.registration(ALL).key(0xABCD).own(memory).expect("a region");
@@ -178,7 +178,7 @@ pub fn region_addresses_start_at_the_given_base<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &content(1, 100)) {
         let base = 0xFFFF_FFFF_FFFF_FF00;
-        let region = mesh.station(1).domain.registration(ALL).base(base).own(memory).expect("a region");
+        let region = mesh.test_endpoint(1).domain.registration(ALL).base(base).own(memory).expect("a region");
         assert_eq!(region.remote().address, base);
         mesh.finish(a.write(peer, vec![7; 10], region.remote().slice(90..100))).expect("the last ten bytes");
         assert_eq!(&bytes_of(&region)[89..], [&content(1, 100)[89..90], &[7; 10][..]].concat());
@@ -197,7 +197,7 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &[0; 64]) {
         let counter = Arc::new(Counter::new());
-        let registration = mesh.station(1).domain.registration(ALL).counter(&counter);
+        let registration = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter);
         let region = registration.own(memory).expect("a region");
         let word = |at: u64, len| region.remote().slice(at..at + len);
         assert_eq!(mesh.finish(a.fetch_add(peer, word(0, 8), 5_u64)).expect("an add"), 0);
@@ -240,9 +240,9 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
     let operands = Memory::of(&[[5_u64.to_ne_bytes(), 7_u64.to_ne_bytes()], [[0; 8]; 2]].concat().concat());
     let [operand, compare, result] = [0, 8, 16].map(|at| operands.part(at, 8));
     let found = || u64::from_ne_bytes(result.read().try_into().expect("8 bytes"));
-    let read_only = mesh.station(1).domain.register(vec![0; 64], Access::REMOTE_READ).expect("a region");
+    let read_only = mesh.test_endpoint(1).domain.register(vec![0; 64], Access::REMOTE_READ).expect("a region");
     for memory in memories(&mesh, &[0; 64]) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let word = |at: u64, len: u64| region.remote().slice(at..at + len);
         let mut expected = 0_u64;
         for round in 0..20_u64 {
@@ -301,7 +301,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
         let counter = Arc::new(Counter::new());
-        let region = mesh.station(1).domain.registration(ALL).counter(&counter).own(memory).expect("a region");
+        let region = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter).own(memory).expect("a region");
         let mut count = 0;
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
             let part = region.remote().slice(0..len as u64);
@@ -311,10 +311,13 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
             count += 2;
             // When the write has been counted, its completion is in the queue.
             mesh.until(|| (counter.read() >= count).then_some(()));
-            let told = mesh.take(0).expect("news of the write").expect("no error");
+            let reported = mesh.take(0).expect("news of the write").expect("no error");
             mesh.finish(write).expect("a write that tells");
             let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
-            assert_eq!((told.flags, told.data, told.len, told.source), (flags, number, len as u64, mesh.peer(0)));
+            assert_eq!(
+                (reported.flags, reported.data, reported.len, reported.source),
+                (flags, number, len as u64, mesh.peer(0))
+            );
             mesh.until(|| (counter.read() >= count).then_some(()));
             same(&bytes_of(&region)[..len], &content(number, len), "what was written");
             mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
@@ -336,7 +339,7 @@ pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
             let part = region.remote().slice(0..len as u64);
             let receive = b.recv(vec![0; 8]).start().expect("a receive");
@@ -360,7 +363,7 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let part = region.remote().slice(0..F::BULK as u64);
         let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
         let read = a.read(peer, part, vec![0; F::BULK]).fenced().start().expect("a read");
@@ -380,7 +383,7 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
 pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
-        let domain = &mesh.station(1).domain;
+        let domain = &mesh.test_endpoint(1).domain;
         let counter = Arc::new(Counter::new());
         let one = domain.registration(ALL).counter(&counter).own(first).expect("a region");
         let two = domain.registration(ALL).counter(&counter).own(second).expect("a region");
@@ -411,14 +414,14 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
 pub fn injected_writes_are_copied<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh, &[0; 2048]) {
-        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         for len in [8, 2048] {
             let mut bytes = content(len, len as usize);
             let part = region.remote().slice(0..len);
             mesh.endpoint(0).inject_write(mesh.peer(1), &bytes, part, Some(len)).expect("an inject");
             bytes.fill(0);
-            let told = mesh.until(|| mesh.take(0)).expect("news of the write");
-            assert_eq!(told.data, len);
+            let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
+            assert_eq!(reported.data, len);
             same(&bytes_of(&region)[..len as usize], &content(len, len as usize), "what was injected");
         }
         let refused = mesh.endpoint(0).inject_write(
@@ -443,7 +446,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for (round, len) in (0..40).map(|n| (n / 2, if n % 2 == 0 { F::BULK } else { F::BULK / 4 })) {
         for memory in memories(&mesh, &vec![0; len]) {
-            let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+            let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
             let part = region.remote().slice(0..len as u64);
             mesh.finish(a.read(peer, part.slice(0..8), vec![0; 8])).expect("a read");
             let write = a.write(peer, content(1, len), part).start().expect("a write");
@@ -477,7 +480,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
 pub fn borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut bytes = content(1, 5000);
-    let remote = mesh.station(1).domain.scope(|scope| {
+    let remote = mesh.test_endpoint(1).domain.scope(|scope| {
         let region = scope.register(&mut bytes, ALL).expect("a region");
         let write = mesh.endpoint(0).write(mesh.peer(1), vec![7; 100], region.remote().slice(0..100));
         mesh.finish(write).expect("a write");

@@ -106,12 +106,12 @@ fn start<'e, F: Fabric>(
 pub fn random_accesses_match_the_model<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let count = if crate::long() { 1_000_000 } else { 3000 };
-    let mut allocation: Allocation = mesh.station(1).domain.allocate(ROOM).expect("memory");
+    let mut allocation: Allocation = mesh.test_endpoint(1).domain.allocate(ROOM).expect("memory");
     allocation.fill(0);
     for memory in [Buffer::from(vec![0; ROOM]), Buffer::from(allocation)] {
         let mut random = Random::new(seed());
         let mut model = vec![0; ROOM];
-        let region = mesh.station(1).domain.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let region = mesh.test_endpoint(1).domain.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE);
         let region = region.expect("a region");
         let mut under_way = VecDeque::new();
         for _ in 0..count {

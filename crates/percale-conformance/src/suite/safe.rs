@@ -166,7 +166,8 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     let error = endpoint.recv("constant").wait().expect_err("it cannot be written");
     refused(error.cause(), &PostError::ReadOnly);
     assert_eq!(error.into_buffer().map(Buffer::into_vec), Some(b"constant".to_vec()));
-    let alone = mesh.station(0).domain.endpoint().bind(mesh.fabric.address()).expect("an endpoint without a vector");
+    let alone =
+        mesh.test_endpoint(0).domain.endpoint().bind(mesh.fabric.address()).expect("an endpoint without a vector");
     assert_eq!(alone.inject(PeerAddress(0), b"x"), Err(PostError::NoVector));
     assert_eq!(alone.inject(PeerAddress(0), b"x").map_err(|error| error.errno()), Err(267));
 }

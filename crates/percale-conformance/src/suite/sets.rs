@@ -16,13 +16,13 @@ use crate::watchdog::Watchdog;
 
 /// The objects that report writes to a target.
 #[derive(Debug, Default)]
-struct Told {
+struct ReportObjects {
     queue: CompletionQueue,
     counter: Arc<Counter>,
     events: EventQueue,
 }
 
-impl Told {
+impl ReportObjects {
     /// Returns an initiator, and a target that reports to these objects. Only waiting threads drive the target.
     fn two<F: Fabric>(&self) -> (SharedEndpoint, SharedEndpoint) {
         two_shared::<F>(Progress::Manual, |endpoint| {
@@ -60,13 +60,13 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
 /// Requirements: CMP-019.
 pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a poll set spans endpoints");
-    let told = Told::default();
-    let (a, b) = told.two::<F>();
+    let reported = ReportObjects::default();
+    let (a, b) = reported.two::<F>();
     let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
     let (set, seen) = (PollSet::new(), Counter::new());
-    set.add(&told.queue, 'q').expect("a member");
-    set.add(&told.counter, 'c').expect("a member");
-    set.add(&told.events, 'e').expect("a member");
+    set.add(&reported.queue, 'q').expect("a member");
+    set.add(&reported.counter, 'c').expect("a member");
+    set.add(&reported.events, 'e').expect("a member");
     std::thread::scope(|scope| {
         scope.spawn(|| write(&a, region.remote(), &seen));
         let (mut last, mut counted, mut met) = (None, 0, false);
@@ -77,7 +77,7 @@ pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
             met |= names.contains(&'e');
             counted += u64::from(names.contains(&'c'));
             if names.contains(&'q') {
-                let data = told.read();
+                let data = reported.read();
                 assert_eq!(data, last.map_or(Some(0), |last| Some(last + 1)), "a queue is named when it has something");
                 last = data;
                 seen.add(1);
@@ -102,12 +102,12 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
         },
     ];
     for way in ways {
-        let told = Told::default();
+        let reported = ReportObjects::default();
         let set = WaitSet::new();
-        set.add(&told.events).expect("a member");
-        let (a, b) = told.two::<F>();
-        set.add(&told.queue).expect("a member");
-        set.add(&told.counter).expect("a member");
+        set.add(&reported.events).expect("a member");
+        let (a, b) = reported.two::<F>();
+        set.add(&reported.queue).expect("a member");
+        set.add(&reported.counter).expect("a member");
         let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
         let seen = Counter::new();
         std::thread::scope(|scope| {
@@ -115,19 +115,19 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
             let mut count = 0;
             while count < ROUNDS {
                 way(&set);
-                if let Some(data) = told.read() {
+                if let Some(data) = reported.read() {
                     assert_eq!(data, count);
                     count += 1;
                     seen.add(1);
                 }
             }
         });
-        assert_eq!(told.counter.value(), ROUNDS);
+        assert_eq!(reported.counter.value(), ROUNDS);
     }
 }
 
 fn sleep(descriptor: BorrowedFd<'_>) {
-    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
-    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience));
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
     assert_eq!(woken, Ok(1), "something was slept over");
 }

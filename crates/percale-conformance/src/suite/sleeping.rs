@@ -79,7 +79,7 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
     }
     // Safe operations own their buffers and may wait for room.
     let waiting = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).start().expect("a send");
-    // Station 0 does nothing while station 1 receives the messages.
+    // Endpoint 0 does nothing while endpoint 1 receives the messages.
     let target = Memory::blank(8);
     let take = |_: &u64| {
         let received = mesh.receive(1, Receive::into(target));
@@ -113,9 +113,9 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     }
     other();
     inject(&a, 2, b"second");
-    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+    let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
     let fd = b.as_fd();
-    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)), Ok(1), "slept for ever");
+    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)), Ok(1), "slept for ever");
     assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
     // The sleeper is a task.
     let mut receiving = pin!(b.tagged_recv(3, 0, vec![0; 5]).into_future());
@@ -166,12 +166,12 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     // Disable the timer that checks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send_line, reported) = std::sync::mpsc::channel();
         scope.spawn(move || {
             let receiving = sleeper.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message");
             assert_eq!(receiving.to_vec(), b"first");
             let mut receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
-            tell.send(rustix::thread::gettid()).expect("somebody looks at this thread");
+            send_line.send(rustix::thread::gettid()).expect("somebody looks at this thread");
             let fd = sleeper.as_fd();
             while !receiving.is_ready() {
                 if sleeper.try_wait() {
@@ -181,7 +181,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
             assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
         });
         waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
-        let task = format!("/proc/self/task/{}", told.recv().expect("the sleeper").as_raw_nonzero());
+        let task = format!("/proc/self/task/{}", reported.recv().expect("the sleeper").as_raw_nonzero());
         // The nanoseconds of processor time, and the number of times that the thread was scheduled. The value between
         // them is not used.
         let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
@@ -258,12 +258,12 @@ pub fn endpoint_sleeps_after_its_peers_left<F: Peers + Real>() {
     mesh.close(1);
     let endpoint = mesh.endpoint(0);
     mesh.until(|| endpoint.describe_peers().iter().all(|(_, how)| how.starts_with("loopback")).then_some(()));
-    let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
     // Events of the close may wake it once or twice. A timer that is never read would wake it forever.
     let quiet = (0..20).any(|_| {
         mesh.turns(10);
         endpoint.try_wait()
-            && poll(&mut [PollFd::new(&endpoint.as_fd(), PollFlags::IN)], Some(&patience)).expect("a poll") == 0
+            && poll(&mut [PollFd::new(&endpoint.as_fd(), PollFlags::IN)], Some(&limit)).expect("a poll") == 0
     });
     assert!(quiet, "the descriptor stays readable");
 }

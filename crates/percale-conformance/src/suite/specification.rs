@@ -14,7 +14,7 @@ use percale::{
 use super::windows::code;
 use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
-use crate::mesh::{Mesh, Receive, Send, Station};
+use crate::mesh::{Mesh, Receive, Send, TestEndpoint};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 20_000;
@@ -24,7 +24,7 @@ const LEN: usize = 20_000;
 /// Requirements: MR-006, MR-077.
 pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for base in [0, 0x7000_0000_0000] {
         let empty = domain.allocate(0).map(Buffer::from).unwrap_or_else(|_| Buffer::from(Vec::new()));
         for memory in [Buffer::from(Vec::new()), Buffer::from(Arc::<[u8]>::from([])), empty] {
@@ -57,7 +57,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
 /// Requirements: MR-078, MR-079, MR-080.
 pub fn malformed_segments_are_not_registered<F: Fabric>() {
     let mesh = Mesh::<F>::new(1);
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     let memory = Memory::blank(64).segments().as_slice()[0];
     let register = |access, pieces: &[Segment]| {
         // SAFETY: `Memory` is never freed, and pieces of other memory are not registered.
@@ -94,7 +94,7 @@ pub fn malformed_segments_are_not_registered<F: Fabric>() {
 /// Requirements: MR-082.
 pub fn reused_key_refers_to_the_current_region<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let write = |remote: RemoteMemory, byte| {
         mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![byte; remote.len as usize], remote))
     };
@@ -123,7 +123,7 @@ pub fn reused_key_refers_to_the_current_region<F: Transport>() {
 /// Requirements: ATM-007.
 pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
-    let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
+    let region = mesh.test_endpoint(1).domain.register(vec![0; 64], ALL).expect("a region");
     let memory = Memory::of(&[1; 64]).segments().as_slice()[0];
     for (here, there) in [(8, 16), (16, 8), (8, 0), (64, 56), (0, 8)] {
         for (compared, fetched) in [(false, false), (false, true), (true, true)] {
@@ -151,7 +151,7 @@ pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
     assert_eq!(there, [0; 64]);
 }
 
-/// Drives all stations until the counter has this value, and then checks that the value does not change.
+/// Drives all endpoints until the counter has this value, and then checks that the value does not change.
 #[track_caller]
 fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
     mesh.until(|| (counter.value() >= value).then_some(()));
@@ -177,7 +177,7 @@ fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
 /// Requirements: BIND-021, BIND-022.
 pub fn a_region_has_several_counters<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for before in 0..3 {
         for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
             let counters: [Arc<Counter>; 4] = std::array::from_fn(|_| Arc::default());
@@ -218,7 +218,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
 /// Requirements: BIND-022.
 pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for before in 0..4 {
         for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
             let counter = Arc::new(Counter::new());
@@ -240,12 +240,12 @@ pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
 }
 
 /// Opens another endpoint of a domain, with itself in its vector.
-fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
+fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> TestEndpoint {
     let vector = domain.address_vector().build().expect("a vector");
     let endpoint = domain.endpoint().region_counters(false).vector(&vector).bind(mesh.fabric.address());
     let endpoint = endpoint.expect("an endpoint");
     vector.insert(endpoint.address()).expect("an address");
-    Station { endpoint, vector, domain: domain.clone() }
+    TestEndpoint { endpoint, vector, domain: domain.clone() }
 }
 
 /// Accesses through an endpoint that does not count for regions are not counted. Those through another endpoint of the
@@ -254,11 +254,11 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
 /// Requirements: BIND-023.
 pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let plain = another(&mesh, domain);
     let (writer, peer) = match F::ALONE {
         true => (&plain.endpoint, PeerAddress(0)),
-        false => (mesh.endpoint(0), mesh.station(0).vector.insert(plain.endpoint.address()).expect("an address")),
+        false => (mesh.endpoint(0), mesh.test_endpoint(0).vector.insert(plain.endpoint.address()).expect("an address")),
     };
     for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
         let counter = Arc::new(Counter::new());
@@ -305,7 +305,7 @@ pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
             mesh.receive(1, Receive::into(Memory::blank(3000)).tag(tag, 0));
             mesh.done(mesh.send(0, 1, Send::of(memory).tag(tag)));
         }
-        let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
+        let region = mesh.test_endpoint(1).domain.register(vec![0; LEN], ALL).expect("a region");
         for _ in 0..4 {
             mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
             mesh.done(mesh.read(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
@@ -324,7 +324,7 @@ pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
 /// Requirements: DWQ-024, TRIG-020.
 pub fn the_largest_threshold_is_reached<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     for threshold in [u64::MAX - 1, u64::MAX] {
         let [trigger, count] = [(); 2].map(|()| Counter::new());
         domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
@@ -359,7 +359,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
 /// Requirements: AV-060.
 pub fn vector_names_are_scoped_by_domain_name<F: Transport>() {
     let mesh = Mesh::<F>::new(1);
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     let name = format!("percale-test-{}-{}", std::process::id(), crate::random::seed());
     let vector = |of: &str| domain.address_vector().name(&name).domain(of);
     let first = vector("one").build().expect("a vector");

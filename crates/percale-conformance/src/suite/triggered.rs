@@ -111,7 +111,7 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
     );
     mesh.connect();
     let counter = Counter::new();
-    let region = mesh.station(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
+    let region = mesh.test_endpoint(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
     let region = region.expect("a region");
     let (into, plain) = (Memory::blank(64), Memory::blank(64));
     let receive = mesh.when(1, mesh.receiving(Receive::into(into).tag(7, 0)), &counter, 1);

@@ -7,7 +7,7 @@ use percale::{Counter, Domain, ErrorCode};
 
 use crate::fabric::{Fabric, Transport};
 use crate::memory::Memory;
-use crate::mesh::{Mesh, Receive, Send, Station};
+use crate::mesh::{Mesh, Receive, Send, TestEndpoint};
 use crate::random::Random;
 
 /// The number of steps, unless `PERCALE_STEPS` sets it.
@@ -16,7 +16,7 @@ const COUNTERS: usize = 4;
 
 /// Waiting work in the model.
 #[derive(Clone, Debug)]
-enum What {
+enum ModelOperation {
     /// A send of the message with this number.
     Send(u64),
     Add(usize, u64),
@@ -24,11 +24,11 @@ enum What {
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+struct ModelWork {
     threshold: u64,
     /// Whether errors count as well.
     ends: bool,
-    what: What,
+    what: ModelOperation,
     number: u64,
 }
 
@@ -37,7 +37,7 @@ struct Line {
 struct Model {
     values: [u64; COUNTERS],
     errors: [u64; COUNTERS],
-    lines: [Vec<Line>; COUNTERS],
+    lines: [Vec<ModelWork>; COUNTERS],
     /// The sent messages.
     sent: VecDeque<u64>,
 }
@@ -49,12 +49,12 @@ impl Model {
         while let Some(counter) = jobs.pop_front() {
             while let Some(at) = self.first_due(counter) {
                 match self.lines[counter].remove(at).what {
-                    What::Send(number) => self.sent.push_back(number),
-                    What::Add(other, count) => {
+                    ModelOperation::Send(number) => self.sent.push_back(number),
+                    ModelOperation::Add(other, count) => {
                         self.values[other] += count;
                         jobs.push_back(other);
                     }
-                    What::Set(other, value) => {
+                    ModelOperation::Set(other, value) => {
                         self.values[other] = value;
                         jobs.push_back(other);
                     }
@@ -65,7 +65,7 @@ impl Model {
 
     fn first_due(&self, counter: usize) -> Option<usize> {
         let (value, errors) = (self.values[counter], self.errors[counter]);
-        let due = |line: &Line| line.threshold <= if line.ends { value + errors } else { value };
+        let due = |line: &ModelWork| line.threshold <= if line.ends { value + errors } else { value };
         let lines = self.lines[counter].iter().enumerate().filter(|(_, line)| due(line));
         // Among equal thresholds, work that waits for successes comes first.
         lines.min_by_key(|(_, line)| (line.threshold, line.ends, line.number)).map(|(at, _)| at)
@@ -87,11 +87,11 @@ struct Run<F: Fabric> {
 
 impl<F: Fabric> Run<F> {
     fn domain(&self) -> &Domain {
-        &self.mesh.station(1).domain
+        &self.mesh.test_endpoint(1).domain
     }
 
-    fn queue(&mut self, counter: usize, threshold: u64, ends: bool, what: What) {
-        let line = Line { threshold, ends, what, number: self.next };
+    fn queue(&mut self, counter: usize, threshold: u64, ends: bool, what: ModelOperation) {
+        let line = ModelWork { threshold, ends, what, number: self.next };
         self.next += 1;
         self.model.lines[counter].push(line);
         self.model.fire(counter);
@@ -108,7 +108,7 @@ impl<F: Fabric> Run<F> {
                 let operation = self.mesh.sending(1, Send::of(bytes));
                 let context = self.mesh.when(0, operation, &self.counters[counter], near);
                 self.sends.insert(context, number);
-                self.queue(counter, near, false, What::Send(number));
+                self.queue(counter, near, false, ModelOperation::Send(number));
             }
             14..20 => {
                 // A counter changes only counters with higher numbers, so that no two operations wait for each other
@@ -120,10 +120,10 @@ impl<F: Fabric> Run<F> {
                     let (work, what) = if self.random.below(6) == 0 {
                         let value = self.model.values[to] / 2;
                         let work = self.domain().defer_set(&self.counters[to], value, (&self.counters[from], near));
-                        (work, What::Set(to, value))
+                        (work, ModelOperation::Set(to, value))
                     } else {
                         let work = self.domain().defer_add(&self.counters[to], count, (&self.counters[from], near));
-                        (work, What::Add(to, count))
+                        (work, ModelOperation::Add(to, count))
                     };
                     self.works.insert(number, (from, work.expect("queued")));
                     self.queue(from, near, true, what);
@@ -169,7 +169,7 @@ impl<F: Fabric> Run<F> {
     fn cancel_send(&mut self) {
         let Some((&context, &number)) = self.sends.iter().min_by_key(|(context, _)| **context % 7) else { return };
         let line = self.model.lines.iter_mut().find_map(|lines| {
-            let at = lines.iter().position(|line| matches!(line.what, What::Send(of) if of == number))?;
+            let at = lines.iter().position(|line| matches!(line.what, ModelOperation::Send(of) if of == number))?;
             Some(lines.remove(at))
         });
         assert_eq!(self.mesh.endpoint(0).cancel(context), line.is_some(), "message {number}");
@@ -191,7 +191,7 @@ impl<F: Fabric> Run<F> {
     fn reopen(&mut self) {
         self.mesh.close(0);
         for lines in &mut self.model.lines {
-            lines.retain(|line| !matches!(line.what, What::Send(_)));
+            lines.retain(|line| !matches!(line.what, ModelOperation::Send(_)));
         }
         self.sends.clear();
         let domain = self.mesh.fabric.domain(|domain| domain);
@@ -199,7 +199,7 @@ impl<F: Fabric> Run<F> {
         let endpoint = domain.endpoint().vector(&vector).bind(self.mesh.fabric.address()).expect("an endpoint");
         vector.insert(endpoint.address()).expect("an address");
         vector.insert(self.mesh.endpoint(1).address()).expect("an address");
-        self.mesh.open(0, Station { endpoint, vector, domain });
+        self.mesh.open(0, TestEndpoint { endpoint, vector, domain });
     }
 
     /// Checks that all started messages arrive in order, and no other messages.

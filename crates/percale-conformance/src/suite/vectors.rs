@@ -7,12 +7,12 @@ use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, same};
 use crate::mesh::{Mesh, Receive};
 
-/// Opens another endpoint of station 0's domain.
+/// Opens another endpoint of endpoint 0's domain.
 fn with<F: Fabric>(mesh: &Mesh<F>, vector: &AddressVector) -> Endpoint {
-    mesh.station(0).domain.endpoint().vector(vector).bind(mesh.fabric.address()).expect("an endpoint")
+    mesh.test_endpoint(0).domain.endpoint().vector(vector).bind(mesh.fabric.address()).expect("an endpoint")
 }
 
-/// Checks that a message to station 1 at the address `peer` arrives completely.
+/// Checks that a message to endpoint 1 at the address `peer` arrives completely.
 fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
     let target = Memory::blank(8);
     let received = mesh.receive(1, Receive::into(target));
@@ -43,7 +43,7 @@ pub fn send_to_peers_of_any_vector_succeeds<F: Peers>() {
     for kind in [VectorType::Table, VectorType::Map] {
         for expected in [0, 1, usize::MAX] {
             let vector =
-                mesh.station(0).domain.address_vector().kind(kind).expected(expected).build().expect("a vector");
+                mesh.test_endpoint(0).domain.address_vector().kind(kind).expected(expected).build().expect("a vector");
             assert_eq!(vector.options().kind, kind);
             let peers: Vec<_> =
                 vector.insert_many([to, to]).expect("room").iter().map(|peer| *peer.as_ref().expect("one")).collect();
@@ -63,7 +63,7 @@ pub fn send_to_peers_of_any_vector_succeeds<F: Peers>() {
 pub fn read_only_named_vector_can_be_used_to_send<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
-    let domain = &mesh.station(0).domain;
+    let domain = &mesh.test_endpoint(0).domain;
     let writer = domain.address_vector().name(&name).build().expect("a named vector");
     let reader = domain.address_vector().name(&name).read_only().build().expect("it is there");
     let endpoint = with(&mesh, &reader);
@@ -79,7 +79,7 @@ pub fn read_only_named_vector_can_be_used_to_send<F: Peers>() {
 /// Requirements: AV-018.
 pub fn a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
-    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let vector = mesh.test_endpoint(0).domain.address_vector().build().expect("a vector");
     let peer = vector.insert(mesh.endpoint(1).address()).expect("room");
     let endpoint = with(&mesh, &vector);
     drop(vector);
@@ -94,7 +94,7 @@ pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
     let to = mesh.endpoint(1).address();
     // The range contains a few ports around that of the peer, on its node and on the next node.
     let first = (to.port() - 3).min(u16::MAX - 19);
-    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let vector = mesh.test_endpoint(0).domain.address_vector().build().expect("a vector");
     let inserted = vector.insert_symmetric(&to.ip().to_string(), 2, &first.to_string(), 20).expect("a range");
     assert_eq!((inserted.count(), vector.len()), (40, 40));
     let peer = PeerAddress(u64::from(to.port() - first));
@@ -113,8 +113,8 @@ pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
 /// Requirements: AV-002, AV-030, AV-031.
 pub fn several_insertions_have_the_result_of_one<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
-    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
-    let other = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let vector = mesh.test_endpoint(0).domain.address_vector().build().expect("a vector");
+    let other = mesh.test_endpoint(0).domain.address_vector().build().expect("a vector");
     for number in 0..5 {
         let to = mesh.endpoint(1).address();
         assert_eq!(vector.insert(to), Ok(PeerAddress(number)));
@@ -132,7 +132,7 @@ pub fn several_insertions_have_the_result_of_one<F: Peers>() {
 pub fn send_to_removed_peer_fails<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
-    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let vector = mesh.test_endpoint(0).domain.address_vector().build().expect("a vector");
     let endpoint = with(&mesh, &vector);
     for _ in 0..3 {
         let peer = vector.insert(to).expect("room");

@@ -281,6 +281,6 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
 /// Requirements: RES-002.
 pub fn opening_and_closing_leaks_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
-    println!("{}: {}", F::NAME, helper.hear());
+    println!("{}: {}", F::NAME, helper.receive_line());
     helper.end();
 }

@@ -1,8 +1,8 @@
 //! Random operations on regions, windows, keys and endpoints, compared with a simple model.
 //!
-//! The model contains the access that each key permits, the users of each key, and every byte. Station 1 owns the
-//! memory. The users are stations 0 and 2, and an endpoint of the owner's domain that sends to itself. This endpoint is
-//! sometimes closed and opened again.
+//! The model contains the access that each key permits, the users of each key, and every byte. Endpoint 1 owns the
+//! memory. The users are endpoints 0 and 2, and an endpoint of the owner's domain that sends to itself. This endpoint
+//! is sometimes closed and opened again.
 
 use std::collections::BTreeMap;
 
@@ -24,18 +24,18 @@ const WINDOWS: usize = 6;
 const LEN: usize = 24_000;
 
 /// The number of the user of a key. `None` if every user can use it.
-type Who = Option<usize>;
+type KeyUser = Option<usize>;
 /// The number of the endpoint of the owner's domain that sends to itself.
 const INNER: usize = 2;
 
 /// The access that a key permits.
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct KeyAccess {
     region: usize,
     start: usize,
     len: usize,
     access: WindowAccess,
-    who: Who,
+    key_user: KeyUser,
     /// The window, if the key belongs to one.
     window: Option<usize>,
 }
@@ -48,7 +48,7 @@ struct Model<'m, F: Fabric> {
     regions: Vec<Option<(Region, Vec<u8>)>>,
     windows: Vec<Option<Window>>,
     /// The valid keys.
-    keys: BTreeMap<u64, Given>,
+    keys: BTreeMap<u64, KeyAccess>,
     /// Memory descriptions that were once valid, or never were.
     names: Vec<RemoteMemory>,
     counts: BTreeMap<&'static str, u64>,
@@ -69,7 +69,7 @@ impl<F: Fabric> Model<'_, F> {
     /// Opens the inner endpoint if it is not open.
     fn open_inner(&mut self) {
         if self.inner.is_none() {
-            let domain = &self.mesh.station(1).domain;
+            let domain = &self.mesh.test_endpoint(1).domain;
             let vector = domain.address_vector().build().expect("a vector");
             let endpoint = domain.endpoint().vector(&vector).bind(self.mesh.fabric.address()).expect("an endpoint");
             let me = vector.insert(endpoint.address()).expect("an address");
@@ -80,11 +80,11 @@ impl<F: Fabric> Model<'_, F> {
     /// Closes the inner endpoint, unless windows of type 2A prevent this.
     fn close_inner(&mut self) {
         let Some((endpoint, me)) = self.inner.take() else { return };
-        let bound = self.keys.values().any(|given| given.who == Some(INNER));
+        let bound = self.keys.values().any(|given| given.key_user == Some(INNER));
         match endpoint.close() {
             Ok(()) => {
                 assert!(!bound || self.two == TypeTwo::B, "closed under 2A windows");
-                self.keys.retain(|_, given| given.who != Some(INNER));
+                self.keys.retain(|_, given| given.key_user != Some(INNER));
             }
             Err(endpoint) => {
                 assert!(bound && self.two == TypeTwo::A, "held by nothing");
@@ -99,7 +99,7 @@ impl<F: Fabric> Model<'_, F> {
         if self.regions[at].is_some() {
             return self.close(at);
         }
-        let domain = &self.mesh.station(1).domain;
+        let domain = &self.mesh.test_endpoint(1).domain;
         let mut bytes = vec![0; LEN];
         self.random.fill(&mut bytes);
         let memory = if self.random.below(2) == 0 {
@@ -113,7 +113,7 @@ impl<F: Fabric> Model<'_, F> {
         let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
         let access = [Access::empty(), read, write, read | write][usize::from(rights.bits())];
         let region = domain.registration(access).base(at as u64 * (1 << 20)).own(memory).expect("a region");
-        let given = Given { region: at, start: 0, len: LEN, access: rights, who: None, window: None };
+        let given = KeyAccess { region: at, start: 0, len: LEN, access: rights, key_user: None, window: None };
         self.names.push(region.remote());
         assert!(self.keys.insert(region.key(), given).is_none(), "a key came twice");
         self.regions[at] = Some((region, bytes));
@@ -150,7 +150,7 @@ impl<F: Fabric> Model<'_, F> {
             self.keys.retain(|_, given| given.window != Some(at));
         } else {
             let kind = if at.is_multiple_of(2) { WindowType::One } else { self.two.into() };
-            self.windows[at] = Some(self.mesh.station(1).domain.window(kind).expect("a window"));
+            self.windows[at] = Some(self.mesh.test_endpoint(1).domain.window(kind).expect("a window"));
         }
     }
 
@@ -174,9 +174,15 @@ impl<F: Fabric> Model<'_, F> {
         self.count("binds", fits);
     }
 
-    fn given(at: usize, region: usize, range: &std::ops::Range<u64>, access: WindowAccess, who: Who) -> Given {
+    fn given(
+        at: usize,
+        region: usize,
+        range: &std::ops::Range<u64>,
+        access: WindowAccess,
+        key_user: KeyUser,
+    ) -> KeyAccess {
         let (start, len) = (range.start as usize, (range.end - range.start) as usize);
-        Given { region, start, len, access, who, window: Some(at) }
+        KeyAccess { region, start, len, access, key_user, window: Some(at) }
     }
 
     fn bind_one(
@@ -214,14 +220,14 @@ impl<F: Fabric> Model<'_, F> {
         access: WindowAccess,
     ) -> Window {
         let Some((of, _)) = &self.regions[region] else { return window };
-        let who = self.random.below(3);
+        let key_user = self.random.below(3);
         let bind = Bind { range: range.clone(), access, key: self.random.below(256) as u8 };
         let byte = bind.key;
         let bound = self.bound(at);
-        let result = match (&self.inner, who) {
+        let result = match (&self.inner, key_user) {
             (Some((inner, me)), INNER) => inner.bind_window(*me, &window, of, bind).wait(),
             (None, INNER) => return window,
-            _ => self.mesh.finish(self.mesh.endpoint(1).bind_window(user(self.mesh, who), &window, of, bind)),
+            _ => self.mesh.finish(self.mesh.endpoint(1).bind_window(user(self.mesh, key_user), &window, of, bind)),
         };
         let wanted = match () {
             () if range.end > LEN as u64 || range.is_empty() => Err(ErrorCode::Invalid),
@@ -231,7 +237,7 @@ impl<F: Fabric> Model<'_, F> {
         let result = outcome(result);
         assert_eq!(result.map(|name| name.key), wanted, "a bind of {range:?}");
         if let Ok(name) = result {
-            let given = Self::given(at, region, &range, access, Some(place(self.mesh, who)));
+            let given = Self::given(at, region, &range, access, Some(place(self.mesh, key_user)));
             assert!(self.keys.insert(name.key, given).is_none(), "a key came twice");
             self.names.push(name);
         }
@@ -250,15 +256,15 @@ impl<F: Fabric> Model<'_, F> {
 
     fn invalidate(&mut self) {
         let key = self.some_key();
-        let who = self.random.below(3);
+        let key_user = self.random.below(3);
         let by_peer = self.random.below(2) == 0;
         let given = self.keys.get(&key).copied();
         // An allocated window owns all 256 keys of its index.
         let owner = self.windows.iter().flatten().find(|window| window.key_with(0) == key & !0xFF).map(Window::kind);
-        let ours = |given: Given| given.who == Some(place(self.mesh, who));
+        let ours = |given: KeyAccess| given.key_user == Some(place(self.mesh, key_user));
         let wanted = match (given, owner) {
             _ if by_peer
-                && !given.is_some_and(|given| given.window.is_some() && given.who.is_some() && ours(given)) =>
+                && !given.is_some_and(|given| given.window.is_some() && given.key_user.is_some() && ours(given)) =>
             {
                 Err(ErrorCode::KeyRejected)
             }
@@ -268,13 +274,13 @@ impl<F: Fabric> Model<'_, F> {
             _ => Err(ErrorCode::KeyRejected),
         };
         let inner = self.inner.as_ref();
-        if who == INNER && inner.is_none() {
+        if key_user == INNER && inner.is_none() {
             return;
         }
         let result = match (by_peer, inner) {
-            (false, Some((inner, me))) if who == INNER => inner.invalidate(*me, key).wait(),
-            (false, _) => self.mesh.finish(self.mesh.endpoint(1).invalidate(user(self.mesh, who), key)),
-            (true, Some((inner, me))) if who == INNER => {
+            (false, Some((inner, me))) if key_user == INNER => inner.invalidate(*me, key).wait(),
+            (false, _) => self.mesh.finish(self.mesh.endpoint(1).invalidate(user(self.mesh, key_user), key)),
+            (true, Some((inner, me))) if key_user == INNER => {
                 let mut receive = inner.recv(vec![0; 8]).start().expect("a receive");
                 let sent = inner.send(*me, vec![1; 8]).invalidating(key).wait().map(drop);
                 if sent.is_ok() {
@@ -284,7 +290,7 @@ impl<F: Fabric> Model<'_, F> {
             }
             (true, _) => {
                 let receive = self.mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
-                let send = self.mesh.endpoint(2 * who).send(self.mesh.peer(1), vec![1; 8]).invalidating(key);
+                let send = self.mesh.endpoint(2 * key_user).send(self.mesh.peer(1), vec![1; 8]).invalidating(key);
                 let sent = self.mesh.finish(send).map(drop);
                 if sent.is_ok() {
                     assert_eq!(self.mesh.finish(receive).expect("the message").invalidated, Some(key));
@@ -302,8 +308,8 @@ impl<F: Fabric> Model<'_, F> {
 
     /// Reads, writes or adds at a random position, which may be invalid.
     fn access(&mut self) {
-        let (key, who) = (self.some_key(), self.random.below(3));
-        if who == INNER && self.inner.is_none() {
+        let (key, key_user) = (self.some_key(), self.random.below(3));
+        if key_user == INNER && self.inner.is_none() {
             return self.open_inner();
         }
         let given = self.keys.get(&key).copied();
@@ -325,7 +331,9 @@ impl<F: Fabric> Model<'_, F> {
         let needed = [WindowAccess::READ, WindowAccess::WRITE, WindowAccess::ATOMIC][kind];
         let wanted = match given {
             None => Err(ErrorCode::KeyRejected),
-            Some(given) if given.who.is_some_and(|only| only != place(self.mesh, who)) => Err(ErrorCode::KeyRejected),
+            Some(given) if given.key_user.is_some_and(|only| only != place(self.mesh, key_user)) => {
+                Err(ErrorCode::KeyRejected)
+            }
             Some(given) => {
                 let both = WindowAccess::READ | WindowAccess::WRITE;
                 let right = given.access.contains(needed) || (kind == 2 && given.access.contains(both));
@@ -336,13 +344,13 @@ impl<F: Fabric> Model<'_, F> {
         let mut bytes = vec![0; len];
         self.random.fill(&mut bytes);
         let (endpoint, peer) = match &self.inner {
-            Some((inner, me)) if who == INNER => (inner, *me),
-            _ => (self.mesh.endpoint(2 * who), self.mesh.peer(1)),
+            Some((inner, me)) if key_user == INNER => (inner, *me),
+            _ => (self.mesh.endpoint(2 * key_user), self.mesh.peer(1)),
         };
         let mesh = self.mesh;
         macro_rules! end {
             ($operation:expr) => {
-                outcome(if who == INNER { $operation.wait() } else { mesh.finish($operation) })
+                outcome(if key_user == INNER { $operation.wait() } else { mesh.finish($operation) })
             };
         }
         let result = match kind {
@@ -350,7 +358,7 @@ impl<F: Fabric> Model<'_, F> {
             1 => end!(endpoint.write(peer, bytes.clone(), name)).map(Buffer::into_vec),
             _ => end!(endpoint.fetch_add(peer, name, 3_u64)).map(|before| before.to_ne_bytes().to_vec()),
         };
-        let what = format!("access {kind} by {who} of {name:?}, which gives {given:?}");
+        let what = format!("access {kind} by {key_user} of {name:?}, which gives {given:?}");
         match wanted {
             Err(code) => assert_eq!(result.map(drop), Err(code), "{what}"),
             Ok(given) => {
@@ -404,14 +412,14 @@ impl<F: Fabric> Model<'_, F> {
     }
 }
 
-/// Returns the owner's address for a user that is a station.
-fn user<F: Fabric>(mesh: &Mesh<F>, who: usize) -> PeerAddress {
-    mesh.peer(2 * who)
+/// Returns the owner's address for a user that is an endpoint.
+fn user<F: Fabric>(mesh: &Mesh<F>, key_user: usize) -> PeerAddress {
+    mesh.peer(2 * key_user)
 }
 
-/// Returns the user's number. Users at the same station are the same user.
-fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
-    if F::ALONE && who != INNER { 0 } else { who }
+/// Returns the user's number. Users at the same endpoint are the same user.
+fn place<F: Fabric>(_: &Mesh<F>, key_user: usize) -> usize {
+    if F::ALONE && key_user != INNER { 0 } else { key_user }
 }
 
 /// Random operations have the same results as the model. With `PERCALE_LONG`, there are a million of them.

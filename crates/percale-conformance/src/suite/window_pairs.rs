@@ -9,16 +9,16 @@ use percale::{Access, ErrorCode, PeerAddress, RemoteMemory, TypeTwo, WindowAcces
 use super::windows::{LEN, REFUSED, bind, bytes, bytes_of, code, how, invalidate, reads, regions, user_reads};
 use crate::fabric::{Direct, Fabric};
 use crate::memory::{content, same};
-use crate::mesh::{Mesh, Station};
+use crate::mesh::{Mesh, TestEndpoint};
 
-/// Opens another endpoint in a station's domain. Its vector contains station 0 and itself. The caller drives it.
-fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
-    let domain = mesh.station(number).domain.clone();
+/// Opens another endpoint in an endpoint's domain. Its vector contains endpoint 0 and itself. The caller drives it.
+fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> TestEndpoint {
+    let domain = mesh.test_endpoint(number).domain.clone();
     let vector = domain.address_vector().build().expect("a vector");
     let endpoint = domain.endpoint().vector(&vector).bind(mesh.fabric.address()).expect("an endpoint");
     vector.insert(mesh.endpoint(0).address()).expect("an address");
     vector.insert(endpoint.address()).expect("an address");
-    Station { endpoint, vector, domain }
+    TestEndpoint { endpoint, vector, domain }
 }
 
 /// A key of type 1 is valid through every endpoint of its domain and through no endpoint of another. Endpoints are
@@ -28,7 +28,7 @@ fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
 pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
     let mut mesh = Mesh::<F>::new(3);
     for region in regions(&mesh, Access::empty()) {
-        let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+        let mut window = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
         let name = window.bind(&region, 0..8, WindowAccess::READ).expect("a bind");
         assert_eq!(user_reads(&mesh, name), bytes(0..8));
         let other = second(&mesh, 1);
@@ -40,12 +40,12 @@ pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
             let replaced = second(&mesh, 1);
             mesh.close(1);
             mesh.open(1, replaced);
-            let vector = &mesh.station(0).vector;
+            let vector = &mesh.test_endpoint(0).vector;
             let peer = vector.insert(mesh.endpoint(1).address()).expect("an address");
             assert_eq!(reads(&mesh, mesh.endpoint(0), peer, name), bytes(0..8));
-            let one = mesh.station(1).endpoint.address();
+            let one = mesh.test_endpoint(1).endpoint.address();
             assert_eq!(vector.lookup(peer), Some(one));
-            break; // The vectors of the mesh do not contain the new station 1.
+            break; // The vectors of the mesh do not contain the new endpoint 1.
         }
     }
 }
@@ -57,7 +57,7 @@ pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
 pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for region in regions(&mesh, Access::empty()) {
-        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let window = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
         assert_eq!(bind(&mesh, &window, &region, how(8..8, WindowAccess::READ, 1)), Err(ErrorCode::Invalid));
         for byte in [0, 1, 0x7F, 0xFF, 0xFF, 3] {
             let name = bind(&mesh, &window, &region, how(8..18, WindowAccess::READ, byte)).expect("a bind");
@@ -83,7 +83,7 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
-            let window = mesh.station(1).domain.window(two.into()).expect("a window");
+            let window = mesh.test_endpoint(1).domain.window(two.into()).expect("a window");
             let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
             assert_eq!(user_reads(&mesh, name), bytes(0..8));
             // Another endpoint of the domain accesses itself, so neither the endpoint nor the peer is the right one.
@@ -118,7 +118,7 @@ pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(1, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
-            let Station { endpoint, domain, .. } = second(&mesh, 0);
+            let TestEndpoint { endpoint, domain, .. } = second(&mesh, 0);
             let (me, window) = (PeerAddress(1), domain.window(two.into()).expect("a window"));
             let how = how(0..8, WindowAccess::READ, 1);
             let name = endpoint.bind_window(me, &window, &region, how.clone()).wait().expect("a bind");
@@ -147,7 +147,7 @@ pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
                 assert_eq!(code(next.read(me, name, vec![0; 8]).wait()), ErrorCode::KeyRejected);
             }
             // Dropping an endpoint unbinds windows of either type.
-            let Station { endpoint, .. } = second(&mesh, 0);
+            let TestEndpoint { endpoint, .. } = second(&mesh, 0);
             endpoint.bind_window(me, &window, &region, how).wait().expect("a bind");
             drop(endpoint);
             assert_eq!(window.state(), WindowState::Unbound);
@@ -165,7 +165,7 @@ pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
     for region in regions(&mesh, Access::empty()) {
-        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let window = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
         for (len, early) in
             [(0, true), (8, true), (8, false), (9000, true), (9000, false), (F::BULK, true), (F::BULK, false)]
         {
@@ -216,7 +216,7 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
     for region in regions(&mesh, Access::empty()) {
-        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let window = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
         let receive = user.recv(vec![0; RemoteMemory::BYTES]).start().expect("a receive");
         let bind = owner
             .bind_window(mesh.peer(0), &window, &region, how(16..24, WindowAccess::READ, 1))
@@ -251,7 +251,7 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {
-        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let window = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
         for round in 0..12 {
             let len = [8, 5000, LEN][round as usize % 3] as u64;
             let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
@@ -282,8 +282,8 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {
-        let mut one = mesh.station(1).domain.window(WindowType::One).expect("a window");
-        let two = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let mut one = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
+        let two = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
         let all = WindowAccess::READ | WindowAccess::WRITE;
         let names = [
             one.bind(&region, 100..200, all).expect("a bind"),

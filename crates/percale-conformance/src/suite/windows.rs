@@ -1,8 +1,8 @@
 //! Memory windows through the safe API: the types of windows, binding, the access that a key permits, and when a key
 //! becomes invalid.
 //!
-//! The owner is station 1, and the user is station 0. Every test runs on both kinds of memory. Every access is repeated
-//! several times, because local peers access a window directly only from the second access on.
+//! The owner is endpoint 1, and the user is endpoint 0. Every test runs on both kinds of memory. Every access is
+//! repeated several times, because local peers access a window directly only from the second access on.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) const LEN: usize = 40_000;
 
 /// Registers regions of both kinds of memory, with these rights for peers.
 pub(super) fn regions<F: Fabric>(mesh: &Mesh<F>, access: Access) -> [Region; 2] {
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let mut allocation = domain.allocate(LEN).expect("memory");
     allocation.write(0, &content(1, LEN));
     [Buffer::from(content(1, LEN)), Buffer::from(allocation)]
@@ -107,7 +107,7 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
 pub fn window_handle_reports_its_state<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(2, |domain| domain.windows(two), |_, endpoint| endpoint);
-        let domain = &mesh.station(1).domain;
+        let domain = &mesh.test_endpoint(1).domain;
         assert_eq!(domain.type_two(), two);
         let other = WindowType::from(if two == TypeTwo::A { TypeTwo::B } else { TypeTwo::A });
         assert_eq!(domain.window(other).expect_err("the domain has the other"), WindowError::NoSuchType(other));
@@ -143,7 +143,7 @@ pub fn window_handle_reports_its_state<F: Fabric>() {
 /// Requirements: MW-003, MW-004.
 pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for region in regions(&mesh, Access::REMOTE_READ) {
         let (mut one, two) =
             (domain.window(WindowType::One).expect("one"), domain.window(WindowType::TwoB).expect("two"));
@@ -168,7 +168,7 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
 /// Requirements: MW-007, MW-008, MW-010, MW-049.
 pub fn only_the_current_window_key_is_accepted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for region in regions(&mesh, Access::empty()) {
         let mut windows = [(); 2].map(|()| domain.window(WindowType::One).expect("a window"));
         let names = [0, 1].map(|at| windows[at].bind(&region, 0..8, WindowAccess::all()).expect("a bind"));
@@ -201,7 +201,7 @@ pub fn window_rights_are_independent_of_region_rights<F: Fabric>() {
     let every =
         [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_READ | Access::REMOTE_WRITE];
     for region in every.into_iter().flat_map(|access| regions(&mesh, access)) {
-        let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+        let mut window = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
         for access in (0..8).map(WindowAccess::from_bits_retain) {
             let name = window.bind(&region, 8..24, access).expect("any rights can be given");
             let word = name.slice(0..8);
@@ -241,7 +241,7 @@ pub fn window_rights_are_independent_of_region_rights<F: Fabric>() {
 /// Requirements: MW-016.
 pub fn read_only_region_rejects_windows_with_write_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let region = domain.register(&b"it is written"[..], Access::empty()).expect("a region");
     let (mut one, two) = (domain.window(WindowType::One).expect("one"), domain.window(WindowType::TwoB).expect("two"));
     let name = one.bind(&region, 0..5, WindowAccess::READ).expect("a bind");
@@ -263,7 +263,7 @@ pub fn read_only_region_rejects_windows_with_write_access<F: Fabric>() {
 /// Requirements: MW-019, MW-020.
 pub fn window_access_is_limited_to_its_range<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for base in [0, 1 << 40, u64::MAX - LEN as u64 + 1] {
         let mut memory = domain.allocate(LEN).expect("memory");
@@ -303,7 +303,7 @@ pub fn window_access_is_limited_to_its_range<F: Fabric>() {
 /// Requirements: MW-021, MW-022, MW-023, MW-048.
 pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for region in regions(&mesh, Access::REMOTE_READ) {
         let mut ones = [(); 3].map(|()| domain.window(WindowType::One).expect("a window"));
         let twos = [(); 3].map(|()| domain.window(WindowType::TwoB).expect("a window"));
@@ -340,7 +340,7 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
 /// Requirements: MW-024, MW-025, MW-031, MW-047.
 pub fn each_window_type_has_separate_operations<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let domain = &mesh.station(1).domain;
+    let domain = &mesh.test_endpoint(1).domain;
     for region in regions(&mesh, Access::empty()) {
         let (mut one, mut two) =
             (domain.window(WindowType::One).expect("one"), domain.window(WindowType::TwoB).expect("two"));
@@ -364,7 +364,7 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
     use percale::OpFlags;
     let mesh = Mesh::<F>::connected(2);
     let (owner, user) = (mesh.endpoint(1), mesh.peer(0));
-    let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+    let window = mesh.test_endpoint(1).domain.window(WindowType::TwoB).expect("a window");
     for region in regions(&mesh, Access::empty()) {
         let bind = how(0..8, WindowAccess::READ, 9);
         let only_the_owner = |context| loop {
@@ -401,7 +401,7 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
 /// Requirements: MW-028, MW-029, MW-030.
 pub fn rebind_invalidates_the_old_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+    let mut window = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
     let mut old = Vec::<RemoteMemory>::new();
     for round in 0..4 {
         for region in regions(&mesh, Access::empty()) {

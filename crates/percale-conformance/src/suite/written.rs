@@ -10,7 +10,7 @@ use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
 fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
-    std::array::from_fn(|_| mesh.station(0).domain.variable())
+    std::array::from_fn(|_| mesh.test_endpoint(0).domain.variable())
 }
 
 /// No message is sent before the variable is written. Its contents are those of the buffer at that time.
@@ -73,7 +73,7 @@ pub fn operations_begin_in_the_order_of_the_queue<F: Transport>() {
 /// Requirements: XPU-013.
 pub fn every_kind_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
-    let region = mesh.station(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
+    let region = mesh.test_endpoint(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
     let region = region.expect("a region");
     let (into, fetched, old) = (Memory::blank(64), Memory::blank(32), Memory::blank(8));
     let atomic = AtomicWork {
@@ -141,7 +141,8 @@ pub fn a_store_of_another_thread_ends_a_wait<F: Transport>() {
         let received = mesh.receive(1, Receive::into(Memory::blank(64)));
         let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 64]).when_written(&variable);
         let mut send = send.counting(&counter).start().expect("it waits");
-        let dropped = mesh.endpoint(0).send(mesh.peer(1), vec![2; 64]).when_written(&mesh.station(0).domain.variable());
+        let dropped =
+            mesh.endpoint(0).send(mesh.peer(1), vec![2; 64]).when_written(&mesh.test_endpoint(0).domain.variable());
         drop(dropped.start().expect("it waits"));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -13,9 +13,9 @@ use super::limits;
 use percale::pindown::monitor::Choice;
 use percale::pindown::monitor::userfaultfd::{Settings, Unseen};
 use percale::pindown::{Access, Cache, Pinned, Range, Registrar};
-use percale_conformance::denial::{self, Call, Case, Clock, Outcome, space};
+use percale_conformance::denial::{self, Case, Clock, SideOutcome, SystemCall, space};
 use percale_conformance::long;
-use percale_conformance::process::{Helper, say, told};
+use percale_conformance::process::{Helper, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -63,15 +63,15 @@ fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
 pub(crate) fn cache() {
     let deny = |when: &str| {
         limits::apply(when);
-        if told("PERCALE_WHEN") == when {
-            let error = told("PERCALE_ERROR").parse().expect("a number");
-            denial::deny(Call::named(&told("PERCALE_CALL")), error).expect("a filter of system calls");
+        if reported("PERCALE_WHEN") == when {
+            let error = reported("PERCALE_ERROR").parse().expect("a number");
+            denial::deny(SystemCall::named(&reported("PERCALE_CALL")), error).expect("a filter of system calls");
         }
     };
     deny("start");
-    let cache = match Cache::builder(Device).monitor(choice(&told("PERCALE_MONITOR"))).open() {
+    let cache = match Cache::builder(Device).monitor(choice(&reported("PERCALE_MONITOR"))).open() {
         Ok(cache) => cache,
-        Err(error) => return say(&format!("error {error}")),
+        Err(error) => return print_line(&format!("error {error}")),
     };
     let lane = cache.lane();
     let start = map(std::ptr::null_mut());
@@ -88,7 +88,7 @@ pub(crate) fn cache() {
                     lane.end(used);
                     assert!(made >= now, "a registration of {made} is served for what was mapped at {now}");
                 }
-                Err(error) => return say(&format!("error {error}")),
+                Err(error) => return print_line(&format!("error {error}")),
             }
         }
         if round % 2 == 0 {
@@ -100,10 +100,10 @@ pub(crate) fn cache() {
     }
     let name = cache.monitor();
     drop((lane, cache));
-    say(&format!("works shm: {name}"));
+    print_line(&format!("works shm: {name}"));
 }
 
-fn run(case: &Case, monitor: &str) -> (Outcome, Option<Outcome>, Duration) {
+fn run(case: &Case, monitor: &str) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let error = case.error.to_string();
     run_told(&[
         ("PERCALE_CALL", case.call.name),
@@ -113,15 +113,15 @@ fn run(case: &Case, monitor: &str) -> (Outcome, Option<Outcome>, Duration) {
     ])
 }
 
-fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
+fn run_told(variables: &[(&str, &str)]) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let mut side = Helper::start("cache", variables);
     let clock = Clock::start();
-    let outcome = match side.hear_within(clock.left()) {
-        Ok(line) => Outcome::of(&line),
-        Err(Some(ended)) => Outcome::Ended(ended),
-        Err(None) => Outcome::Silent,
+    let outcome = match side.receive_line_within(clock.left()) {
+        Ok(line) => SideOutcome::of(&line),
+        Err(Some(ended)) => SideOutcome::Ended(ended),
+        Err(None) => SideOutcome::Silent,
     };
-    let peer = matches!(outcome, Outcome::Works(_)).then(|| outcome.clone());
+    let peer = matches!(outcome, SideOutcome::Works(_)).then(|| outcome.clone());
     (outcome, peer, clock.elapsed())
 }
 
@@ -150,13 +150,13 @@ fn cache_at_address_space_limit_is_never_stale() {
     for monitor in MONITORS {
         for beyond in space::BEYOND {
             for when in denial::TIMES {
-                let told = format!("RLIMIT_AS {beyond} {when}");
-                let own = [("PERCALE_MONITOR", monitor), ("PERCALE_WHEN", "never"), ("PERCALE_LIMIT", &told)];
+                let reported = format!("RLIMIT_AS {beyond} {when}");
+                let own = [("PERCALE_MONITOR", monitor), ("PERCALE_WHEN", "never"), ("PERCALE_LIMIT", &reported)];
                 let (outcome, peer, took) = run_told(&[&own, &space::HEAP[..]].concat());
                 let verdict = denial::judge(&space::SAYS, &outcome, peer.as_ref(), took);
-                let text = format!("{monitor}: {told}: {verdict:?}: {outcome:?}; {} ms", took.as_millis());
+                let text = format!("{monitor}: {reported}: {verdict:?}: {outcome:?}; {} ms", took.as_millis());
                 println!("{text}");
-                bound += usize::from(matches!(outcome, Outcome::Error(_)));
+                bound += usize::from(matches!(outcome, SideOutcome::Error(_)));
                 if verdict.is_err() {
                     wrong.push(text);
                 }

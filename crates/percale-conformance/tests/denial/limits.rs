@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use percale::{Event, EventQueue, Info, PeerAddress};
-use percale_conformance::denial::{self, Outcome, TIMES, space};
+use percale_conformance::denial::{self, SideOutcome, TIMES, space};
 use percale_conformance::long;
-use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::process::{Helper, ask, print_line};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -39,8 +39,8 @@ const LIMITS: [Limit; 4] = [
 
 /// Lowers the limit that the test selected, if `when` is the selected time.
 pub(crate) fn apply(when: &str) {
-    let Ok(told) = std::env::var("PERCALE_LIMIT") else { return };
-    let [name, value, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let Ok(reported) = std::env::var("PERCALE_LIMIT") else { return };
+    let [name, value, moment] = reported.split(' ').collect::<Vec<_>>()[..] else { panic!("{reported}") };
     if moment == when {
         let limit = LIMITS.iter().find(|limit| limit.name == name).expect("a limit");
         let value = value.parse().expect("a number");
@@ -61,17 +61,19 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
     for limit in &LIMITS {
         for value in limit.values {
             for when in TIMES {
-                let told = format!("{} {value} {when}", limit.name);
+                let reported = format!("{} {value} {when}", limit.name);
                 let fabric = ("PERCALE_FABRIC", "any");
-                let variables = [&[fabric, ("PERCALE_LIMIT", &told)], &space::HEAP[..]].concat();
+                let variables = [&[fabric, ("PERCALE_LIMIT", &reported)], &space::HEAP[..]].concat();
                 let (limited, peer, took) = run_two(&variables, &[fabric]);
                 // A process without descriptors reports this to its peer. The error of the peer arrives first.
                 let known = match (&limited, &peer) {
-                    (Outcome::Error(own), Some(Outcome::Error(peers))) => Outcome::Error(format!("{own}; {peers}")),
+                    (SideOutcome::Error(own), Some(SideOutcome::Error(peers))) => {
+                        SideOutcome::Error(format!("{own}; {peers}"))
+                    }
                     _ => limited.clone(),
                 };
                 let verdict = denial::judge(limit.says, &known, peer.as_ref(), took);
-                let text = format!("{told}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
+                let text = format!("{reported}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
                 println!("{text}");
                 bound += usize::from(limit.resource == Resource::As && verdict != Ok("shm"));
                 if verdict.is_err() {
@@ -94,7 +96,7 @@ pub(crate) fn mesh() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let (vector, events) = (domain.address_vector().build().expect("a vector"), EventQueue::default());
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind("127.0.0.1:0").expect("an endpoint");
-    say(&endpoint.address().to_string());
+    print_line(&endpoint.address().to_string());
     let peers: Vec<PeerAddress> = ask().split(',').map(|address| vector.insert(address).expect("an address")).collect();
     let receives: Vec<_> = peers
         .iter()
@@ -102,7 +104,7 @@ pub(crate) fn mesh() {
         .collect();
     let sends: Vec<_> =
         peers.iter().map(|peer| endpoint.tagged_send(*peer, 1, vec![7; 100]).start().expect("a send")).collect();
-    let error = |what: &str, error: &dyn std::fmt::Display| say(&format!("error {what}: {error}"));
+    let error = |what: &str, error: &dyn std::fmt::Display| print_line(&format!("error {what}: {error}"));
     for mut send in sends {
         if let Err(why) = send.wait_for(Duration::from_secs(30)) {
             return error("a send", &why);
@@ -120,7 +122,7 @@ pub(crate) fn mesh() {
             *ways.entry(transport).or_insert(0) += 1;
         }
     }
-    say(&format!("works {ways:?}"));
+    print_line(&format!("works {ways:?}"));
     // Other processes may still need this one.
     let over = std::thread::spawn(ask);
     while !over.is_finished() {
@@ -135,17 +137,17 @@ fn pairs_with_few_descriptors_use_tcp() {
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let start = |_| Helper::through(&["sh", "-c", &few], "mesh", &[], |_| {});
     let mut all: Vec<Helper> = (0..PROCESSES).map(start).collect();
-    let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+    let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
     for (number, helper) in all.iter_mut().enumerate() {
         let others: Vec<&str> =
             addresses.iter().enumerate().filter(|(other, _)| *other != number).map(|(_, address)| &**address).collect();
-        helper.tell(&others.join(","));
+        helper.send_line(&others.join(","));
     }
-    let said: Vec<String> = all.iter_mut().map(Helper::hear).collect();
-    println!("{said:#?}");
-    assert!(said.iter().all(|line| line.starts_with("works")), "{said:#?}");
-    assert!(said.iter().any(|line| line.contains("tcp")), "the limit was none");
-    all.iter_mut().for_each(|helper| helper.tell("end"));
+    let printed: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
+    println!("{printed:#?}");
+    assert!(printed.iter().all(|line| line.starts_with("works")), "{printed:#?}");
+    assert!(printed.iter().any(|line| line.contains("tcp")), "the limit was none");
+    all.iter_mut().for_each(|helper| helper.send_line("end"));
     all.into_iter().for_each(Helper::end);
 }
 
@@ -156,7 +158,7 @@ pub(crate) fn last() {
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
     let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     files.pop();
-    say(&endpoint.address().to_string());
+    print_line(&endpoint.address().to_string());
     let over = std::thread::spawn(ask);
     while !over.is_finished() {
         endpoint.wait(Some(Duration::from_millis(1)));
@@ -175,16 +177,16 @@ fn last_descriptor_is_kept_until_another_caller_connects() {
     let _watchdog = Watchdog::new("the last descriptor");
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let mut helper = Helper::through(&["sh", "-c", &few], "last", &[], |_| {});
-    let address = helper.hear();
+    let address = helper.receive_line();
     let call = || TcpStream::connect(&address).expect("a connection");
     let mut first = call();
     assert!(is_kept(&mut first), "the only caller was turned away");
     let mut second = call();
     assert!(is_kept(&mut second), "the newer caller was turned away");
     // The older connection, which has not sent anything, receives the reason.
-    let mut said = Vec::new();
-    first.read_to_end(&mut said).expect("what it is told");
-    assert!(!said.is_empty(), "it was turned away without a word");
-    helper.tell("end");
+    let mut printed = Vec::new();
+    first.read_to_end(&mut printed).expect("what it is told");
+    assert!(!printed.is_empty(), "it was turned away without a word");
+    helper.send_line("end");
     helper.end();
 }

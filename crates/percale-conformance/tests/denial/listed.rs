@@ -12,19 +12,19 @@ use percale_conformance::watchdog::Watchdog;
 fn seen(transport: &str) -> BTreeSet<String> {
     let log = std::env::temp_dir().join(format!("percale-calls-{transport}-{}", std::process::id()));
     let output = log.to_str().expect("a path in UTF-8").to_owned();
-    let told = [("PERCALE_FABRIC", transport)];
+    let reported = [("PERCALE_FABRIC", transport)];
     let mut traced =
-        Helper::through(&["strace", "-f", "-qq", "-e", "signal=none", "-o", &output], "pair", &told, |_| {});
-    let mut peer = Helper::start("pair", &told);
+        Helper::through(&["strace", "-f", "-qq", "-e", "signal=none", "-o", &output], "pair", &reported, |_| {});
+    let mut peer = Helper::start("pair", &reported);
     let address = |line: String| line.strip_prefix("address ").expect("an address").to_owned();
-    let (one, other) = (address(traced.hear()), address(peer.hear()));
-    traced.tell(&other);
-    peer.tell(&one);
-    for said in ["half", "works"] {
+    let (one, other) = (address(traced.receive_line()), address(peer.receive_line()));
+    traced.send_line(&other);
+    peer.send_line(&one);
+    for printed in ["half", "works"] {
         for side in [&mut traced, &mut peer] {
-            let line = side.hear();
-            assert!(line.starts_with(said), "{line}");
-            side.tell("go");
+            let line = side.receive_line();
+            assert!(line.starts_with(printed), "{line}");
+            side.send_line("go");
         }
     }
     traced.end();

@@ -6,10 +6,10 @@ use super::limits;
 use percale::{
     Access, AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddress, Region, RemoteMemory, TransportKind,
 };
-use percale_conformance::denial::{self, Call, Case, Clock, Outcome};
+use percale_conformance::denial::{self, Case, Clock, SideOutcome, SystemCall};
 use percale_conformance::long;
 use percale_conformance::memory::content;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -21,7 +21,7 @@ const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 const KEY: u64 = 7;
 
 /// The time limit of an operation. The test distinguishes an end by this limit from others.
-const PATIENCE: Duration = Duration::from_secs(60);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -35,10 +35,10 @@ struct Side {
 
 /// The role of one of the two processes.
 pub(crate) fn pair() {
-    let call = std::env::var("PERCALE_CALL").ok().map(|name| Call::named(&name));
+    let call = std::env::var("PERCALE_CALL").ok().map(|name| SystemCall::named(&name));
     let deny = |when: &str| {
-        if let Some(call) = call.filter(|_| told("PERCALE_WHEN") == when) {
-            let error = told("PERCALE_ERROR").parse().expect("a number");
+        if let Some(call) = call.filter(|_| reported("PERCALE_WHEN") == when) {
+            let error = reported("PERCALE_ERROR").parse().expect("a number");
             denial::deny(call, error).expect("a filter of system calls");
         }
     };
@@ -46,10 +46,10 @@ pub(crate) fn pair() {
     deny("start");
     let start = Instant::now();
     let result = open().and_then(|side| {
-        say(&format!("address {}", side.endpoint.address()));
+        print_line(&format!("address {}", side.endpoint.address()));
         let peer = side.vector.insert(ask()).map_err(|error| error.to_string())?;
         side.exchange(peer, 0)?;
-        say("half");
+        print_line("half");
         drop(ask());
         limits::apply("middle");
         deny("middle");
@@ -57,7 +57,7 @@ pub(crate) fn pair() {
             side.exchange(peer, round)?;
         }
         let how = side.how();
-        say(&format!("works {how}"));
+        print_line(&format!("works {how}"));
         // The peer may still be reading. No thread is started to wait for the end of the test, because there may be no
         // memory for one.
         while !is_over() {
@@ -66,7 +66,7 @@ pub(crate) fn pair() {
         Ok(())
     });
     if let Err(error) = result {
-        say(&format!("error {error} (after {} ms)", start.elapsed().as_millis()));
+        print_line(&format!("error {error} (after {} ms)", start.elapsed().as_millis()));
     }
 }
 
@@ -80,7 +80,7 @@ fn is_over() -> bool {
 fn open() -> Result<Side, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut domain = Info::discover().map_err(|error| text(&error))?.domain();
-    if told("PERCALE_FABRIC") == "tcp" {
+    if reported("PERCALE_FABRIC") == "tcp" {
         domain = domain.transport(TransportKind::Tcp);
     }
     let domain = domain.open().map_err(|error| text(&error))?;
@@ -101,8 +101,9 @@ impl Side {
             let mut receive = receive.map_err(|error| format!("{what}: {error}"))?;
             let send = self.endpoint.tagged_send(peer, number, bytes.clone()).start();
             let mut send = send.map_err(|error| format!("{what}: {error}"))?;
-            send.wait_for(PATIENCE).map_err(|error| format!("{what} was not sent: {error}"))?;
-            let got = receive.wait_for(PATIENCE).map_err(|error| format!("{what} was not received: {error}"))?;
+            send.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what} was not sent: {error}"))?;
+            let got =
+                receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what} was not received: {error}"))?;
             assert!(got.to_vec() == bytes, "{what} arrived with other bytes");
         }
         for (number, len) in (100 + 10 * round..).zip(LENGTHS) {
@@ -110,21 +111,22 @@ impl Side {
             let place = RemoteMemory { key: KEY, address: 8, len: len as u64 };
             let mut write =
                 self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
-            write.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
+            write.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
             let mut read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
-            let got = read.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
+            let got = read.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
             assert!(got.into_vec() == bytes, "{what} brought other bytes");
         }
         let word = RemoteMemory { key: KEY, address: 0, len: 8 };
         let mut add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
-        let before = add.wait_for(PATIENCE).map_err(|error| format!("an addition in round {round}: {error}"))?;
+        let before =
+            add.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("an addition in round {round}: {error}"))?;
         assert_eq!(before, round, "the word");
         // Waits until the peer has finished its round.
         let tag = 1000 + round;
         let mut receive =
             self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
-        receive.wait_for(PATIENCE).map_err(|error| format!("the end of round {round}: {error}"))?;
+        receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("the end of round {round}: {error}"))?;
         let mut own = [0; 8];
         self.region.read(0, &mut own);
         assert!(u64::from_ne_bytes(own) > round, "the peer's addition is here");
@@ -143,7 +145,7 @@ impl Side {
 }
 
 /// Runs both sides. The call is denied to the first one.
-fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
+fn run(case: &Case) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let error = case.error.to_string();
     let transport = ("PERCALE_FABRIC", case.transport);
     let call = [("PERCALE_CALL", case.call.name), ("PERCALE_ERROR", error.as_str()), ("PERCALE_WHEN", case.when)];
@@ -151,40 +153,42 @@ fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
 }
 
 /// Runs both sides with these environment variables. Returns their outcomes and the elapsed time.
-pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
+pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let mut denied = Helper::start("pair", first);
     let mut clock = Clock::start();
-    let first = hear(&mut denied, &clock);
+    let first = receive_line(&mut denied, &clock);
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = Helper::start("pair", second);
-    let other = hear(&mut peer, &clock);
+    let other = receive_line(&mut peer, &clock);
     let own = address_of(&other).expect("the peer can do everything");
     clock = Clock::start();
-    denied.tell(&own);
-    peer.tell(&address);
-    let both = |denied: &mut Helper, peer: &mut Helper, clock: &Clock| (hear(denied, clock), hear(peer, clock));
+    denied.send_line(&own);
+    peer.send_line(&address);
+    let both = |denied: &mut Helper, peer: &mut Helper, clock: &Clock| {
+        (receive_line(denied, clock), receive_line(peer, clock))
+    };
     let (mut a, mut b) = both(&mut denied, &mut peer, &clock);
-    let half = Outcome::Ended("half".into());
+    let half = SideOutcome::Ended("half".into());
     if (&a, &b) == (&half, &half) {
         clock = Clock::start();
-        denied.tell("go");
-        peer.tell("go");
+        denied.send_line("go");
+        peer.send_line("go");
         (a, b) = both(&mut denied, &mut peer, &clock);
     }
     let took = clock.elapsed();
     (a, Some(b), took)
 }
 
-fn hear(side: &mut Helper, clock: &Clock) -> Outcome {
-    match side.hear_within(clock.left()) {
-        Ok(line) => Outcome::of(&line),
-        Err(Some(ended)) => Outcome::Ended(ended),
-        Err(None) => Outcome::Silent,
+fn receive_line(side: &mut Helper, clock: &Clock) -> SideOutcome {
+    match side.receive_line_within(clock.left()) {
+        Ok(line) => SideOutcome::of(&line),
+        Err(Some(ended)) => SideOutcome::Ended(ended),
+        Err(None) => SideOutcome::Silent,
     }
 }
 
-fn address_of(outcome: &Outcome) -> Option<String> {
-    let Outcome::Ended(line) = outcome else { return None };
+fn address_of(outcome: &SideOutcome) -> Option<String> {
+    let SideOutcome::Ended(line) = outcome else { return None };
     line.strip_prefix("address ").map(str::to_owned)
 }
 

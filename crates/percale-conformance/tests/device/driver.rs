@@ -14,7 +14,7 @@ use percale_conformance::device::{DeviceMemory, LIBRARY, POOLS, driver, register
 use percale_conformance::fabric::Shm;
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive, Send};
-use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::process::{Helper, ask, print_line};
 
 fn missing() -> String {
     match Interface::Cuda.driver() {
@@ -30,16 +30,16 @@ fn missing() -> String {
 ///
 /// Requirements: HMEM-006.
 fn missing_library_error_contains_its_name() {
-    let said = missing();
-    assert!(said.contains("CUDA is not available") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
+    let printed = missing();
+    assert!(printed.contains("CUDA is not available") && printed.contains("/nonexistent/libcuda.so.1"), "{printed}");
 }
 
 /// A library without the driver's functions is rejected with a different error.
 ///
 /// Requirements: HMEM-006.
 fn library_without_driver_functions_is_rejected() {
-    let said = missing();
-    assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
+    let printed = missing();
+    assert!(printed.contains("libc.so.6 has no cuInit"), "{printed}");
 }
 
 /// Without unified addressing, the addresses of a device could also be host addresses. Device memory is then not
@@ -47,8 +47,8 @@ fn library_without_driver_functions_is_rejected() {
 ///
 /// Requirements: RCACHE-018.
 fn device_without_unified_addressing_is_not_used() {
-    let said = missing();
-    assert!(said.contains("no unified addressing"), "{said}");
+    let printed = missing();
+    assert!(printed.contains("no unified addressing"), "{printed}");
     assert!(Device::new(Interface::Cuda, 0).is_err());
     let mesh = Mesh::<Shm>::connected(2);
     let (from, to) = (Memory::content(1, 70_000), Memory::blank(70_000));
@@ -75,16 +75,16 @@ fn exported_memory_is_opened_by_another_process() {
     assert!(exported.len >= 100_000);
     let handle: String = exported.handle.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut helper = Helper::start("opener", &[]);
-    helper.tell(&format!("{handle} {} {} {}", exported.offset, exported.len, exported.buffer));
-    assert_eq!(helper.hear(), "opened");
+    helper.send_line(&format!("{handle} {} {} {}", exported.offset, exported.len, exported.buffer));
+    assert_eq!(helper.receive_line(), "opened");
     let mut expected = content(1, 100_000);
     expected[40_000..41_000].copy_from_slice(&content(2, 1_000));
     same(&memory.read(), &expected, "what the other process wrote");
     // Host memory cannot be exported.
     assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
     // Freeing the memory takes effect even while another process has it open.
-    helper.tell("close");
-    assert_eq!(helper.hear(), "closed");
+    helper.send_line("close");
+    assert_eq!(helper.receive_line(), "closed");
 }
 
 /// The role of the other process.
@@ -103,11 +103,11 @@ pub(crate) fn opener() {
     same(&here.read(), &content(1, 100_000)[40_000..41_000], "what the other has there");
     here.write(&content(2, 1_000));
     copy(CopyWay::ToDevice, opened.slice(offset as usize, 1_000), here.segment());
-    say("opened");
+    print_line("opened");
     assert_eq!(ask(), "close");
     // SAFETY: the memory was opened above, and is not used any more.
     unsafe { driver().close(0, opened) };
-    say("closed");
+    print_line("closed");
 }
 
 /// Sends 64 KiB of a new allocation of device memory to a receive into another one.
@@ -315,11 +315,11 @@ fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
 ///
 /// Requirements: HMEM-003.
 fn driver_synchronizes_once_per_allocation() {
-    let asked = || (count("doubleSet"), count("doubleDrained"));
+    let requested = || (count("doubleSet"), count("doubleDrained"));
     let memory = DeviceMemory::blank(1000);
-    let before = asked();
+    let before = requested();
     (0..10).for_each(|_| drop(copied(&memory)));
-    let now = asked();
+    let now = requested();
     let pools = std::env::var(POOLS).ok();
     let expected = match pools.as_deref() {
         None => (1, 1),
@@ -334,10 +334,10 @@ fn driver_synchronizes_once_per_allocation() {
     same(&copied(&next), &content(3, 1000), "what was copied");
     // Host memory is not marked as synchronized.
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
-    let before = asked();
+    let before = requested();
     driver().settle(pinned.address() as usize).expect("nothing to do");
     driver().settle(Memory::blank(8).address() as usize).expect("nothing to do");
-    assert_eq!(asked(), before);
+    assert_eq!(requested(), before);
 }
 
 /// Registering memory synchronizes it. Accesses to the region make no more such calls.

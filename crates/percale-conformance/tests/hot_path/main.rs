@@ -13,7 +13,7 @@ use percale::{Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::{Fabric, Loopback, Shm};
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::Mesh;
-use percale_conformance::process::{Helper, play, say, told};
+use percale_conformance::process::{Helper, play, print_line, reported};
 use percale_conformance::skipped;
 
 /// The message lengths that use the hot path.
@@ -134,9 +134,9 @@ fn call_no_system(transport: &str) {
     }
     let file = std::env::temp_dir().join(format!("percale-calls-{}", std::process::id()));
     let path = file.to_str().expect("a plain name");
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", "20000")];
-    let mut helper = Helper::through(&["strace", "-f", "-qq", "-o", path], "rounds", &told, |_| {});
-    assert_eq!(helper.hear(), "played");
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", "20000")];
+    let mut helper = Helper::through(&["strace", "-f", "-qq", "-o", path], "rounds", &reported, |_| {});
+    assert_eq!(helper.receive_line(), "played");
     helper.end();
     let log = std::fs::read_to_string(&file).expect("the log of strace");
     std::fs::remove_file(&file).expect("it was there");
@@ -185,12 +185,12 @@ fn calls_between_the_marks_are_counted() {
 
 /// The traced role.
 fn rounds() {
-    let count = told("PERCALE_ROUNDS").parse().expect("a number");
-    match told("PERCALE_FABRIC").as_str() {
+    let count = reported("PERCALE_ROUNDS").parse().expect("a number");
+    match reported("PERCALE_FABRIC").as_str() {
         "shm" => marked::<Shm>(count),
         _ => marked::<Loopback>(count),
     }
-    say("played");
+    print_line("played");
 }
 
 fn marked<F: Fabric>(count: usize) {

@@ -30,7 +30,7 @@ struct Size {
 }
 
 impl Size {
-    fn told() -> Self {
+    fn reported() -> Self {
         let text = std::env::var("PERCALE_JOB").unwrap_or_else(|_| "10x10x16".to_owned());
         let numbers: Vec<usize> = text.split('x').map(|n| n.parse().expect("PERCALE_JOB is like 100x100x64")).collect();
         let [nodes, each, peers] = numbers[..] else { panic!("PERCALE_JOB is like 100x100x64, not {text}") };
@@ -123,7 +123,7 @@ impl Job {
         for (to, from) in expected.iter_mut().enumerate() {
             from.sort_unstable();
             let endpoint = &self.endpoints[to];
-            let mut heard = Vec::with_capacity(from.len());
+            let mut delivered = Vec::with_capacity(from.len());
             for _ in 0..from.len() {
                 let mut receive = endpoint.recv(vec![0; MESSAGE]).start().expect("a receive");
                 for _ in 0..100_000 {
@@ -133,14 +133,14 @@ impl Job {
                     self.network.advance(1000);
                     endpoint.progress();
                 }
-                assert!(receive.is_ready(), "{to} hears of {} more", from.len() - heard.len());
+                assert!(receive.is_ready(), "{to} hears of {} more", from.len() - delivered.len());
                 let received = receive.wait().expect("a message");
                 let source = received.source.expect("its sender is in the vector").0 as usize;
                 assert_eq!(received.to_vec(), message(source, to), "what {source} said to {to}");
-                heard.push(source);
+                delivered.push(source);
             }
-            heard.sort_unstable();
-            assert_eq!(heard, *from, "whom {to} heard");
+            delivered.sort_unstable();
+            assert_eq!(delivered, *from, "whom {to} heard");
         }
     }
 
@@ -176,7 +176,7 @@ mod sim {
         /// Requirements: AV-009.
         #[test]
         fn endpoint_uses_2_kilobytes_to_address_its_job_peers() {
-            let size = Size::told();
+            let size = Size::reported();
             let seed = seed();
             println!("{size:?}, seed {seed:#x}");
             let _watchdog = Watchdog::within("the job", std::time::Duration::from_secs(1200));

@@ -7,7 +7,7 @@ use percale::endpoint::safe::{Cause, CollectiveRequest, Group, OperationError};
 use percale::endpoint::{Endpoint, Ownership};
 use percale::{AddressSet, AtomicOp, Datatype};
 use percale_conformance::peers::{Open, open_as_told};
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -20,14 +20,14 @@ crate::on!(shm, tcp: {
 });
 
 /// The time within which a sum must fail.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of sums that prove that a group works.
 const SOME: u64 = 30;
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
 
 fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<A::Handle<'e>> {
-    endpoint.join(members).expect("a group").wait_for(PATIENCE).expect("everybody joins")
+    endpoint.join(members).expect("a group").wait_for(FAILURE_TIMEOUT).expect("everybody joins")
 }
 
 /// Returns the contribution of a member. The sum over all members is known.
@@ -50,9 +50,9 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
     let (bytes, rounds) = (bytes.to_string(), rounds.to_string());
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BYTES", &bytes), ("PERCALE_ROUNDS", &rounds)];
     let mut all: Vec<Helper> = (0..members).map(|_| Helper::start(role, &variables)).collect();
-    let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
-    all.iter_mut().for_each(|helper| helper.tell(&addresses.join(",")));
-    all.iter_mut().for_each(|helper| assert_eq!(helper.hear(), "joined"));
+    let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
+    all.iter_mut().for_each(|helper| helper.send_line(&addresses.join(",")));
+    all.iter_mut().for_each(|helper| assert_eq!(helper.receive_line(), "joined"));
     all
 }
 
@@ -60,7 +60,7 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
 pub(crate) fn summand() {
     rounds("a member of a group of processes that sums", |group, round, bytes| {
         let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
-        let result = sum.start().expect("it is posted").wait_for(PATIENCE)?;
+        let result = sum.start().expect("it is posted").wait_for(FAILURE_TIMEOUT)?;
         assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}");
         Ok(())
     });
@@ -71,17 +71,17 @@ pub(crate) fn summand() {
 pub(crate) fn rejoiner() {
     let _watchdog = Watchdog::new("a member of one group after the other");
     let open = open_as_told();
-    say(&open.endpoint.address().to_string());
+    print_line(&open.endpoint.address().to_string());
     let members = set(&open, &ask());
     loop {
-        let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
+        let joined = open.endpoint.join(&members).expect("a group").wait_for(FAILURE_TIMEOUT);
         let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause())) else {
             std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has detected late which member was missing.
             continue;
         };
         for round in 0.. {
             let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, SHORT));
-            match sum.start().expect("it is posted").wait_for(PATIENCE) {
+            match sum.start().expect("it is posted").wait_for(FAILURE_TIMEOUT) {
                 Ok(result) => assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}"),
                 Err(error) => {
                     eprintln!("round {round}: {}", error.cause());
@@ -89,10 +89,10 @@ pub(crate) fn rejoiner() {
                 }
             }
             if round == SOME {
-                say("right");
+                print_line("right");
             }
         }
-        say("failed");
+        print_line("failed");
     }
 }
 
@@ -110,10 +110,10 @@ pub(crate) fn exchanger() {
         let block = |from: usize, to: usize| number(from, to, round).to_ne_bytes().repeat(bytes / 8);
         let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
         let check = |what: &str, request: CollectiveRequest<_>, wanted: &[u8], own: Range<usize>| {
-            let ended = request.start().expect("it is posted").wait_for(PATIENCE);
-            let told =
+            let ended = request.start().expect("it is posted").wait_for(FAILURE_TIMEOUT);
+            let reported =
                 |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause());
-            let result = ended.inspect_err(told)?.into_vec();
+            let result = ended.inspect_err(reported)?.into_vec();
             assert!(result[own.clone()] == wanted[own], "a wrong {what} in round {round}");
             Ok::<(), OperationError>(())
         };
@@ -143,27 +143,27 @@ fn rounds(
 ) {
     let _watchdog = Watchdog::new(name);
     let open = open_as_told();
-    let (bytes, rounds) = (told("PERCALE_BYTES"), told("PERCALE_ROUNDS"));
+    let (bytes, rounds) = (reported("PERCALE_BYTES"), reported("PERCALE_ROUNDS"));
     let (bytes, rounds): (usize, u64) = (bytes.parse().expect("a number"), rounds.parse().expect("a number"));
-    say(&open.endpoint.address().to_string());
+    print_line(&open.endpoint.address().to_string());
     let members = set(&open, &ask());
     let group = group(&open.endpoint, &members);
-    say("joined");
+    print_line("joined");
     for round in 0.. {
         if round == rounds {
-            say("right");
+            print_line("right");
             break;
         }
         if let Err(error) = act(&group, round, bytes) {
             let Cause::Completion(cause) = error.cause() else { panic!("round {round}: {}", error.cause()) };
-            say(&format!("failed: {cause}"));
+            print_line(&format!("failed: {cause}"));
             break;
         }
     }
     // The others may still need the progress of this member to receive its messages.
     std::thread::scope(|scope| {
-        let told = scope.spawn(ask);
-        while !told.is_finished() {
+        let reported = scope.spawn(ask);
+        while !reported.is_finished() {
             if !open.endpoint.progress() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -188,9 +188,9 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     for &(members, bytes, rounds) in all {
         let mut all = start(transport, role, members, bytes, rounds);
         for helper in &mut all {
-            assert_eq!(helper.hear(), "right", "{members} processes, {bytes} bytes");
+            assert_eq!(helper.receive_line(), "right", "{members} processes, {bytes} bytes");
         }
-        all.iter_mut().for_each(|helper| helper.tell("end"));
+        all.iter_mut().for_each(|helper| helper.send_line("end"));
         all.into_iter().for_each(Helper::end);
     }
 }
@@ -223,10 +223,10 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
         let mut killed = all.remove(victim);
         killed.kill();
         for helper in &mut all {
-            let said = helper.hear();
-            assert!(said.starts_with("failed: "), "{members} processes, {bytes} bytes: {said}");
+            let printed = helper.receive_line();
+            assert!(printed.starts_with("failed: "), "{members} processes, {bytes} bytes: {printed}");
         }
-        all.iter_mut().for_each(|helper| helper.tell("end"));
+        all.iter_mut().for_each(|helper| helper.send_line("end"));
         all.into_iter().for_each(Helper::end);
     }
 }
@@ -240,9 +240,9 @@ fn killed_member_can_join_again(transport: &str) {
     for members in [2, 3, 5] {
         let variables = [("PERCALE_FABRIC", transport)];
         let mut all: Vec<Helper> = (0..members).map(|_| Helper::start("rejoiner", &variables)).collect();
-        let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+        let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
         let list = addresses.join(",");
-        all.iter_mut().for_each(|helper| helper.tell(&list));
+        all.iter_mut().for_each(|helper| helper.send_line(&list));
         all.iter_mut().for_each(|helper| hear_at_last(helper, "right"));
         for round in 0..2 * members {
             let victim = round % members;
@@ -256,8 +256,8 @@ fn killed_member_can_join_again(transport: &str) {
             std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 0 } else { 50 }));
             let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BIND", &addresses[victim])];
             all[victim] = Helper::start("rejoiner", &variables);
-            assert_eq!(all[victim].hear(), addresses[victim]);
-            all[victim].tell(&list);
+            assert_eq!(all[victim].receive_line(), addresses[victim]);
+            all[victim].send_line(&list);
             all.iter_mut().for_each(|helper| hear_at_last(helper, "right"));
         }
     }
@@ -265,5 +265,5 @@ fn killed_member_can_join_again(transport: &str) {
 
 /// Reads lines until this line arrives.
 fn hear_at_last(helper: &mut Helper, wanted: &str) {
-    while helper.hear() != wanted {}
+    while helper.receive_line() != wanted {}
 }

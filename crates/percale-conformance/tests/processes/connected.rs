@@ -8,7 +8,7 @@ use percale::{
 };
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::domain;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -21,7 +21,7 @@ crate::on!(shm, tcp, verbs: {
 });
 
 /// The time limit for every wait of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Endpoints of one process that are driven together, and their events.
 struct Party {
@@ -47,7 +47,7 @@ impl Party {
     /// Drives all endpoints until `done` returns a value.
     #[track_caller]
     fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_TIMEOUT;
         loop {
             if let Some(result) = done() {
                 return result;
@@ -98,14 +98,14 @@ impl Party {
 
 /// The role of a server that accepts `PERCALE_COUNT` requests and echoes on all connections, until the test stops it.
 pub(crate) fn server() {
-    let mut party = Party::new(&told("PERCALE_FABRIC"));
-    say(&party.listener.address().to_string());
-    let count: usize = told("PERCALE_COUNT").parse().expect("a number");
+    let mut party = Party::new(&reported("PERCALE_FABRIC"));
+    print_line(&party.listener.address().to_string());
+    let count: usize = reported("PERCALE_COUNT").parse().expect("a number");
     for _ in 0..count {
         let request = party.request();
         let end = party.open(|builder| builder.accept(&request, request.data()));
         party.stands();
-        say(&party.ends[end].address().to_string());
+        print_line(&party.ends[end].address().to_string());
     }
     let mut turn = 0;
     loop {
@@ -126,22 +126,22 @@ pub(crate) fn server() {
 
 /// The role of a client that connects, and then waits to be killed.
 pub(crate) fn client() {
-    let mut party = Party::new(&told("PERCALE_FABRIC"));
-    let end = party.open(|builder| builder.answer_timeout(PATIENCE).connect(told("PERCALE_PEER"), b"me"));
-    if told("PERCALE_STAGE") == "connected" {
+    let mut party = Party::new(&reported("PERCALE_FABRIC"));
+    let end = party.open(|builder| builder.answer_timeout(WAIT_TIMEOUT).connect(reported("PERCALE_PEER"), b"me"));
+    if reported("PERCALE_STAGE") == "connected" {
         party.stands();
         party.ends[end].inject(party.ends[end].peer(), b"the last word").expect("room");
-        say("connected");
+        print_line("connected");
     }
     drop(party.until(|| party.events.read()));
 }
 
 /// The role of a listener that does not answer requests.
 pub(crate) fn silent_listener() {
-    let party = Party::new(&told("PERCALE_FABRIC"));
-    say(&party.listener.address().to_string());
+    let party = Party::new(&reported("PERCALE_FABRIC"));
+    print_line(&party.listener.address().to_string());
     let _request = party.request();
-    say("asked");
+    print_line("asked");
     drop(ask());
 }
 
@@ -150,7 +150,7 @@ fn a_killed_server_ends_its_connections(transport: &str) {
     let _watchdog = Watchdog::new("a killed server ends its connections");
     let mut helper = Helper::start("server", &[("PERCALE_FABRIC", transport), ("PERCALE_COUNT", "1")]);
     let mut party = Party::new(transport);
-    let address = helper.hear();
+    let address = helper.receive_line();
     let end = party.open(|builder| builder.connect(&address, b"hello"));
     party.stands();
     let endpoint = &party.ends[end];
@@ -164,10 +164,10 @@ fn a_killed_server_ends_its_connections(transport: &str) {
         .collect();
     helper.signal(Signal::KILL);
     for mut send in sends {
-        send.wait_for(PATIENCE).map(drop).expect_err("nobody received it");
+        send.wait_for(WAIT_TIMEOUT).map(drop).expect_err("nobody received it");
     }
     for mut receive in receives {
-        let error = receive.wait_for(PATIENCE).map(drop).expect_err("nobody sent anything");
+        let error = receive.wait_for(WAIT_TIMEOUT).map(drop).expect_err("nobody sent anything");
         assert_eq!(error.errno(), libc::ECONNRESET, "{error}");
     }
     party.dies(end);
@@ -186,7 +186,7 @@ fn a_killed_client_ends_its_connection(transport: &str) {
     let request = party.request();
     let end = party.open(|builder| builder.accept(&request, b""));
     party.stands();
-    assert_eq!(helper.hear(), "connected");
+    assert_eq!(helper.receive_line(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
     // Messages that it sent before its death can still be received.
@@ -214,7 +214,7 @@ fn request_of_killed_client_is_withdrawn(transport: &str) {
     let request = party.request();
     party.open(|builder| builder.accept(&request, b""));
     party.stands();
-    assert_eq!(helper.hear(), "connected");
+    assert_eq!(helper.receive_line(), "connected");
 }
 
 /// Requirements: CON-016.
@@ -222,9 +222,9 @@ fn killed_listener_fails_waiting_clients(transport: &str) {
     let _watchdog = Watchdog::new("killed listener fails waiting clients");
     let mut helper = Helper::start("silent-listener", &[("PERCALE_FABRIC", transport)]);
     let mut party = Party::new(transport);
-    let address = helper.hear();
-    let end = party.open(|builder| builder.answer_timeout(2 * PATIENCE).connect(&address, b""));
-    party.until(|| helper.try_hear());
+    let address = helper.receive_line();
+    let end = party.open(|builder| builder.answer_timeout(2 * WAIT_TIMEOUT).connect(&address, b""));
+    party.until(|| helper.try_receive_line());
     helper.signal(Signal::KILL);
     match party.event() {
         Event::ConnectionRefused { error, reason, .. } => {
@@ -241,7 +241,7 @@ fn two_processes_have_two_connections(transport: &str) {
     let _watchdog = Watchdog::new("two processes have two connections");
     let mut helper = Helper::start("server", &[("PERCALE_FABRIC", transport), ("PERCALE_COUNT", "2")]);
     let mut party = Party::new(transport);
-    let address = helper.hear();
+    let address = helper.receive_line();
     let mut there = Vec::new();
     for data in [b"a", b"b"] {
         let end = party.open(|builder| builder.connect(&address, data));
@@ -252,7 +252,7 @@ fn two_processes_have_two_connections(transport: &str) {
             }
             other => panic!("not connected, but {other:?}"),
         }
-        assert_eq!(&helper.hear(), there.last().expect("one"), "each has an endpoint of its own");
+        assert_eq!(&helper.receive_line(), there.last().expect("one"), "each has an endpoint of its own");
     }
     for batch in 0..10 {
         let numbers = 10 * batch..10 * (batch + 1);
@@ -263,7 +263,7 @@ fn two_processes_have_two_connections(transport: &str) {
         // The server receives messages from the connections in turn.
         for number in numbers {
             let end = &party.ends[usize::from(number % 2)];
-            let echo = end.recv(vec![0; 100]).start().expect("a receive").wait_for(PATIENCE).expect("the echo");
+            let echo = end.recv(vec![0; 100]).start().expect("a receive").wait_for(WAIT_TIMEOUT).expect("the echo");
             assert_eq!(echo.to_vec(), [number; 100], "each connection has its own messages");
         }
     }

@@ -8,7 +8,7 @@ use percale::{AddressVector, Endpoint, ErrorCode, PeerAddress, SharedReceiving};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::domain;
 use percale_conformance::polled::polled;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
@@ -22,10 +22,10 @@ const BITS: u32 = 2;
 
 /// The role of a helper that, on request, sends a given number of bytes to one of the contexts in `PERCALE_PEER`.
 pub(crate) fn caller() {
-    let domain = domain(&told("PERCALE_FABRIC"), |domain| domain);
+    let domain = domain(&reported("PERCALE_FABRIC"), |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (there, mut known) = (told("PERCALE_PEER"), HashMap::new());
+    let (there, mut known) = (reported("PERCALE_PEER"), HashMap::new());
     let names = there.split(',').map(|name| name.split_once('/').expect("an address and a context"));
     let peers: Vec<PeerAddress> = names
         .map(|(address, context)| {
@@ -33,13 +33,13 @@ pub(crate) fn caller() {
             peer.receive_context(context.parse().expect("a number"), BITS).expect("it fits")
         })
         .collect();
-    say(&endpoint.address().to_string());
+    print_line(&endpoint.address().to_string());
     loop {
         let order = ask();
         let (to, len) = order.split_once(' ').expect("a context and a length");
         let [to, len]: [usize; 2] = [to, len].map(|number| number.parse().expect("a number"));
         endpoint.send(peers[to], content(to as u64, len)).wait().expect("a send");
-        say("sent");
+        print_line("sent");
     }
 }
 
@@ -77,14 +77,14 @@ impl Party {
     /// Starts a helper that sends to these contexts.
     fn caller(&self, there: &str) -> (Helper, PeerAddress) {
         let mut helper = Helper::start("caller", &[("PERCALE_FABRIC", &self.transport), ("PERCALE_PEER", there)]);
-        let peer = self.vector.insert(helper.hear()).expect("an address");
+        let peer = self.vector.insert(helper.receive_line()).expect("an address");
         (helper, peer)
     }
 
     /// Makes a helper send to one of its peers.
     fn send(&self, helper: &mut Helper, to: usize, len: usize) {
-        helper.tell(&format!("{to} {len}"));
-        while helper.try_hear().is_none() {
+        helper.send_line(&format!("{to} {len}"));
+        while helper.try_receive_line().is_none() {
             self.turn();
         }
     }

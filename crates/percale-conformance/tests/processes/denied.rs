@@ -6,7 +6,7 @@
 )]
 
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
@@ -63,36 +63,37 @@ pub(crate) fn denied() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    let [call, error] = ["PERCALE_CALL", "PERCALE_ERROR"].map(|name| told(name).parse::<i64>().expect("a number"));
-    if told("PERCALE_WHEN") == "connected" {
+    let [call, error] = ["PERCALE_CALL", "PERCALE_ERROR"].map(|name| reported(name).parse::<i64>().expect("a number"));
+    if reported("PERCALE_WHEN") == "connected" {
         open.exchange(peer, 1, 8).expect("an echo");
     }
     if call < 0 {
         interrupt();
     } else if !deny(call, error as i32) {
-        return say("skipped: no filter of system calls can be installed");
+        return print_line("skipped: no filter of system calls can be installed");
     }
     for round in 0..3 {
         for (number, len) in (0..).zip(LENGTHS) {
             if let Err(error) = open.exchange(peer, 10 + 10 * round + number, len) {
-                return say(&format!("no echo of {len} bytes: {error}"));
+                return print_line(&format!("no echo of {len} bytes: {error}"));
             }
         }
     }
     let (transport, reason) = open.connected();
-    say(&format!("{transport}: {reason}"));
+    print_line(&format!("{transport}: {reason}"));
 }
 
 /// Returns the result of such a process. All calls work in its peer. Either of the two connects to the other.
 fn found(when: &str, call: i64, error: i32) -> String {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let (call, error) = (call.to_string(), error.to_string());
-    let told = [("PERCALE_FABRIC", "any"), ("PERCALE_WHEN", when), ("PERCALE_CALL", &call), ("PERCALE_ERROR", &error)];
-    let mut helper = Helper::start("denied", &told);
-    open.insert(&helper.hear());
-    helper.tell(&open.endpoint.address().to_string());
+    let reported =
+        [("PERCALE_FABRIC", "any"), ("PERCALE_WHEN", when), ("PERCALE_CALL", &call), ("PERCALE_ERROR", &error)];
+    let mut helper = Helper::start("denied", &reported);
+    open.insert(&helper.receive_line());
+    helper.send_line(&open.endpoint.address().to_string());
     std::thread::scope(|scope| {
-        let answer = scope.spawn(move || helper.hear());
+        let answer = scope.spawn(move || helper.receive_line());
         while !answer.is_finished() {
             let mut echoed = open.endpoint.tagged_recv(0, !0, vec![0; 4 << 20]).start().expect("a receive");
             while !echoed.is_ready() && !answer.is_finished() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use percale::endpoint::safe::Cause;
 use percale::{Domain, ErrorCode, Event, EventQueue, Info, PeerAddress, Progress, SharedEndpoint, TransportKind};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Side {
     _domain: Domain,
@@ -33,8 +33,8 @@ impl Side {
     /// Waits for an event.
     fn event(&self, wanted: impl Fn(&Event) -> bool) {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if self.events.wait(Some(PATIENCE)).is_ok_and(|event| wanted(&event)) {
+        while start.elapsed() < WAIT_TIMEOUT {
+            if self.events.wait(Some(WAIT_TIMEOUT)).is_ok_and(|event| wanted(&event)) {
                 return;
             }
         }
@@ -60,26 +60,26 @@ fn disconnect_ends_both_sides_and_allows_reconnect() {
         );
         for round in 0..20 {
             let message = vec![round; 100];
-            one.endpoint.tagged_send(to_other, 7, message.clone()).start().unwrap().wait_for(PATIENCE).unwrap();
+            one.endpoint.tagged_send(to_other, 7, message.clone()).start().unwrap().wait_for(WAIT_TIMEOUT).unwrap();
             // A receive that is posted before this side has detected the connection connects to the peer, and may reach
             // it after the connection has ended.
             other.event(|event| matches!(event, Event::Connected { peer, .. } if *peer == to_one));
             let mut received = other.endpoint.tagged_recv(7, 0, vec![0; 100]).from(to_one).start().unwrap();
-            assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), message);
+            assert_eq!(received.wait_for(WAIT_TIMEOUT).unwrap().to_vec(), message);
             assert!(one.endpoint.is_connected(to_other) && other.endpoint.is_connected(to_one));
             // Both sides wait for each other when the connection ends.
             let mut waiting = one.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_other).start().unwrap();
             assert!(one.endpoint.disconnect(to_other));
-            assert_eq!(code(waiting.wait_for(PATIENCE)), ErrorCode::Closed);
+            assert_eq!(code(waiting.wait_for(WAIT_TIMEOUT)), ErrorCode::Closed);
             assert!(!one.endpoint.is_connected(to_other));
             other.event(|event| matches!(event, Event::PeerDown { peer, .. } if *peer == to_one));
         }
         // The connection of an endpoint to itself exists as long as the endpoint.
         let own = one.knows(&one);
-        one.endpoint.tagged_send(own, 7, vec![1]).start().unwrap().wait_for(PATIENCE).unwrap();
+        one.endpoint.tagged_send(own, 7, vec![1]).start().unwrap().wait_for(WAIT_TIMEOUT).unwrap();
         assert!(!one.endpoint.disconnect(own));
         let mut received = one.endpoint.tagged_recv(7, 0, vec![0; 8]).from(own).start().unwrap();
-        assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [1]);
+        assert_eq!(received.wait_for(WAIT_TIMEOUT).unwrap().to_vec(), [1]);
     }
 }
 
@@ -88,23 +88,23 @@ fn passive_endpoint_opens_no_connections() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let (server, client) = (Side::new(transport, true), Side::new(transport, false));
         let (to_client, to_server) = (server.knows(&client), client.knows(&server));
-        let sent = server.endpoint.tagged_send(to_client, 7, vec![1; 8]).start().unwrap().wait_for(PATIENCE);
+        let sent = server.endpoint.tagged_send(to_client, 7, vec![1; 8]).start().unwrap().wait_for(WAIT_TIMEOUT);
         assert_eq!(code(sent), ErrorCode::NotConnected);
         // The client has connected, and its connection is used.
-        client.endpoint.tagged_send(to_server, 7, vec![2; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
+        client.endpoint.tagged_send(to_server, 7, vec![2; 8]).start().unwrap().wait_for(WAIT_TIMEOUT).unwrap();
         let mut received = server.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_client).start().unwrap();
-        assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [2; 8]);
-        server.endpoint.tagged_send(to_client, 7, vec![3; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
+        assert_eq!(received.wait_for(WAIT_TIMEOUT).unwrap().to_vec(), [2; 8]);
+        server.endpoint.tagged_send(to_client, 7, vec![3; 8]).start().unwrap().wait_for(WAIT_TIMEOUT).unwrap();
         let mut received = client.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_server).start().unwrap();
-        assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [3; 8]);
+        assert_eq!(received.wait_for(WAIT_TIMEOUT).unwrap().to_vec(), [3; 8]);
         // After that connection has ended, neither a send nor a receive connects to the client.
         let mut waiting = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert!(client.endpoint.disconnect(to_server));
-        assert!(waiting.wait_for(PATIENCE).is_err());
-        let sent = server.endpoint.tagged_send(to_client, 7, vec![4; 8]).start().unwrap().wait_for(PATIENCE);
+        assert!(waiting.wait_for(WAIT_TIMEOUT).is_err());
+        let sent = server.endpoint.tagged_send(to_client, 7, vec![4; 8]).start().unwrap().wait_for(WAIT_TIMEOUT);
         assert_eq!(code(sent), ErrorCode::NotConnected);
         let mut again = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
-        assert_eq!(code(again.wait_for(PATIENCE)), ErrorCode::NotConnected);
+        assert_eq!(code(again.wait_for(WAIT_TIMEOUT)), ErrorCode::NotConnected);
         assert!(!client.endpoint.is_connected(to_server));
     }
 }

@@ -6,7 +6,7 @@
 use std::process::Command;
 
 use percale::{Info, TransportKind};
-use percale_conformance::process::{Helper, say, told};
+use percale_conformance::process::{Helper, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 
 use crate::environment::possible;
@@ -18,7 +18,7 @@ fn found_without(what: &str) -> Option<String> {
     }
     let _watchdog = Watchdog::new(what);
     let mut helper = Helper::through(&["unshare", "-n"], "info", &[("PERCALE_PART", what)], |_| {});
-    let answer = helper.hear();
+    let answer = helper.receive_line();
     println!("without {what}: {answer}");
     helper.end();
     Some(answer)
@@ -44,7 +44,7 @@ fn discovery_without_ipv6_reports_the_reason() {
 fn discovery_without_cma_reports_the_reason() {
     let _watchdog = Watchdog::new("CMA");
     let mut helper = Helper::start("info", &[("PERCALE_PART", "CMA")]);
-    let answer = helper.hear();
+    let answer = helper.receive_line();
     println!("without CMA: {answer}");
     helper.end();
     assert!(answer.contains("shm: true") && answer.contains("(process_vm_readv: "), "{answer}");
@@ -52,7 +52,7 @@ fn discovery_without_cma_reports_the_reason() {
 
 /// The role of a helper that removes the feature named by the test, runs discovery, and uses the remaining transports.
 pub(crate) fn info() {
-    let part = told("PERCALE_PART");
+    let part = reported("PERCALE_PART");
     if part == "CMA" {
         forbid_cma();
     } else {
@@ -97,7 +97,7 @@ pub(crate) fn info() {
             sending.wait().expect("the send");
         }
     }
-    say(&all.join("; "));
+    print_line(&all.join("; "));
 }
 
 /// Makes the kernel reject copies between processes, for this thread and its later children.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percale_conformance::measure::status_kib;
 use percale_conformance::peers::open_as_told;
-use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::process::{Helper, ask, print_line};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -24,13 +24,13 @@ const GROWTH_KIB: usize = 8 << 10;
 fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
-    let address = victim.hear();
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
-    let mut friend = Helper::start("echo", &told);
-    victim.tell(&friend.hear());
+    let address = victim.receive_line();
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
+    let mut friend = Helper::start("echo", &reported);
+    victim.send_line(&friend.receive_line());
     let measure = |victim: &mut Helper| -> usize {
-        victim.tell("measure");
-        victim.hear().parse().expect("KiB")
+        victim.send_line("measure");
+        victim.receive_line().parse().expect("KiB")
     };
     let seed = seed();
     let mut random = Random::new(seed);
@@ -40,7 +40,7 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let mut before = 0;
     for round in 0..3 {
         let taken = endless(at, &mut random) + cut(at, &mut random);
-        let peers = babble(&told, &mut victim);
+        let peers = babble(&reported, &mut victim);
         let now = measure(&mut victim);
         println!("{transport}: {taken} bytes of strangers were taken, {peers} of peers; RssAnon {now} KiB");
         if round == 0 {
@@ -48,7 +48,7 @@ fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
         }
         assert!(now <= before + GROWTH_KIB, "it had {before} KiB, and now has {now}");
     }
-    victim.tell("end");
+    victim.send_line("end");
     victim.end();
 }
 
@@ -64,13 +64,13 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         }
         let mut stream = TcpStream::connect(at).expect("anybody may connect");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
-        let mut said = 0;
+        let mut printed = 0;
         // The connection was closed, or there is no listener any more.
         while let Ok(written @ 1..) = stream.write(&bytes) {
-            said += written;
-            assert!(said < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
+            printed += written;
+            assert!(printed < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
         }
-        taken += said;
+        taken += printed;
     }
     taken
 }
@@ -78,7 +78,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
 /// Sends the beginnings of connections like percale's, truncated at random positions. Returns the number of accepted
 /// bytes.
 fn cut(at: SocketAddr, random: &mut Random) -> usize {
-    let said = |_| {
+    let printed = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
         random.fill(&mut bytes);
         for (byte, known) in bytes.iter_mut().zip(b"percale\0\x02\0") {
@@ -87,18 +87,18 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
         let mut stream = TcpStream::connect(at).expect("anybody may connect");
         stream.write(&bytes).unwrap_or(0)
     };
-    (0..200).map(said).sum()
+    (0..200).map(printed).sum()
 }
 
 /// Runs two real peers that send random bytes once they are connected. Returns the number of accepted bytes.
-fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
+fn babble(reported: &[(&str, &str)], victim: &mut Helper) -> usize {
     let one = |_| {
-        let mut peer = Helper::start("babbler", told);
-        let address = peer.hear();
-        victim.tell(&address);
-        let said: usize = peer.hear().parse().expect("a number of bytes");
+        let mut peer = Helper::start("babbler", reported);
+        let address = peer.receive_line();
+        victim.send_line(&address);
+        let printed: usize = peer.receive_line().parse().expect("a number of bytes");
         peer.kill();
-        said
+        printed
     };
     (0..2).map(one).sum()
 }
@@ -107,18 +107,18 @@ fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
 pub(crate) fn babbler() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&percale_conformance::process::told("PERCALE_PEER"));
+    let peer = open.insert(&percale_conformance::process::reported("PERCALE_PEER"));
     open.inject(peer, 1, b"hello");
     drop(open.connected());
     let mut random = Random::new(seed());
     let mut bytes = vec![0; 4 << 10];
-    let (mut said, mut refused) = (0, 0);
+    let (mut printed, mut refused) = (0, 0);
     let sockets = crate::hostile::sockets();
     // Ends when no byte has been accepted for a while.
-    while said < BYTES && refused < 500 {
+    while printed < BYTES && refused < 500 {
         random.fill(&mut bytes);
         let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
-        said += written;
+        printed += written;
         refused += 1;
         if written > 0 {
             refused = 0;
@@ -126,7 +126,7 @@ pub(crate) fn babbler() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    say(&said.to_string());
+    print_line(&printed.to_string());
     drop(ask());
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn endured() {
         open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend: {error}"));
         while open.events.read().is_some() {}
         match ordered.try_recv().as_deref() {
-            Ok("measure") => say(&status_kib("RssAnon").to_string()),
+            Ok("measure") => print_line(&status_kib("RssAnon").to_string()),
             Ok("end") => return,
             Ok(address) => drop(open.insert(address)),
             Err(_) => {}

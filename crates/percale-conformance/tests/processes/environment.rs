@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percale::{Event, Info};
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, ask, copy_program, say, told};
+use percale_conformance::process::{Helper, ask, copy_program, print_line, reported};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
@@ -42,7 +42,7 @@ fn shared_memory_is_chosen_on_one_machine() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "any"), ("PERCALE_PEER", &own)]);
-    let peer = open.insert(&peer.hear());
+    let peer = open.insert(&peer.receive_line());
     open.exchange(peer, 1, 8).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
@@ -63,7 +63,7 @@ fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "tcp"), ("PERCALE_PEER", &own)]);
-    let peer = open.insert(&peer.hear());
+    let peer = open.insert(&peer.receive_line());
     open.exchange(peer, 1, 30_000).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
@@ -84,9 +84,9 @@ fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
     let Some(program) = copy_for_all() else { return };
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let told = [("PERCALE_FABRIC", "any"), ("PERCALE_PEER", own.as_str())];
-    let mut peer = program.start("echo", &told);
-    let peer = open.insert(&peer.hear());
+    let reported = [("PERCALE_FABRIC", "any"), ("PERCALE_PEER", own.as_str())];
+    let mut peer = program.start("echo", &reported);
+    let peer = open.insert(&peer.receive_line());
     open.exchange(peer, 1, 30_000).expect("an echo");
     let (transport, reason) = open.connected();
     println!("{transport}: {reason}");
@@ -120,11 +120,11 @@ fn copy_for_all() -> Option<Copy> {
 
 impl Copy {
     /// Starts the copy as the user `nobody`.
-    fn start(&self, role: &str, told: &[(&str, &str)]) -> Helper {
+    fn start(&self, role: &str, reported: &[(&str, &str)]) -> Helper {
         let program = self.directory.join("program");
         let program = program.to_str().expect("a plain name");
         // `env` executes the copy. The name of this program follows, and is only an argument that matches no test.
-        Helper::through(&["/usr/bin/env", program], role, told, |command| {
+        Helper::through(&["/usr/bin/env", program], role, reported, |command| {
             command.uid(NOBODY).gid(NOBODY).current_dir("/");
         })
     }
@@ -144,7 +144,7 @@ fn the_environment_chooses_the_transport() {
     let _watchdog = Watchdog::new("the environment chooses the transport");
     for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
         let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
-        let answer = helper.hear();
+        let answer = helper.receive_line();
         println!("PERCALE_TRANSPORT={name}: {answer}");
         if wanted.is_empty() {
             assert!(answer.contains(name), "the unknown name is told: {answer}");
@@ -162,9 +162,9 @@ fn unusable_selected_transport_is_a_descriptive_error() {
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
         // The peer needs no other endpoint. It only needs to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
-        let told = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.hear())];
-        let mut helper = Helper::start("by-name-to", &told);
-        let answer = helper.hear();
+        let reported = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.receive_line())];
+        let mut helper = Helper::start("by-name-to", &reported);
+        let answer = helper.receive_line();
         println!("PERCALE_TRANSPORT={mine}, a peer over {theirs}: {answer}");
         assert!(answer.contains("no common transport with the peer"), "{answer}");
         helper.end();
@@ -174,18 +174,18 @@ fn unusable_selected_transport_is_a_descriptive_error() {
 /// The role of a helper that sends to a peer over the transports that the environment permits, and reports the error.
 pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
-    let peer = open.insert(&told("PERCALE_PEER"));
+    let peer = open.insert(&reported("PERCALE_PEER"));
     let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
     let error = sending.wait_for(Duration::from_secs(20)).expect_err("no transport leads there");
     let event = open.events.read();
     assert!(matches!(event, Some(Event::Failed { .. })), "{event:?}");
-    say(&format!("{error}; {event:?}"));
+    print_line(&format!("{error}; {event:?}"));
 }
 
 /// The role of a helper with two endpoints in one process, over the transports that the environment permits.
 pub(crate) fn by_name() {
     if let Err(error) = Info::discover().expect("discovery").domain().open() {
-        return say(&error.to_string());
+        return print_line(&error.to_string());
     }
     let (a, b) = (open("any", "127.0.0.1:0", |domain| domain), open("any", "127.0.0.1:0", |domain| domain));
     let peer = a.insert(&b.endpoint.address().to_string());
@@ -198,7 +198,7 @@ pub(crate) fn by_name() {
         }
         found.is_some()
     });
-    say(found.unwrap_or_default());
+    print_line(found.unwrap_or_default());
 }
 
 /// Two hosts: network namespaces with a pair of interfaces between them.
@@ -224,7 +224,7 @@ impl Hosts {
     fn new(number: u8) -> Self {
         let start = |part: &str| {
             let mut helper = Helper::through(&["unshare", "-n"], "host", &[("PERCALE_PART", part)], |_| {});
-            assert_eq!(helper.hear(), "ready");
+            assert_eq!(helper.receive_line(), "ready");
             helper
         };
         let helpers = [start("server"), start("client")];
@@ -243,12 +243,12 @@ impl Hosts {
     /// Opens both endpoints, and sends the address of each to the other.
     fn meet(&mut self) {
         let addresses = [0, 1].map(|at| {
-            self.helpers[at].tell("open");
-            self.helpers[at].hear()
+            self.helpers[at].send_line("open");
+            self.helpers[at].receive_line()
         });
         println!("{addresses:?}");
-        self.helpers[0].tell(&addresses[1]);
-        self.helpers[1].tell(&addresses[0]);
+        self.helpers[0].send_line(&addresses[1]);
+        self.helpers[1].send_line(&addresses[0]);
     }
 
     /// Cuts the link, or restores it.
@@ -262,20 +262,20 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The role of a host: a server that echoes, or a client that executes commands of the test.
 pub(crate) fn host() {
-    say("ready");
+    print_line("ready");
     drop(ask());
     // Bind to a wildcard, so that the advertised address must be that of the interface between the hosts.
     let open = open("any", "0.0.0.0:0", |domain| domain.peer_timeout(PEER_TIMEOUT));
     open.say_address();
     let peer = open.insert(&ask());
-    if told("PERCALE_PART") == "server" {
+    if reported("PERCALE_PART") == "server" {
         open.echo();
     }
     for (number, len) in (1..).zip([8, 2048, 100_000]) {
         open.exchange(peer, number, len).expect("an echo of the other host");
     }
     let (transport, reason) = open.connected();
-    say(&format!("{transport}: {reason}"));
+    print_line(&format!("{transport}: {reason}"));
     let mut number = 100;
     loop {
         let order = ask();
@@ -284,7 +284,7 @@ pub(crate) fn host() {
             "exchange" => {
                 let start = Instant::now();
                 let result = open.exchange(peer, number, 1000);
-                say(&match result {
+                print_line(&match result {
                     Ok(()) => format!("exchanged after {:?}", start.elapsed()),
                     Err(error) => format!("failed after {:?}: {error}", start.elapsed()),
                 });
@@ -294,7 +294,7 @@ pub(crate) fn host() {
                 while let Some(event) = open.events.read() {
                     all.push(format!("{event:?}"));
                 }
-                say(&all.join("; "));
+                print_line(&all.join("; "));
             }
             _ => return,
         }
@@ -310,11 +310,11 @@ fn peer_on_another_host_is_reached_by_tcp_with_a_reason() {
     let _watchdog = Watchdog::new("two hosts");
     let mut hosts = Hosts::new(1);
     hosts.meet();
-    let answer = hosts.helpers[1].hear();
+    let answer = hosts.helpers[1].receive_line();
     println!("{answer}");
     let reason = answer.strip_prefix("tcp: ").expect("tcp was chosen");
     assert!(!reason.is_empty());
-    hosts.helpers[1].tell("end");
+    hosts.helpers[1].send_line("end");
 }
 
 /// Requirements: FLT-004.
@@ -326,33 +326,33 @@ fn long_partition_fails_operations_and_short_one_does_not() {
     let _watchdog = Watchdog::new("a partition");
     let mut hosts = Hosts::new(2);
     hosts.meet();
-    println!("{}", hosts.helpers[1].hear());
+    println!("{}", hosts.helpers[1].receive_line());
     hosts.cut(true);
-    hosts.helpers[1].tell("exchange");
+    hosts.helpers[1].send_line("exchange");
     std::thread::sleep(Duration::from_millis(700));
     hosts.cut(false);
-    let answer = hosts.helpers[1].hear();
+    let answer = hosts.helpers[1].receive_line();
     println!("a short one: {answer}");
     assert!(answer.starts_with("exchanged"), "{answer}");
     hosts.cut(true);
-    hosts.helpers[1].tell("exchange");
-    let answer = hosts.helpers[1].hear();
+    hosts.helpers[1].send_line("exchange");
+    let answer = hosts.helpers[1].receive_line();
     println!("a long one: {answer}");
     assert!(answer.starts_with("failed"), "{answer}");
-    hosts.helpers[1].tell("events");
-    let answer = hosts.helpers[1].hear();
+    hosts.helpers[1].send_line("events");
+    let answer = hosts.helpers[1].receive_line();
     println!("{answer}");
     assert!(answer.contains("PeerDown"));
     hosts.cut(false);
     // The link works again. An attempt may still detect that the old connection has ended.
     let again = (0..20).any(|_| {
-        hosts.helpers[1].tell("exchange");
-        let answer = hosts.helpers[1].hear();
+        hosts.helpers[1].send_line("exchange");
+        let answer = hosts.helpers[1].receive_line();
         println!("mended: {answer}");
         answer.starts_with("exchanged")
     });
     assert!(again);
-    hosts.helpers[1].tell("end");
+    hosts.helpers[1].send_line("end");
 }
 
 #[test]
@@ -364,10 +364,10 @@ fn long_messages_arrive_without_cma_permission() {
     let Some(program) = copy_for_all() else { return };
     let mut server = program.start("guarded", &[("PERCALE_FABRIC", "shm"), ("PERCALE_PART", "server")]);
     let mut client = program.start("guarded", &[("PERCALE_FABRIC", "shm"), ("PERCALE_PART", "client")]);
-    let addresses = [server.hear(), client.hear()];
-    server.tell(&addresses[1]);
-    client.tell(&addresses[0]);
-    let answer = client.hear();
+    let addresses = [server.receive_line(), client.receive_line()];
+    server.send_line(&addresses[1]);
+    client.send_line(&addresses[0]);
+    let answer = client.receive_line();
     println!("{answer}");
     assert!(answer.starts_with("shm"), "{answer}");
     client.end();
@@ -379,12 +379,12 @@ pub(crate) fn guarded() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    if told("PERCALE_PART") == "server" {
+    if reported("PERCALE_PART") == "server" {
         open.echo();
     }
     for (number, len) in (1..).zip([8, 9000, 100_000, (1 << 20) + 3]) {
         open.exchange(peer, number, len).expect("an echo without CMA");
     }
     let (transport, reason) = open.connected();
-    say(&format!("{transport}: {reason}"));
+    print_line(&format!("{transport}: {reason}"));
 }

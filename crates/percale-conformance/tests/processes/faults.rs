@@ -9,7 +9,7 @@ use percale_conformance::fabric::Shm;
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive};
 use percale_conformance::peers::{Open, open, open_as_told};
-use percale_conformance::process::{Helper, ask, fork, say, told};
+use percale_conformance::process::{Helper, ask, fork, print_line, reported};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
@@ -32,10 +32,10 @@ mod patient {
 }
 
 /// The time limit for operations to fail. The test prints the measured time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
-    let peer = open.insert(&helper.hear());
+    let peer = open.insert(&helper.receive_line());
     open.inject(peer, u64::MAX, b"connect");
     let (transport, _) = open.connected();
     println!("connected by {transport}");
@@ -87,8 +87,8 @@ fn operations_of_a_killed_peer_fail(transport: &str) {
                 bad += 1;
             }
         };
-        sends.into_iter().for_each(|mut sending| count(sending.wait_for(PATIENCE).map(drop)));
-        receives.into_iter().for_each(|mut receiving| count(receiving.wait_for(PATIENCE).map(drop)));
+        sends.into_iter().for_each(|mut sending| count(sending.wait_for(FAILURE_TIMEOUT).map(drop)));
+        receives.into_iter().for_each(|mut receiving| count(receiving.wait_for(FAILURE_TIMEOUT).map(drop)));
         println!("{transport}, {part}: {bad} failed, {good} succeeded; {:?} after the kill", killed.elapsed());
         assert_eq!(good + bad, 1000);
         assert!(part == "sink" || good == 0, "nothing could succeed");
@@ -103,19 +103,19 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide the death of its parent");
     let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", transport)]);
     let open = open(transport, "127.0.0.1:0", |domain| domain);
-    let address = helper.hear();
+    let address = helper.receive_line();
     let peer = open.insert(&address);
     open.inject(peer, u64::MAX, b"connect");
     println!("connected by {}", open.connected().0);
-    helper.tell("fork");
-    let child = helper.hear().parse().ok().and_then(Pid::from_raw).expect("a process id");
+    helper.send_line("fork");
+    let child = helper.receive_line().parse().ok().and_then(Pid::from_raw).expect("a process id");
     let mut receiving = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
     let mut sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
     helper.signal(Signal::KILL);
     let killed = Instant::now();
-    let error = sending.wait_for(PATIENCE).expect_err("the peer is dead");
+    let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("the peer is dead");
     println!("{transport}: {error}, {:?} after the kill", killed.elapsed());
-    let got = receiving.wait_for(PATIENCE).expect_err("the peer is dead");
+    let got = receiving.wait_for(FAILURE_TIMEOUT).expect_err("the peer is dead");
     // A process that exits releases its memory before its descriptors, and its end was detected through the memory.
     helper.kill();
     let successor = std::net::TcpListener::bind(&address);
@@ -130,9 +130,9 @@ fn a_forked_child_does_not_hide_that_its_parent_executes_another_program(transpo
     let mut helper = Helper::start("executor", &[("PERCALE_FABRIC", transport)]);
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = connected(&open, &mut helper);
-    helper.tell("execute");
+    helper.send_line("execute");
     let mut sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
-    let error = sending.wait_for(PATIENCE).expect_err("the peer is another program");
+    let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("the peer is another program");
     println!("{transport}: {error}");
     assert_eq!(error.errno(), libc::ECONNRESET);
 }
@@ -166,7 +166,7 @@ pub(crate) fn forker() {
         std::thread::sleep(Duration::from_secs(100));
         true
     });
-    say(&child.to_string());
+    print_line(&child.to_string());
     loop {
         open.endpoint.wait(Some(Duration::from_millis(50)));
     }
@@ -180,15 +180,15 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("farewell", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
-    let peer = open.insert(&helper.hear());
+    let peer = open.insert(&helper.receive_line());
     let mut directed = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
-    let mut heard = false;
+    let mut received = false;
     open.until(|| {
-        heard |= helper.try_hear().is_some();
-        heard
+        received |= helper.try_receive_line().is_some();
+        received
     });
-    helper.tell("leave");
-    let error = directed.wait_for(PATIENCE).expect_err("nothing untagged was sent");
+    helper.send_line("leave");
+    let error = directed.wait_for(FAILURE_TIMEOUT).expect_err("nothing untagged was sent");
     assert_eq!(error.errno(), libc::ESHUTDOWN, "{error}");
     helper.end();
     for number in 0..100 {
@@ -196,7 +196,7 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
         same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message before the farewell");
     }
     let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
-    let error = sending.wait_for(PATIENCE).expect_err("nobody is there");
+    let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("nobody is there");
     println!("{transport}: {error}");
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
 }
@@ -212,9 +212,10 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let mut address = "127.0.0.1:0".to_owned();
     let mut peer = None;
     for life in 0..4 {
-        let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str()), ("PERCALE_BIND", address.as_str())];
-        let mut helper = Helper::start("echo", &told);
-        address = helper.hear();
+        let reported =
+            [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str()), ("PERCALE_BIND", address.as_str())];
+        let mut helper = Helper::start("echo", &reported);
+        address = helper.receive_line();
         let peer = *peer.get_or_insert_with(|| open.insert(&address));
         if life == 3
             && let Err(error) = open.exchange(peer, 77, 8)
@@ -248,12 +249,12 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
 fn without_descriptors_only_new_connections_fail(transport: &str) {
     let _watchdog = Watchdog::new("without descriptors only new connections fail");
     let mut exhausted = Helper::start("exhaust", &[("PERCALE_FABRIC", transport)]);
-    let own = exhausted.hear();
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let own = exhausted.receive_line();
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
     for _ in 0..2 {
-        let mut peer = Helper::start("echo", &told);
-        exhausted.tell(&peer.hear());
-        println!("{transport}: {}", exhausted.hear());
+        let mut peer = Helper::start("echo", &reported);
+        exhausted.send_line(&peer.receive_line());
+        println!("{transport}: {}", exhausted.receive_line());
         std::mem::forget(peer); // It echoes until it is killed at the end of this thread.
     }
     exhausted.end();
@@ -266,7 +267,7 @@ pub(crate) fn exhaust() {
     open.say_address();
     let first = open.insert(&ask());
     open.exchange(first, 1, 100_000).expect("an echo");
-    say("the first peer answers");
+    print_line("the first peer answers");
     let second = open.insert(&ask());
     let limits = rustix::process::getrlimit(Resource::Nofile);
     let lowest_free = std::fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
@@ -284,7 +285,7 @@ pub(crate) fn exhaust() {
     rustix::process::setrlimit(Resource::Nofile, limits).expect("the old limit");
     open.exchange(second, 7, 100_000).expect("a new connection, now that there are descriptors");
     assert_eq!(failed.errno(), libc::EMFILE, "{failed}");
-    say(&format!("without descriptors: {failed}"));
+    print_line(&format!("without descriptors: {failed}"));
 }
 
 /// The operations of a stopped peer wait, and those of another peer do not. When the stopped peer continues, its
@@ -295,9 +296,9 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
     let _watchdog = Watchdog::new("stopped peer does not block other peers");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
-    let mut helpers = [Helper::start("echo", &told), Helper::start("echo", &told)];
-    let [first, second] = [0, 1].map(|at| open.insert(&helpers[at].hear()));
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut helpers = [Helper::start("echo", &reported), Helper::start("echo", &reported)];
+    let [first, second] = [0, 1].map(|at| open.insert(&helpers[at].receive_line()));
     open.exchange(first, 1, 100).expect("an echo");
     open.exchange(second, 1, 100).expect("an echo");
     helpers[0].signal(Signal::STOP);
@@ -327,7 +328,7 @@ fn connect_waits_for_a_stopped_peer(transport: &str) {
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())]);
-    let peer = open.insert(&helper.hear());
+    let peer = open.insert(&helper.receive_line());
     helper.signal(Signal::STOP);
     while !is_stopped(helper.pid()) {
         std::thread::yield_now();
@@ -355,7 +356,7 @@ fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
     let open = open(transport, "127.0.0.1:0", |domain| domain.peer_timeout(timeout).socket_buffers(4096));
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())]);
-    let peer = open.insert(&helper.hear());
+    let peer = open.insert(&helper.receive_line());
     open.exchange(peer, 1, 100).expect("an echo");
     let echoes: Vec<_> = (0..2000)
         .map(|tag| open.endpoint.tagged_recv(10 + tag, 0, vec![0; 64]).from(peer).start().expect("a receive"))
@@ -394,7 +395,7 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
 #[test]
 fn calls_in_a_forked_child_fail() {
     let mut helper = Helper::start("fork-calls", &[]);
-    println!("{}", helper.hear());
+    println!("{}", helper.receive_line());
     helper.end();
 }
 
@@ -452,5 +453,5 @@ pub(crate) fn fork_calls() {
     mesh.inject(1, 0, None, b"parent");
     assert_eq!(mesh.done(waiting).len, 6);
     mesh.settle(0, 1);
-    say(&format!("told {}", told("PERCALE_ROLE")));
+    print_line(&format!("told {}", reported("PERCALE_ROLE")));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::open_as_told;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { two_processes_send_a_thousand_long_messages_before_either_receives });
@@ -19,14 +19,14 @@ fn two_processes_send_a_thousand_long_messages_before_either_receives(transport:
     let _watchdog = Watchdog::new("two processes send a thousand long messages before either receives");
     let mut both =
         ["0", "1"].map(|number| Helper::start("flood", &[("PERCALE_FABRIC", transport), ("PERCALE_NUMBER", number)]));
-    let addresses = both.each_mut().map(Helper::hear);
-    both[0].tell(&addresses[1]);
-    both[1].tell(&addresses[0]);
+    let addresses = both.each_mut().map(Helper::receive_line);
+    both[0].send_line(&addresses[1]);
+    both[1].send_line(&addresses[0]);
     for step in ["posted", "received", "sent"] {
         for helper in &mut both {
-            assert_eq!(helper.hear(), step);
+            assert_eq!(helper.receive_line(), step);
         }
-        both.iter_mut().for_each(|helper| helper.tell("go on"));
+        both.iter_mut().for_each(|helper| helper.send_line("go on"));
     }
     both.into_iter().for_each(Helper::end);
 }
@@ -36,22 +36,22 @@ pub(crate) fn flood() {
     let open = open_as_told();
     open.say_address();
     let peer = open.insert(&ask());
-    let me: u64 = told("PERCALE_NUMBER").parse().expect("a number");
+    let me: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
     let bytes: Arc<[u8]> = content(me, LEN).into();
     let post = |tag| open.endpoint.tagged_send(peer, tag, Arc::clone(&bytes)).start().expect("a send");
     let sends: Vec<_> = (0..COUNT).map(post).collect();
-    say("posted");
-    let told = std::thread::spawn(ask);
-    open.until(|| told.is_finished());
+    print_line("posted");
+    let reported = std::thread::spawn(ask);
+    open.until(|| reported.is_finished());
     let theirs = content(1 - me, LEN);
     for tag in 0..COUNT {
         let got = open.endpoint.tagged_recv(tag, 0, vec![0; LEN]).wait().expect("a message");
         same(&got.to_vec(), &theirs, &format!("message {tag} to process {me}"));
     }
-    say("received");
-    let told = std::thread::spawn(ask);
-    open.until(|| told.is_finished());
+    print_line("received");
+    let reported = std::thread::spawn(ask);
+    open.until(|| reported.is_finished());
     sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
-    say("sent");
+    print_line("sent");
     drop(ask());
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use percale::PostError;
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, say};
+use percale_conformance::process::{Helper, print_line};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -23,19 +23,19 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
-    let mut friendly = Helper::start("echo", &told);
-    let friend = open.insert(&friendly.hear());
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut friendly = Helper::start("echo", &reported);
+    let friend = open.insert(&friendly.receive_line());
     let start = Instant::now();
     let (mut exchanged, mut attackers, mut failed) = (0, 0, 0);
     let mut last = String::new();
     let mut longest = Duration::ZERO;
     while start.elapsed() < time {
         let seed = format!("{}", seed());
-        let told = [told[0], told[1], ("PERCALE_SEED", seed.as_str())];
-        let mut attacker = Helper::start("scribbler", &told);
+        let reported = [reported[0], reported[1], ("PERCALE_SEED", seed.as_str())];
+        let mut attacker = Helper::start("scribbler", &reported);
         attackers += 1;
-        let peer = open.insert(&attacker.hear());
+        let peer = open.insert(&attacker.receive_line());
         let attack = Instant::now();
         while attack.elapsed() < Duration::from_millis(300) {
             exchanged += 1;
@@ -71,13 +71,13 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
 pub(crate) fn scribbler() {
     let open = open_as_told();
     open.say_address();
-    let peer = open.insert(&percale_conformance::process::told("PERCALE_PEER"));
+    let peer = open.insert(&percale_conformance::process::reported("PERCALE_PEER"));
     let mut random = Random::new(seed());
     for _ in 0..random.below(50) {
         open.inject(peer, 1000 + random.next() % 4, &[7; 64]);
     }
     drop(open.connected());
-    say("scribbling");
+    print_line("scribbling");
     // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim would hide a
     // missing one.
     let sockets = if random.below(2) == 0 { sockets() } else { Vec::new() };

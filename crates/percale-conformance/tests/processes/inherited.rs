@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use percale::{Access, Allocation, Buffer, Event, PeerAddress, PostError, Region, RemoteMemory};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, open_in};
-use percale_conformance::process::{Helper, fork, say, told};
+use percale_conformance::process::{Helper, fork, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::onesided::{Lines, PATIENCE, open_as_told, open_kind, work};
+use crate::onesided::{Lines, WAIT_TIMEOUT, open_as_told, open_kind, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
     child_with_a_new_domain_does_not_disturb_its_parent,
@@ -48,17 +48,17 @@ struct Parents {
 /// The role of the parent. It receives the command for its child, forks, and reports how the child ended.
 pub(crate) fn parent() {
     let open = open_as_told();
-    let peer = open.insert(&told("PERCALE_PEER"));
+    let peer = open.insert(&reported("PERCALE_PEER"));
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let sealed = open.domain.allocate(LEN).expect("memory");
     let regions = [Buffer::from(content(1, LEN)), sealed.into()].map(|memory| open.domain.register(memory, both));
     let regions = regions.map(|region| region.expect("a region"));
     let allocation = open.domain.allocate(2 << 20).expect("memory");
     let keys = regions.each_ref().map(Region::key);
-    say(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
+    print_line(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
     let awaited = open.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]).from(peer);
     block_on(awaited).expect("it is woken").expect("a message");
-    say("awaited");
+    print_line("awaited");
     let mut parents = Some(Parents { open, peer, regions, allocation });
     let lines = Lines::new();
     loop {
@@ -72,14 +72,14 @@ pub(crate) fn parent() {
             "send" => {
                 let mut sending =
                     open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
-                sending.wait_for(PATIENCE).expect("the send");
-                say("sent");
+                sending.wait_for(WAIT_TIMEOUT).expect("the send");
+                print_line("sent");
             }
             "receive" => {
                 let mut receiving =
                     open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
-                same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(1, LEN), "a message");
-                say("received");
+                same(&receiving.wait_for(WAIT_TIMEOUT).expect("a message").to_vec(), &content(1, LEN), "a message");
+                print_line("received");
             }
             part => {
                 let places = shared_with_peers();
@@ -92,14 +92,14 @@ pub(crate) fn parent() {
                 });
                 let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child");
                 let (_, status) = ended.expect("its status");
-                say(&format!("{:?} {:?}", status.exit_status(), status.terminating_signal()));
+                print_line(&format!("{:?} {:?}", status.exit_status(), status.terminating_signal()));
             }
         }
     }
 }
 
 fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -> bool {
-    let own = open_kind(&told("PERCALE_FABRIC"), |domain| domain);
+    let own = open_kind(&reported("PERCALE_FABRIC"), |domain| domain);
     let other = open_in(&own.domain, "127.0.0.1:0", |endpoint| endpoint);
     match part {
         "drop" => {
@@ -123,7 +123,7 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
                     // The other thread sleeps by then.
                     std::thread::sleep(Duration::from_millis(300));
                     let sending = other.endpoint.tagged_send(to, AWAITED, vec![7; 8]).start();
-                    sending.expect("a send").wait_for(PATIENCE).is_ok()
+                    sending.expect("a send").wait_for(WAIT_TIMEOUT).is_ok()
                 });
                 let woken = block_on(receiving).is_some_and(|got| got.is_ok_and(|got| got.to_vec() == [7; 8]));
                 sender.join().is_ok_and(|sent| sent) && woken
@@ -140,14 +140,14 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             let Parents { allocation, regions: [region, sealed], .. } = parents.as_ref().expect("it was inherited");
             let quiet = std::panic::take_hook();
             std::panic::set_hook(Box::new(|_| ()));
-            let told = [
+            let reported = [
                 std::panic::catch_unwind(|| allocation.to_vec()).is_err(),
                 std::panic::catch_unwind(AssertUnwindSafe(|| sealed.read(0, &mut [0; 8]))).is_err(),
             ];
             std::panic::set_hook(quiet);
             // Memory outside of arenas belongs to the child like any other memory.
             region.read(0, &mut [0; 8]);
-            right && long > 0 && told == [true; 2]
+            right && long > 0 && reported == [true; 2]
         }
     }
 }
@@ -172,9 +172,9 @@ fn talk(to: &Open, from: &Open, bytes: Buffer) {
     let mut receiving = to.endpoint.tagged_recv(1, 0, vec![0; bytes.len()]).start().expect("a receive");
     let expected = bytes.len();
     let mut sending = from.endpoint.tagged_send(peer, 1, bytes).delivered().start().expect("a send");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     while !(receiving.is_ready() & sending.is_ready()) {
-        assert!(Instant::now() < until, "a message within {PATIENCE:?}");
+        assert!(Instant::now() < until, "a message within {WAIT_TIMEOUT:?}");
     }
     let got = receiving.wait().expect("a message").to_vec();
     let sent = sending.wait().expect("the send").into_vec();
@@ -222,7 +222,7 @@ fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
     let mut future = pin!(future.into_future());
     let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
     let waker = Waker::from(Arc::clone(&unpark));
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     while Instant::now() < until {
         if unpark.woken.swap(false, Ordering::SeqCst) {
             if let Poll::Ready(ready) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -256,13 +256,13 @@ fn has_a_child_that(kind: &str, part: &str) {
     let open = open_kind(kind, |domain| domain);
     let own = open.endpoint.address().to_string();
     let mut helper = Helper::start("parent", &[("PERCALE_FABRIC", kind), ("PERCALE_PEER", &own)]);
-    let said = helper.hear();
-    let [address, keys @ ..] = &said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let printed = helper.receive_line();
+    let [address, keys @ ..] = &printed.split(' ').collect::<Vec<_>>()[..] else { panic!("{printed}") };
     let peer = open.insert(address);
     // The parent sleeps by then.
     std::thread::sleep(Duration::from_millis(300));
     open.inject(peer, AWAITED, b"awaited!");
-    while helper.try_hear().is_none() {
+    while helper.try_receive_line().is_none() {
         work(&open);
     }
     let names =
@@ -270,28 +270,28 @@ fn has_a_child_that(kind: &str, part: &str) {
     let use_all = |helper: &mut Helper, number| {
         for name in names {
             let mut write = open.endpoint.write(peer, content(number, LEN), name).start().expect("a write");
-            write.wait_for(PATIENCE).expect("the write");
+            write.wait_for(WAIT_TIMEOUT).expect("the write");
             let mut read = open.endpoint.read(peer, name, vec![0; LEN]).start().expect("a read");
-            same(&read.wait_for(PATIENCE).expect("the read").into_vec(), &content(number, LEN), "what was written");
+            same(&read.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), &content(number, LEN), "what was written");
         }
         let mut sending = open.endpoint.tagged_send(peer, 1, content(1, LEN)).delivered().start().expect("a send");
-        helper.tell("receive");
-        sending.wait_for(PATIENCE).expect("the send");
-        assert_eq!(helper.hear(), "received");
+        helper.send_line("receive");
+        sending.wait_for(WAIT_TIMEOUT).expect("the send");
+        assert_eq!(helper.receive_line(), "received");
         let mut receiving = open.endpoint.tagged_recv(2, 0, vec![0; LEN]).from(peer).start().expect("a receive");
-        helper.tell("send");
-        same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(2, LEN), "a message");
-        assert_eq!(helper.hear(), "sent");
+        helper.send_line("send");
+        same(&receiving.wait_for(WAIT_TIMEOUT).expect("a message").to_vec(), &content(2, LEN), "a message");
+        assert_eq!(helper.receive_line(), "sent");
         while let Some(event) = open.events.read() {
             assert!(matches!(event, Event::Connected { .. }), "{event:?}");
         }
     };
     for number in 5..8 {
         use_all(&mut helper, number);
-        helper.tell(part);
-        assert_eq!(helper.hear(), "Some(0) None", "how the child ended");
+        helper.send_line(part);
+        assert_eq!(helper.receive_line(), "Some(0) None", "how the child ended");
     }
     use_all(&mut helper, 8);
-    helper.tell("end");
+    helper.send_line("end");
     helper.end();
 }

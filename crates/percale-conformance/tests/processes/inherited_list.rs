@@ -151,9 +151,9 @@ const WITHOUT: &[(&str, &str)] = &[
 /// Files that are not part of the public API, or are documented as internal.
 const INTERNAL: &[&str] = &[
     "transport.rs",
-    "local_memory/bell.rs",
+    "local_memory/doorbell.rs",
     "sync.rs",
-    "errands.rs",
+    "deferred_actions.rs",
     "later.rs",
     "table.rs",
     "refused.rs",

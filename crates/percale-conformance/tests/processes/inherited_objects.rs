@@ -137,10 +137,10 @@ fn vector_calls(
     case("removals", &mut || vector.removals() == 0);
     case("len", &mut || vector.is_empty());
     case("numbers_in_memory", &mut || vector.numbers_in_memory().is_none());
-    let asked = inserter.as_ref().expect("an inserter");
-    case("inserter: insert_many", &mut || asked.insert_many([there], 1).is_err());
-    case("inserter: insert_service", &mut || asked.insert_service("127.0.0.1", "8", 1).is_err());
-    case("inserter: insert_symmetric", &mut || asked.insert_symmetric("127.0.0.1", 2, "8", 2, 1).is_err());
+    let requested = inserter.as_ref().expect("an inserter");
+    case("inserter: insert_many", &mut || requested.insert_many([there], 1).is_err());
+    case("inserter: insert_service", &mut || requested.insert_service("127.0.0.1", "8", 1).is_err());
+    case("inserter: insert_symmetric", &mut || requested.insert_symmetric("127.0.0.1", 2, "8", 2, 1).is_err());
     case("inserter: drop", &mut || inserter.take().is_some());
 }
 
@@ -413,14 +413,14 @@ fn connections(domain: &Domain) {
     let listener = domain.listener().bind("127.0.0.1:0").expect("a listener");
     let address = listener.address().to_string();
     let client = domain.endpoint().connect_shared(&address, b"hello").expect("an endpoint");
-    let asked = |_: &AtomicBool| _ = (client.progress(), listener.progress());
+    let requested = |_: &AtomicBool| _ = (client.progress(), listener.progress());
     let mut request = loop {
         if let Some(Event::ConnectionRequest(request)) = listener.events().read() {
             break Some(request);
         }
         client.progress();
     };
-    while_busy(&[&asked, &asked], || {
+    while_busy(&[&requested, &requested], || {
         case("listener: address", || harmless(listener.address()));
         case("listener: events", || listener.events().read().is_none());
         case("listener: pending", || listener.pending() == 0);

@@ -131,11 +131,11 @@ fn completion() {
         _ = queue.read(&mut [Entry::default(); 4]);
     };
     let count = |_: &AtomicBool| counter.set(counter.value() / 2);
-    let tell = |_: &AtomicBool| {
+    let send_line = |_: &AtomicBool| {
         events.push(Event::Lost { count: 1 });
         drop(events.read());
     };
-    while_busy(&[&fill, &count, &tell], || {
+    while_busy(&[&fill, &count, &send_line], || {
         for _ in 0..10 {
             case("queue: reserve", || queue.reserve().is_err());
             case("queue: push", || done(|| queue.push(Entry::default())));

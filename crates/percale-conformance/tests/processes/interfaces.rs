@@ -2,7 +2,7 @@
 
 use percale::Info;
 use percale_conformance::peers::open;
-use percale_conformance::process::{Helper, say};
+use percale_conformance::process::{Helper, print_line};
 use percale_conformance::watchdog::Watchdog;
 
 use super::environment::possible;
@@ -24,8 +24,8 @@ const ROUTE: &str = "ip route add default via 10.77.0.1 dev net0";
 /// The role of a helper that reports the address that it advertises.
 pub(crate) fn bound() {
     let open = open("any", "0.0.0.0:0", |domain| domain);
-    say(&format!("{}", open.endpoint.address().ip()));
-    say(&Info::discover().expect("discovery").advertised());
+    print_line(&format!("{}", open.endpoint.address().ip()));
+    print_line(&Info::discover().expect("discovery").advertised());
 }
 
 /// Requirements: CON-010.
@@ -47,7 +47,7 @@ fn container_host_advertises_an_externally_reachable_address() {
         // A link needs some time until it has a carrier.
         let settled = run.replace("&& exec", "&& sleep 1 && exec");
         let mut helper = Helper::through(&["unshare", "-n", "sh", "-c", &settled], "bound", &[], |_| {});
-        let (address, reason) = (helper.hear(), helper.hear());
+        let (address, reason) = (helper.receive_line(), helper.receive_line());
         println!("{address}: {reason}");
         assert_eq!(address, wanted, "{reason}");
         assert!(reason.starts_with(wanted) && reason.contains(why), "{reason}");

@@ -8,7 +8,7 @@ use percale::address::VectorBuilder;
 use percale::address::error::AddressError;
 use percale::address::vector::VectorType;
 use percale::{AddressVector, PeerAddress};
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::random::Random;
 
 /// The number of entries that are inserted and removed while other processes read.
@@ -50,39 +50,39 @@ fn number(random: &mut Random) -> u64 {
 
 /// The role of a process that opens a vector, and inserts and looks up entries on request.
 pub(crate) fn holder() {
-    let name = told("VECTOR");
-    let vector = match told("MODE").as_str() {
+    let name = reported("VECTOR");
+    let vector = match reported("MODE").as_str() {
         "read" => builder(&name).read_only().build(),
         _ => builder(&name).build(),
     };
     let vector = match vector {
         Ok(vector) => vector,
-        Err(error) => return say(&format!("no {}", error.errno())),
+        Err(error) => return print_line(&format!("no {}", error.errno())),
     };
-    say("open");
+    print_line("open");
     loop {
         let line = ask();
         let (command, rest) = line.split_once(' ').expect("a command and its argument");
         match command {
             "insert" => match vector.insert(rest) {
-                Ok(peer) => say(&peer.0.to_string()),
-                Err(error) => say(&format!("no {}", error.errno())),
+                Ok(peer) => print_line(&peer.0.to_string()),
+                Err(error) => print_line(&format!("no {}", error.errno())),
             },
-            "remove" => {
-                say(&vector.remove(PeerAddress(rest.parse().unwrap())).map_or_else(|e| e.errno(), |()| 0).to_string())
-            }
-            _ => say(&vector
-                .lookup(PeerAddress(rest.parse().unwrap()))
-                .map_or_else(|| "none".to_owned(), |a| a.to_string())),
+            "remove" => print_line(
+                &vector.remove(PeerAddress(rest.parse().unwrap())).map_or_else(|e| e.errno(), |()| 0).to_string(),
+            ),
+            _ => print_line(
+                &vector.lookup(PeerAddress(rest.parse().unwrap())).map_or_else(|| "none".to_owned(), |a| a.to_string()),
+            ),
         }
     }
 }
 
 /// The role of a process that inserts and removes entries without end.
 pub(crate) fn churner() {
-    let vector = builder(&told("VECTOR")).build().expect("a vector");
-    let mut random = Random::new(told("SEED").parse().unwrap());
-    say("open");
+    let vector = builder(&reported("VECTOR")).build().expect("a vector");
+    let mut random = Random::new(reported("SEED").parse().unwrap());
+    print_line("open");
     loop {
         churn(&vector, &mut random);
     }
@@ -110,36 +110,36 @@ fn churn(vector: &AddressVector, random: &mut Random) {
 
 /// The role of a process that looks up all entries without end.
 pub(crate) fn reader() {
-    let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
-    say("open");
-    let until = Instant::now() + Duration::from_secs(told("SECONDS").parse().unwrap());
+    let vector = builder(&reported("VECTOR")).read_only().build().expect("a vector");
+    print_line("open");
+    let until = Instant::now() + Duration::from_secs(reported("SECONDS").parse().unwrap());
     let (mut seen, mut rounds) = (0u64, 0u64);
     while Instant::now() < until {
         for index in 0..CHURNED * 2 {
             let peer = PeerAddress(vector.options().base + index);
             if let Some(address) = vector.lookup(peer) {
                 if !is_whole(address) {
-                    return say(&format!("{peer} is torn: {address}"));
+                    return print_line(&format!("{peer} is torn: {address}"));
                 }
                 seen += 1;
             }
         }
         rounds += 1;
     }
-    say(&format!("whole {seen} {rounds}"));
+    print_line(&format!("whole {seen} {rounds}"));
 }
 
 /// The role of a process that looks up every entry. It reports whether all are correct, and how much memory of the
 /// vector it uses.
 pub(crate) fn resident() {
-    let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
-    say("open");
+    let vector = builder(&reported("VECTOR")).read_only().build().expect("a vector");
+    print_line("open");
     let count: u64 = ask().parse().expect("how many entries");
     let wrong = (0..count).find(|&n| vector.lookup(PeerAddress(vector.options().base + n)) != Some(single(n)));
-    say(&wrong.map_or_else(|| "whole".to_owned(), |n| format!("entry {n} is wrong")));
+    print_line(&wrong.map_or_else(|| "whole".to_owned(), |n| format!("entry {n} is wrong")));
     let _now = ask();
     let (resident, share) = memory_of_vectors();
-    say(&format!("{resident} {share}"));
+    print_line(&format!("{resident} {share}"));
     let _end = ask();
 }
 
@@ -183,14 +183,14 @@ fn check(vector: &AddressVector) {
 
 fn start(role: &str, name: &str, more: (&str, &str)) -> Helper {
     let mut helper = Helper::start(role, &[("VECTOR", name), more]);
-    let said = helper.hear();
-    assert_eq!(said, "open");
+    let printed = helper.receive_line();
+    assert_eq!(printed, "open");
     helper
 }
 
-fn asked(helper: &mut Helper, what: &str) -> String {
-    helper.tell(what);
-    helper.hear()
+fn requested(helper: &mut Helper, what: &str) -> String {
+    helper.send_line(what);
+    helper.receive_line()
 }
 
 mod shm {
@@ -202,20 +202,20 @@ mod shm {
         fn processes_share_a_vector_by_its_name() {
             let name = new_name();
             let mut first = start("vector-holder", &name, ("MODE", "write"));
-            let number = asked(&mut first, "insert 10.1.1.1:5");
+            let number = requested(&mut first, "insert 10.1.1.1:5");
             let vector = builder(&name).build().unwrap();
             let peer = PeerAddress(number.parse().unwrap());
             assert_eq!(peer, PeerAddress(vector.options().base));
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let ours = vector.insert("[fd00::7]:9").unwrap();
-            assert_eq!(asked(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
-            assert_eq!(asked(&mut first, &format!("remove {}", ours.0)), "0");
+            assert_eq!(requested(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
+            assert_eq!(requested(&mut first, &format!("remove {}", ours.0)), "0");
             assert_eq!((vector.lookup(ours), vector.removals()), (None, 2));
             // When the process that created the vector dies, neither the vector nor its name changes.
             first.kill();
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));
-            assert_eq!(asked(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
+            assert_eq!(requested(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
             // Through a handle with another base, the numbers are different. Other handles are not affected.
             let elsewhere = builder(&name).base(1 << 20).build().unwrap();
             assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
@@ -239,9 +239,9 @@ mod shm {
             let inserted = vector.insert_symmetric("10.1.1.1", 1000, "5000", 1000).unwrap();
             let mut reader = start("vector-holder", &name, ("MODE", "read"));
             let last = inserted.iter().last().unwrap().unwrap();
-            assert_eq!(asked(&mut reader, &format!("lookup {}", last.0)), "10.1.4.232:5999");
-            assert_eq!(asked(&mut reader, "insert 10.1.1.1:5"), format!("no {}", libc::EACCES));
-            assert_eq!(asked(&mut reader, &format!("remove {}", last.0)), libc::EACCES.to_string());
+            assert_eq!(requested(&mut reader, &format!("lookup {}", last.0)), "10.1.4.232:5999");
+            assert_eq!(requested(&mut reader, "insert 10.1.1.1:5"), format!("no {}", libc::EACCES));
+            assert_eq!(requested(&mut reader, &format!("remove {}", last.0)), libc::EACCES.to_string());
             assert_eq!(vector.len(), 1_000_000);
         }
 
@@ -254,14 +254,14 @@ mod shm {
             let churners: Vec<_> = ["1", "2"].map(|seed| start("vector-churner", &name, ("SEED", seed))).into();
             let mut readers: Vec<_> = (0..4).map(|_| start("vector-reader", &name, ("SECONDS", &seconds))).collect();
             for reader in &mut readers {
-                let said = reader.hear();
-                let counts: Vec<u64> = said
+                let printed = reader.receive_line();
+                let counts: Vec<u64> = printed
                     .strip_prefix("whole ")
-                    .unwrap_or_else(|| panic!("{said}"))
+                    .unwrap_or_else(|| panic!("{printed}"))
                     .split(' ')
                     .map(|n| n.parse().unwrap())
                     .collect();
-                assert!(counts[0] > 1000 && counts[1] > 1, "{said}");
+                assert!(counts[0] > 1000 && counts[1] > 1, "{printed}");
             }
             for mut churner in churners {
                 churner.kill();
@@ -281,17 +281,17 @@ mod shm {
             assert_eq!(vector.insert_many((0..count).map(single)).unwrap().count(), count);
             let mut readers: Vec<_> =
                 (0..READERS).map(|_| start("vector-resident", &name, ("ENTRIES", "all"))).collect();
-            readers.iter_mut().for_each(|reader| reader.tell(&count.to_string()));
+            readers.iter_mut().for_each(|reader| reader.send_line(&count.to_string()));
             for reader in &mut readers {
-                assert_eq!(reader.hear(), "whole");
+                assert_eq!(reader.receive_line(), "whole");
             }
             // All processes have read all entries, and none has ended.
             let entries = count * 8 / 1024;
             let (own, mut sum) = memory_of_vectors();
             assert!(own >= entries, "{own} KiB here");
             for reader in &mut readers {
-                let said = asked(reader, "now");
-                let (resident, share) = said.split_once(' ').unwrap();
+                let printed = requested(reader, "now");
+                let (resident, share) = printed.split_once(' ').unwrap();
                 let (resident, share): (u64, u64) = (resident.parse().unwrap(), share.parse().unwrap());
                 assert!(resident >= entries, "{resident} KiB of {entries}");
                 assert!(share <= resident / 4, "{share} KiB of {resident} are this process's");

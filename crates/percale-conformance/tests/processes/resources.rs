@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use percale::{Event, PeerAddress};
-use percale_conformance::measure::{Held, left_behind, mapped_kib, resident_kib, status_kib};
+use percale_conformance::measure::{ResourceCounts, left_behind, mapped_kib, resident_kib, status_kib};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, domain, open, open_as_told, open_in};
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use percale_conformance::{long, skipped};
 use rustix::process::{Resource, Rlimit};
@@ -47,7 +47,7 @@ fn killed_peers_leak_nothing(transport: &str) {
     let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
     let cycles = if long() { 10 } else { 1 };
     for _ in 0..cycles {
-        println!("{transport}: {}", helper.hear());
+        println!("{transport}: {}", helper.receive_line());
     }
     helper.end();
 }
@@ -55,12 +55,12 @@ fn killed_peers_leak_nothing(transport: &str) {
 /// The role of a helper that repeats a cycle 50 times (1,000 times with PERCALE_LONG): it connects, exchanges messages,
 /// and kills the peer with an outstanding operation.
 pub(crate) fn cycles() {
-    let transport = told("PERCALE_FABRIC");
+    let transport = reported("PERCALE_FABRIC");
     let open = open_as_told();
     let own = open.endpoint.address().to_string();
     let cycle = |number: u64| {
         let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", &transport), ("PERCALE_PEER", &own)]);
-        let address = open.insert(&peer.hear());
+        let address = open.insert(&peer.receive_line());
         open.exchange(address, number, 3000).expect("an echo");
         let send = || open.endpoint.tagged_send(address, 1, vec![0; 300_000]);
         let sends = [send(), send(), send(), send()].map(|send| send.start().expect("a send"));
@@ -77,24 +77,24 @@ pub(crate) fn cycles() {
         open.vector.remove(address).expect("the peer is there");
     };
     (0..5).for_each(&cycle);
-    let before = Held::now();
+    let before = ResourceCounts::now();
     let files = left_behind();
     let memory = status_kib("RssAnon");
     for block in 0..if long() { 10 } else { 1 } {
         let cycles = if long() { 100 } else { 50 };
         (0..cycles).for_each(&cycle);
-        let mut after = Held::now();
+        let mut after = ResourceCounts::now();
         for _ in 0..500 {
             if after.is_within(&before) {
                 break;
             }
             open.endpoint.progress();
             std::thread::sleep(Duration::from_millis(10));
-            after = Held::now();
+            after = ResourceCounts::now();
         }
         assert!(after.is_within(&before), "block {block}: {after:?} are held, before {before:?}");
         assert_eq!(left_behind(), files);
-        say(&format!(
+        print_line(&format!(
             "{cycles} kills; held before {before:?}, after {after:?}; RssAnon {memory} to {} KiB",
             status_kib("RssAnon")
         ));
@@ -115,31 +115,31 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         return skipped(&format!("{peers} peers over {transport}"), &format!("{needed} descriptors are not allowed"));
     }
     let (count, limit) = (peers.to_string(), limit_kib.to_string());
-    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];
-    let mut hub = Helper::start("hub", &told);
-    let address = hub.hear();
+    let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];
+    let mut hub = Helper::start("hub", &reported);
+    let address = hub.receive_line();
     let mut spokes = Vec::new();
     let mut left = peers;
     while left > 0 {
         let here = left.min(SPOKES);
         left -= here;
         let here = here.to_string();
-        let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
-        spokes.push(Helper::start("spokes", &told));
+        let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
+        spokes.push(Helper::start("spokes", &reported));
         // Each group is connected before the next is started.
-        assert_eq!(spokes.last_mut().expect("the last").hear(), "exchanged");
+        assert_eq!(spokes.last_mut().expect("the last").receive_line(), "exchanged");
     }
-    println!("{transport}: {}", hub.hear());
+    println!("{transport}: {}", hub.receive_line());
     for _ in 1..ROUNDS {
-        hub.tell("again");
+        hub.send_line("again");
         for spoke in &mut spokes {
-            spoke.tell("again");
-            assert_eq!(spoke.hear(), "exchanged");
+            spoke.send_line("again");
+            assert_eq!(spoke.receive_line(), "exchanged");
         }
-        println!("{transport}: {}", hub.hear());
+        println!("{transport}: {}", hub.receive_line());
     }
-    hub.tell("end");
-    spokes.iter_mut().for_each(|spoke| spoke.tell("end"));
+    hub.send_line("end");
+    spokes.iter_mut().for_each(|spoke| spoke.send_line("end"));
     hub.end();
     spokes.into_iter().for_each(Helper::end);
 }
@@ -154,7 +154,7 @@ fn many_descriptors() {
 /// idle.
 pub(crate) fn hub() {
     many_descriptors();
-    let number = |name| told(name).parse::<usize>().expect("a number");
+    let number = |name| reported(name).parse::<usize>().expect("a number");
     let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
     let open = open_as_told();
     // The endpoint, the allocator and the vector are used before the first measurement. Peers are added to the vector
@@ -182,14 +182,14 @@ pub(crate) fn hub() {
         }
         let after = measure();
         let each = |at: usize| after[at].saturating_sub(before[at]) as f64 / peers as f64;
-        let [all, own, rings, bells] = [each(0), each(1), each(2), each(3)];
+        let [all, own, rings, doorbells] = [each(0), each(1), each(2), each(3)];
         let sum = own + rings;
         let text = format!(
-            "{peers} peers: {sum:.1} KiB each ({own:.1} anonymous, {rings:.1} in rings; {bells:.1} in the peers' \
+            "{peers} peers: {sum:.1} KiB each ({own:.1} anonymous, {rings:.1} in rings; {doorbells:.1} in the peers' \
              doorbells, {all:.1} in all), {limit} allowed"
         );
         assert!(sum <= limit as f64, "{text}");
-        say(&text);
+        print_line(&text);
         drop(ask());
     }
 }
@@ -197,9 +197,9 @@ pub(crate) fn hub() {
 /// The role of a process with many endpoints. On request, each of them exchanges a message with the hub.
 pub(crate) fn spokes() {
     many_descriptors();
-    let count: usize = told("PERCALE_PEERS").parse().expect("a number");
-    let domain = domain(&told("PERCALE_FABRIC"), |domain| domain.connect_timeout(Duration::from_secs(60)));
-    let hub = told("PERCALE_PEER");
+    let count: usize = reported("PERCALE_PEERS").parse().expect("a number");
+    let domain = domain(&reported("PERCALE_FABRIC"), |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let hub = reported("PERCALE_PEER");
     let all: Vec<(Open, PeerAddress)> = (0..count)
         .map(|_| {
             let open = open_in(&domain, "127.0.0.1:0", |endpoint| endpoint);
@@ -214,7 +214,7 @@ pub(crate) fn spokes() {
             let got = echo.wait_for(Duration::from_secs(60)).expect("the hub answers");
             same(&got.to_vec(), &content(number as u64, 100), "the hub's answer");
         }
-        say("exchanged");
+        print_line("exchanged");
         if ask() == "end" {
             return;
         }
@@ -228,17 +228,17 @@ fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
         let text = count.to_string();
         let start = |number: usize| {
             let number = number.to_string();
-            let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*text), ("PERCALE_NUMBER", &*number)];
-            Helper::start("all-to-all", &told)
+            let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*text), ("PERCALE_NUMBER", &*number)];
+            Helper::start("all-to-all", &reported)
         };
         let mut all: Vec<Helper> = (0..count).map(start).collect();
-        let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+        let addresses: Vec<String> = all.iter_mut().map(Helper::receive_line).collect();
         let addresses = addresses.join(",");
-        all.iter_mut().for_each(|helper| helper.tell(&addresses));
+        all.iter_mut().for_each(|helper| helper.send_line(&addresses));
         for helper in &mut all {
-            assert_eq!(helper.hear(), "done");
+            assert_eq!(helper.receive_line(), "done");
         }
-        all.iter_mut().for_each(|helper| helper.tell("end"));
+        all.iter_mut().for_each(|helper| helper.send_line("end"));
         all.into_iter().for_each(Helper::end);
     }
 }
@@ -253,9 +253,10 @@ pub(crate) fn all_to_all() {
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
     (0..1024).filter(|&cpu| allowed.is_set(cpu)).take(2).for_each(|cpu| two.set(cpu));
     rustix::thread::sched_setaffinity(None, &two).expect("an affinity");
-    let count: usize = told("PERCALE_PEERS").parse().expect("a number");
-    let me: usize = told("PERCALE_NUMBER").parse().expect("a number");
-    let open = open(&told("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let count: usize = reported("PERCALE_PEERS").parse().expect("a number");
+    let me: usize = reported("PERCALE_NUMBER").parse().expect("a number");
+    let open =
+        open(&reported("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(Duration::from_secs(60)));
     open.say_address();
     for address in ask().split(',') {
         open.insert(address);
@@ -283,8 +284,8 @@ pub(crate) fn all_to_all() {
     while let Some(event) = open.events.read() {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
-    say("done");
+    print_line("done");
     // A process that is still receiving may need the progress of this one.
-    let told = std::thread::spawn(ask);
-    open.until(|| told.is_finished());
+    let reported = std::thread::spawn(ask);
+    open.until(|| reported.is_finished());
 }

@@ -1,7 +1,7 @@
 //! The sockets that a process opens, and when it opens them.
 
 use percale_conformance::peers::open_as_told;
-use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::process::{Helper, ask, print_line};
 use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp, verbs: { no_socket_is_opened_before_the_first_operation });
@@ -12,10 +12,10 @@ crate::on!(shm, tcp, verbs: { no_socket_is_opened_before_the_first_operation });
 fn no_socket_is_opened_before_the_first_operation(transport: &str) {
     let _watchdog = Watchdog::new("no socket is opened before the first operation");
     let mut lazy = Helper::start("lazy", &[("PERCALE_FABRIC", transport)]);
-    let own = lazy.hear();
+    let own = lazy.receive_line();
     let mut echo = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
-    lazy.tell(&echo.hear());
-    println!("{transport}: {}", lazy.hear());
+    lazy.send_line(&echo.receive_line());
+    println!("{transport}: {}", lazy.receive_line());
     lazy.end();
 }
 
@@ -47,5 +47,5 @@ pub(crate) fn lazy() {
     let (transport, reason) = open.connected();
     assert_eq!(open.events.read(), None, "one connection");
     drop(receiving);
-    say(&format!("{before} sockets before the first operation, {after} after it, by {transport} ({reason})"));
+    print_line(&format!("{before} sockets before the first operation, {after} after it, by {transport} ({reason})"));
 }

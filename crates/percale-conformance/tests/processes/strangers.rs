@@ -9,8 +9,8 @@ use percale::PeerAddress;
 use percale_conformance::peers::{Open, open};
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
-use percale_wire::head::{Head, Kind};
-use percale_wire::hello::{HELLO_BYTES, Hello, HelloFlags, Incarnation, Place};
+use percale_wire::head::{FrameKind, Head};
+use percale_wire::hello::{HELLO_BYTES, Hello, HelloFlags, HostIdentity, Incarnation};
 use rustix::process::{Resource, Rlimit};
 use zerocopy::IntoBytes;
 
@@ -64,7 +64,7 @@ fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream
     incarnation[..8].copy_from_slice(&number.to_le_bytes());
     let hello = Hello {
         flags: HelloFlags::TCP,
-        place: Place { boot: [0x5a; 16], namespace: (7, 7), user: 1 },
+        place: HostIdentity { boot: [0x5a; 16], namespace: (7, 7), user: 1 },
         address: advertised,
         called: to,
         context: 0,
@@ -99,7 +99,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
     let (first, second) = (open("tcp", "127.0.0.1:0", |domain| domain), open("tcp", "127.0.0.1:0", |domain| domain));
     let peers = format!("{},{}", first.endpoint.address(), second.endpoint.address());
     let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", "tcp"), ("PERCALE_PEER", &peers)]);
-    let at = helper.hear();
+    let at = helper.receive_line();
     let (by_first, by_second) = (first.insert(&at), second.insert(&at));
     let at: SocketAddr = at.parse().expect("an address");
     first.exchange(by_first, 1, 100).expect("an echo");
@@ -160,7 +160,7 @@ fn reconnecting_peers_use_bounded_memory_and_block_no_peer(_: &str) {
 /// Requirements: FLT-007.
 fn misdirected_frames_use_bounded_memory_and_block_no_peer(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
-    let frame = Head { kind: Kind::Control, len: 3, ..Head::default() };
+    let frame = Head { kind: FrameKind::Control, len: 3, ..Head::default() };
     let mut bytes = Vec::new();
     for _ in 0..1000 {
         bytes.extend_from_slice(frame.to_bytes().as_bytes());

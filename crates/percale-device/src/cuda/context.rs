@@ -8,37 +8,37 @@
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::functions::{Code, DeviceHandle, Functions, NO_TIMING, NON_BLOCKING, Opaque, told};
+use super::functions::{Code, DeviceHandle, Functions, NO_TIMING, NON_BLOCKING, Opaque, log_failure};
 use crate::driver::DeviceError;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+pub(super) struct CopyStream {
     pub(super) stream: Opaque,
     pub(super) event: Opaque,
 }
 
 // SAFETY: the driver's objects may be used from any thread. A lane belongs to one transfer at a time.
-unsafe impl Send for Lane {}
+unsafe impl Send for CopyStream {}
 
 #[derive(Debug, Default)]
-struct Lanes {
-    all: Vec<Lane>,
+struct CopyStreams {
+    all: Vec<CopyStream>,
     free: Vec<usize>,
 }
 
 /// The primary context of a device and its lanes.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct PrimaryContext {
     context: Opaque,
-    lanes: Mutex<Lanes>,
+    lanes: Mutex<CopyStreams>,
 }
 
 // SAFETY: contexts may be used from any thread, and the other fields are under locks.
-unsafe impl Send for Context {}
+unsafe impl Send for PrimaryContext {}
 // SAFETY: as above.
-unsafe impl Sync for Context {}
+unsafe impl Sync for PrimaryContext {}
 
-impl Context {
+impl PrimaryContext {
     pub(super) fn new(functions: &Functions, device: DeviceHandle) -> Result<Self, DeviceError> {
         let mut context = ptr::null_mut();
         // SAFETY: the arguments are room for a context, and a device that the driver returned.
@@ -62,12 +62,12 @@ impl Context {
         let code: Code = unsafe { (functions.pop_context)(&raw mut ours) };
         // The call may report an earlier error of a device. Such an error does not affect the work of this call,
         // because copies that have begun are waited for.
-        told(functions.check("cuCtxPopCurrent", code));
+        log_failure(functions.check("cuCtxPopCurrent", code));
         result
     }
 
     /// Takes a lane that is not in use. The context must be current.
-    pub(super) fn take(&self, functions: &Functions) -> Result<(usize, Lane), DeviceError> {
+    pub(super) fn take(&self, functions: &Functions) -> Result<(usize, CopyStream), DeviceError> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = lanes.free.pop() {
             return Ok((number, lanes.all[number]));
@@ -78,7 +78,7 @@ impl Context {
     }
 
     /// Returns the lane with this number, which is in use.
-    pub(super) fn lane(&self, number: usize) -> Lane {
+    pub(super) fn lane(&self, number: usize) -> CopyStream {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).all[number]
     }
 
@@ -88,18 +88,18 @@ impl Context {
     }
 }
 
-fn make_lane(functions: &Functions) -> Result<Lane, DeviceError> {
+fn make_lane(functions: &Functions) -> Result<CopyStream, DeviceError> {
     let (mut stream, mut event) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the argument is room for a stream.
     let code = unsafe { (functions.make_stream)(&raw mut stream, NON_BLOCKING) };
     functions.check("cuStreamCreate", code)?;
     // SAFETY: the argument is room for an event.
     let code = unsafe { (functions.make_event)(&raw mut event, NO_TIMING) };
-    let made = functions.check("cuEventCreate", code).map(|()| Lane { stream, event });
+    let made = functions.check("cuEventCreate", code).map(|()| CopyStream { stream, event });
     if made.is_err() {
         // SAFETY: the stream was created above. It has no work, and there is no other reference to it.
         let code = unsafe { (functions.end_stream)(stream) };
-        told(functions.check("cuStreamDestroy", code));
+        log_failure(functions.check("cuStreamDestroy", code));
     }
     made
 }

@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::context::Context;
+use super::context::PrimaryContext;
 use super::functions::{
-    ATTACH_GLOBAL, Address, DMA_BUF_FD, Functions, Handle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
-    PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code, told,
+    ATTACH_GLOBAL, Address, DMA_BUF_FD, Functions, IpcMemHandle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
+    PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code, log_failure,
 };
 use super::settled::Settled;
-use crate::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
+use crate::driver::{Copies, Copy, CopyWay, DeviceError, Driver, Exported};
 use crate::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
 
@@ -35,7 +35,7 @@ pub(super) struct Cuda {
 struct Device {
     handle: c_int,
     /// The context of the device. It is retained when it is first used, because that takes memory of the device.
-    context: OnceLock<Result<Context, DeviceError>>,
+    context: OnceLock<Result<PrimaryContext, DeviceError>>,
 }
 
 /// Returns the error for something that this machine lacks.
@@ -95,9 +95,13 @@ impl Cuda {
         self.devices.get(ordinal as usize).ok_or_else(none)
     }
 
-    fn context(&self, ordinal: u32) -> Result<&Context, DeviceError> {
+    fn context(&self, ordinal: u32) -> Result<&PrimaryContext, DeviceError> {
         let device = self.device(ordinal)?;
-        device.context.get_or_init(|| Context::new(&self.functions, device.handle)).as_ref().map_err(DeviceError::clone)
+        device
+            .context
+            .get_or_init(|| PrimaryContext::new(&self.functions, device.handle))
+            .as_ref()
+            .map_err(DeviceError::clone)
     }
 
     /// Calls `then` while the context of this device is current.
@@ -138,18 +142,23 @@ unsafe impl Driver for Cuda {
     }
 
     fn locate(&self, address: usize) -> Result<Place, DeviceError> {
-        const ASKED: [u32; 4] =
+        const REQUESTED: [u32; 4] =
             [attribute::MEMORY_TYPE, attribute::BUFFER_ID, attribute::IS_MANAGED, attribute::DEVICE_ORDINAL];
         // Each element is wider than any of the attributes, so that their exact sizes do not matter. The byte order is
         // little-endian.
-        let mut said = [0_u64; ASKED.len()];
-        let room = said.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
-        // SAFETY: the arguments are `ASKED.len()` attributes, and room for as many values.
+        let mut text = [0_u64; REQUESTED.len()];
+        let room = text.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
+        // SAFETY: the arguments are `REQUESTED.len()` attributes, and room for as many values.
         let code = unsafe {
-            (self.functions.pointer_attributes)(ASKED.len() as u32, ASKED.as_ptr(), room.as_ptr(), address as Address)
+            (self.functions.pointer_attributes)(
+                REQUESTED.len() as u32,
+                REQUESTED.as_ptr(),
+                room.as_ptr(),
+                address as Address,
+            )
         };
         self.functions.check("cuPointerGetAttributes", code)?;
-        let [memory, buffer, managed, ordinal] = said.map(u64::from_le);
+        let [memory, buffer, managed, ordinal] = text.map(u64::from_le);
         let kind = match memory {
             _ if managed & 0xFF != 0 => Kind::Managed,
             MEMORY_DEVICE => Kind::Device,
@@ -170,10 +179,10 @@ unsafe impl Driver for Cuda {
 
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError> {
         for &(way, to, from) in copies {
-            if way != Way::ToDevice {
+            if way != CopyWay::ToDevice {
                 self.settle(from.as_ptr().addr())?;
             }
-            if way != Way::ToHost {
+            if way != CopyWay::ToHost {
                 self.settle(to.as_ptr().addr())?;
             }
         }
@@ -183,15 +192,15 @@ unsafe impl Driver for Cuda {
             let begun = copies.iter().try_for_each(|&(way, to, from)| {
                 let len = to.len().min(from.len());
                 let (name, code) = match way {
-                    Way::ToHost => ("cuMemcpyDtoHAsync", {
+                    CopyWay::ToHost => ("cuMemcpyDtoHAsync", {
                         // SAFETY: the caller keeps both memories.
                         unsafe { (self.functions.copy_to_host)(to.as_ptr().cast(), address(from), len, lane.stream) }
                     }),
-                    Way::ToDevice => ("cuMemcpyHtoDAsync", {
+                    CopyWay::ToDevice => ("cuMemcpyHtoDAsync", {
                         // SAFETY: as above.
                         unsafe { (self.functions.copy_to_device)(address(to), from.as_ptr().cast(), len, lane.stream) }
                     }),
-                    Way::OnDevice => ("cuMemcpyDtoDAsync", {
+                    CopyWay::OnDevice => ("cuMemcpyDtoDAsync", {
                         // SAFETY: as above.
                         unsafe { (self.functions.copy_on_device)(address(to), address(from), len, lane.stream) }
                     }),
@@ -207,7 +216,7 @@ unsafe impl Driver for Cuda {
                     // The copies before it are in progress, and the event may not be recorded after them. SAFETY: the
                     // stream belongs to the lane.
                     let code = unsafe { (self.functions.finish_stream)(lane.stream) };
-                    told(self.functions.check("cuStreamSynchronize", code));
+                    log_failure(self.functions.check("cuStreamSynchronize", code));
                     context.give_back(number);
                     Err(error)
                 }
@@ -286,7 +295,7 @@ unsafe impl Driver for Cuda {
             let code = unsafe { (self.functions.free)(address(memory)) };
             self.functions.check("cuMemFree", code)
         });
-        told(freed);
+        log_failure(freed);
     }
 
     unsafe fn register_host(&self, memory: Segment) -> Result<u64, DeviceError> {
@@ -302,7 +311,7 @@ unsafe impl Driver for Cuda {
             if found.is_err() {
                 // SAFETY: the memory was registered above, and its address was not returned.
                 let code = unsafe { (self.functions.unregister_host)(first) };
-                told(self.functions.check("cuMemHostUnregister", code));
+                log_failure(self.functions.check("cuMemHostUnregister", code));
             }
             found
         })
@@ -324,7 +333,7 @@ unsafe impl Driver for Cuda {
             // SAFETY: the arguments are room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut first, &raw mut len, at as Address) };
             self.functions.check("cuMemGetAddressRange", code)?;
-            let mut handle = Handle { bytes: [0; 64] };
+            let mut handle = IpcMemHandle { bytes: [0; 64] };
             // SAFETY: the argument is room for a handle.
             let code = unsafe { (self.functions.export)(&raw mut handle, first) };
             self.functions.check("cuIpcGetMemHandle", code)?;
@@ -336,7 +345,7 @@ unsafe impl Driver for Cuda {
     fn open(&self, ordinal: u32, exported: &Exported) -> Result<Segment, DeviceError> {
         self.within(ordinal, || {
             let mut first = 0;
-            let handle = Handle { bytes: exported.handle };
+            let handle = IpcMemHandle { bytes: exported.handle };
             // SAFETY: the argument is room for an address, and the driver detects invalid handles.
             let code = unsafe { (self.functions.open)(&raw mut first, handle, LAZY_PEER_ACCESS) };
             self.functions.check("cuIpcOpenMemHandle", code)?;
@@ -348,7 +357,7 @@ unsafe impl Driver for Cuda {
             if found.is_err() {
                 // SAFETY: the memory was opened above, and its address was not returned.
                 let code = unsafe { (self.functions.close)(first) };
-                told(self.functions.check("cuIpcCloseMemHandle", code));
+                log_failure(self.functions.check("cuIpcCloseMemHandle", code));
             }
             found
         })
@@ -360,7 +369,7 @@ unsafe impl Driver for Cuda {
             let code = unsafe { (self.functions.close)(address(memory)) };
             self.functions.check("cuIpcCloseMemHandle", code)
         });
-        told(closed);
+        log_failure(closed);
     }
 
     fn dma_buf(&self, ordinal: u32, memory: Segment) -> Result<OwnedFd, DeviceError> {

@@ -25,7 +25,7 @@ pub(super) type Opaque = *mut c_void;
 /// The handle that identifies memory to other processes (`CUipcMemHandle`).
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Handle {
+pub(super) struct IpcMemHandle {
     pub(super) bytes: [u8; 64],
 }
 
@@ -146,8 +146,8 @@ functions! { always {
     record_event = "cuEventRecord" (Opaque, Opaque);
     query_event = "cuEventQuery" (Opaque);
     finish_event = "cuEventSynchronize" (Opaque);
-    export = "cuIpcGetMemHandle" (*mut Handle, Address);
-    open = "cuIpcOpenMemHandle_v2" (*mut Address, Handle, c_uint);
+    export = "cuIpcGetMemHandle" (*mut IpcMemHandle, Address);
+    open = "cuIpcOpenMemHandle_v2" (*mut Address, IpcMemHandle, c_uint);
     close = "cuIpcCloseMemHandle" (Address);
 
 } perhaps {
@@ -188,7 +188,7 @@ impl std::fmt::Debug for Functions {
 }
 
 /// Logs an error that the caller cannot handle.
-pub(super) fn told(result: Result<(), DeviceError>) {
+pub(super) fn log_failure(result: Result<(), DeviceError>) {
     if let Err(error) = result {
         crate::later::later!(warn: %error, "memory of a device");
     }

@@ -39,7 +39,7 @@ use std::collections::HashSet;
 use std::ptr;
 use std::sync::{PoisonError, RwLock};
 
-use super::functions::{Address, CAPTURE_RELAXED, Functions, LEGACY, Opaque, attribute, code, told};
+use super::functions::{Address, CAPTURE_RELAXED, Functions, LEGACY, Opaque, attribute, code, log_failure};
 use crate::driver::DeviceError;
 
 /// The maximum number of stored allocations. Numbers of freed allocations are never used again, and they cannot be
@@ -113,9 +113,9 @@ fn make_synchronous(functions: &Functions, at: Address) -> bool {
 /// Returns whether memory belongs to a pool. Drivers that do not support the query have no pools.
 fn is_pool(functions: &Functions, at: Address) -> bool {
     let mut pool: Opaque = ptr::null_mut();
-    let (asked, room) = ([attribute::MEMPOOL_HANDLE], [(&raw mut pool).cast()]);
+    let (requested, room) = ([attribute::MEMPOOL_HANDLE], [(&raw mut pool).cast()]);
     // SAFETY: the arguments are one attribute, and room for its value, which is a handle.
-    let code = unsafe { (functions.pointer_attributes)(1, asked.as_ptr(), room.as_ptr(), at) };
+    let code = unsafe { (functions.pointer_attributes)(1, requested.as_ptr(), room.as_ptr(), at) };
     code == code::SUCCESS && !pool.is_null()
 }
 
@@ -158,7 +158,7 @@ impl Drop for Relaxed<'_> {
         if let (Some(exchange), Some(mut mode)) = (self.functions.exchange_capture_mode, self.before) {
             // SAFETY: as above.
             let code = unsafe { exchange(&raw mut mode) };
-            told(self.functions.check("cuThreadExchangeStreamCaptureMode", code));
+            log_failure(self.functions.check("cuThreadExchangeStreamCaptureMode", code));
         }
     }
 }

@@ -116,7 +116,7 @@ pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
 ///
 /// # Safety
 /// As for [`cross`]; the first vector of `local` is reserved for this call.
-pub unsafe fn write_behind_word(
+pub unsafe fn write_guarded_by_word(
     pid: i32,
     local: &mut [libc::iovec],
     remote: libc::iovec,

@@ -6,7 +6,7 @@
 //! * [`buffer`] is the memory that safe operations own while they are in progress.
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
-//! * `bell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
+//! * `doorbell` wakes up endpoints of other processes. `barrier` executes fences for them. `kernel` copies to and from
 //!   memory that may not be mapped.
 //! * `words` are 64-bit words that are shared by threads or processes.
 //! * [`mapping`] is the only module that maps and unmaps shared pages.
@@ -14,8 +14,8 @@
 pub mod access;
 pub mod atomic;
 pub mod barrier;
-pub mod bell;
 pub mod buffer;
+pub mod doorbell;
 mod free_list;
 pub mod kernel;
 pub mod mapping;

@@ -2,8 +2,8 @@
 //! access takes place after the revocation has completed.
 //!
 //! A peer that reads or writes the target's memory directly (with its own loads and stores) does not request permission
-//! at that time. Instead it announces each access in a [`Line`] of the memory that the pair shares, and then checks
-//! whether the [`Entry`] of the region in the target's key page is still valid:
+//! at that time. Instead it announces each access in a [`AnnouncementLine`] of the memory that the pair shares, and
+//! then checks whether the [`KeyPageEntry`] of the region in the target's key page is still valid:
 //!
 //! ```text
 //! initiator (Announcer)                  revoker
@@ -22,17 +22,18 @@
 //! writes are visible, and its reads were done before the memory is used for another purpose.
 //!
 //! # Without the initiator's fence
-//! The fence is most of the cost of a short access. So an initiator that has made `PATIENCE` accesses stops fencing: it
-//! sets `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark
-//! set after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot. The
-//! snapshot then includes each access announced before that moment, and each access announced later finds its entry
-//! revoked. If a revoker does not find the mark set, its fence came before the initiator's, so the initiator's later
-//! checks find the entry revoked. To return to fences, the initiator clears the mark after an announcement (Release),
-//! so a revoker that reads the mark as cleared sees all earlier announcements.
+//! The fence is most of the cost of a short access. So an initiator that has made `FENCED_ACCESSES` accesses stops
+//! fencing: it sets `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that
+//! finds the mark set after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the
+//! snapshot. The snapshot then includes each access announced before that moment, and each access announced later finds
+//! its entry revoked. If a revoker does not find the mark set, its fence came before the initiator's, so the
+//! initiator's later checks find the entry revoked. To return to fences, the initiator clears the mark after an
+//! announcement (Release), so a revoker that reads the mark as cleared sees all earlier announcements.
 //!
-//! A revoker that had to make every processor fence sets `ASKED` in the line. From its next access on, the initiator
-//! fences again. Revokers then do not need such a barrier (16 µs) for at least `PATIENCE` accesses, no matter how often
-//! rights are revoked. If the system does not permit the revoker such a barrier, initiators always fence.
+//! A revoker that had to make every processor fence sets `REQUESTED` in the line. From its next access on, the
+//! initiator fences again. Revokers then do not need such a barrier (16 µs) for at least `FENCED_ACCESSES` accesses, no
+//! matter how often rights are revoked. If the system does not permit the revoker such a barrier, initiators always
+//! fence.
 //!
 //! # Long accesses, and peers that exit
 //! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so that a
@@ -51,32 +52,32 @@ use super::barrier;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_barrier, fence, publish_fenced};
 
 /// The number of accesses that an initiator announces with a fence before it tries to stop fencing.
-const PATIENCE: u32 = 16_384;
+const FENCED_ACCESSES: u32 = 16_384;
 
 /// The initiator announces each access with a fence.
 const FENCED: u32 = 0;
 /// The initiator announces without fences.
 const UNFENCED: u32 = 1;
 /// The initiator announces without fences, and a revoker has requested that it fence again.
-const ASKED: u32 = 2;
+const REQUESTED: u32 = 2;
 
 /// The word in which one initiator announces its accesses to one target's memory. The sequence is odd while the
 /// initiator is inside an access. The line is in memory that the pair shares, and is zero at first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct Line {
+pub struct AnnouncementLine {
     /// Written only by the initiator's [`Announcer`].
     sequence: AtomicU64,
-    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]. Revokers write only the last of these.
+    /// [`FENCED`], [`UNFENCED`] or [`REQUESTED`]. Revokers write only the last of these.
     manner: AtomicU32,
     /// Written by the target: whether it can fence on behalf of the initiator.
     can_fence: AtomicU32,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64 && size_of::<Entry>() == 8);
+const _: () = assert!(size_of::<AnnouncementLine>() == 64 && size_of::<KeyPageEntry>() == 8);
 
-impl Line {
+impl AnnouncementLine {
     /// Allows the initiator to announce without fences, if the system allows the target to fence for other processes.
     /// Called by the target.
     #[inline]
@@ -95,7 +96,8 @@ impl Line {
     #[inline]
     pub fn ask_to_fence(&self) {
         // This fails if the initiator fences now, or if the request was made before.
-        let _was: Result<u32, u32> = self.manner.compare_exchange(UNFENCED, ASKED, Ordering::SeqCst, Ordering::Relaxed);
+        let _was: Result<u32, u32> =
+            self.manner.compare_exchange(UNFENCED, REQUESTED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
     /// Takes a snapshot of the line, after entries were revoked and [`fence_after_revoking`] was called, and after
@@ -134,9 +136,9 @@ pub fn fence_initiators() -> bool {
     barrier::everywhere()
 }
 
-/// The initiator's side of a [`Line`], with its own count, which no peer can write. It does not refer to its line: the
-/// caller passes the same line each time. Code between [`enter`](Self::enter) and [`leave`](Self::leave) must not wait
-/// or panic.
+/// The initiator's side of a [`AnnouncementLine`], with its own count, which no peer can write. It does not refer to
+/// its line: the caller passes the same line each time. Code between [`enter`](Self::enter) and [`leave`](Self::leave)
+/// must not wait or panic.
 #[derive(Debug, Default)]
 pub struct Announcer {
     sequence: u64,
@@ -150,7 +152,7 @@ impl Announcer {
     /// Announces an access. Entries must be checked after this call, not before, to determine whether the access is
     /// allowed.
     #[inline]
-    pub fn enter(&mut self, line: &Line) {
+    pub fn enter(&mut self, line: &AnnouncementLine) {
         // The result is also odd after an access that unwound and so never left.
         self.sequence = self.sequence.wrapping_add(1) | 1;
         self.announce(line);
@@ -159,7 +161,7 @@ impl Announcer {
     /// Ends the access. The initiator must not read or write anything after this call. (The processor does not order
     /// streaming stores, so copying code that uses them must fence after them.)
     #[inline]
-    pub fn leave(&mut self, line: &Line) {
+    pub fn leave(&mut self, line: &AnnouncementLine) {
         debug_assert!(self.is_inside(), "left without having entered");
         self.sequence = self.sequence.wrapping_add(1);
         line.sequence.store(self.sequence, Ordering::Release);
@@ -168,7 +170,7 @@ impl Announcer {
     /// Ends the access and announces another, at the cost of one announcement. Earlier checks of an entry are no longer
     /// valid, and the entry must be checked again. A long copy does this every 64 KiB.
     #[inline]
-    pub fn renew(&mut self, line: &Line) {
+    pub fn renew(&mut self, line: &AnnouncementLine) {
         debug_assert!(self.is_inside(), "renewed without having entered");
         self.sequence = self.sequence.wrapping_add(2);
         self.announce(line);
@@ -176,7 +178,7 @@ impl Announcer {
 
     /// Writes the sequence, ordered before any later load of an entry.
     #[inline(always)]
-    fn announce(&mut self, line: &Line) {
+    fn announce(&mut self, line: &AnnouncementLine) {
         if self.unfenced {
             line.sequence.store(self.sequence, Ordering::Release);
             compiler_barrier();
@@ -187,21 +189,21 @@ impl Announcer {
         }
         publish_fenced(&line.sequence, self.sequence);
         self.fenced += 1;
-        if self.fenced == PATIENCE {
-            self.consider(line);
+        if self.fenced == FENCED_ACCESSES {
+            self.try_stop_fencing(line);
         }
     }
 
     /// Stops fencing, if both sides support that.
     #[cold]
-    fn consider(&mut self, line: &Line) {
+    fn try_stop_fencing(&mut self, line: &AnnouncementLine) {
         self.fenced = 0;
         if line.can_fence.load(Ordering::Acquire) != 0 && barrier::is_registered() {
             self.stop_fencing(line);
         }
     }
 
-    fn stop_fencing(&mut self, line: &Line) {
+    fn stop_fencing(&mut self, line: &AnnouncementLine) {
         line.manner.store(UNFENCED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.unfenced = true;
@@ -210,7 +212,7 @@ impl Announcer {
     /// Fences from the next announcement on. The access that was just announced is visible to a revoker that reads the
     /// mark as cleared (Release).
     #[cold]
-    fn fence_again(&mut self, line: &Line) {
+    fn fence_again(&mut self, line: &AnnouncementLine) {
         line.manner.store(FENCED, Ordering::Release);
         (self.unfenced, self.fenced) = (false, 0);
     }
@@ -227,11 +229,11 @@ impl Announcer {
 /// entry revoked.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub struct Entry {
+pub struct KeyPageEntry {
     generation: AtomicU64,
 }
 
-impl Entry {
+impl KeyPageEntry {
     /// Returns whether the grant of that generation (not 0) is still valid. The initiator calls this between
     /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access. The result is valid until it leaves. This is
     /// only a load, because the initiator cannot write the page. It is not a relaxed load after a fence, because the

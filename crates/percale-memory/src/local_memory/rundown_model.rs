@@ -16,16 +16,19 @@ const NEW: u64 = 8;
 
 /// The state that a target shares with its initiators.
 struct Target<const LINES: usize> {
-    lines: [Line; LINES],
-    entry: Entry,
+    lines: [AnnouncementLine; LINES],
+    entry: KeyPageEntry,
     memory: Shared<u64>,
 }
 
 // Every field is an atomic or a loom cell, so loom checks every use.
 impl<const LINES: usize> Target<LINES> {
     fn new() -> Arc<Self> {
-        let target =
-            Self { lines: std::array::from_fn(|_| Line::default()), entry: Entry::default(), memory: Shared::new(0) };
+        let target = Self {
+            lines: std::array::from_fn(|_| AnnouncementLine::default()),
+            entry: KeyPageEntry::default(),
+            memory: Shared::new(0),
+        };
         target.entry.grant(OLD);
         Arc::new(target)
     }
@@ -33,7 +36,7 @@ impl<const LINES: usize> Target<LINES> {
     fn start(
         this: &Arc<Self>,
         line: usize,
-        access: impl FnOnce(&Self, &mut Announcer, &Line) + 'static,
+        access: impl FnOnce(&Self, &mut Announcer, &AnnouncementLine) + 'static,
     ) -> thread::JoinHandle<()> {
         let target = Arc::clone(this);
         thread::spawn(move || access(&target, &mut Announcer::default(), &target.lines[line]))
@@ -50,14 +53,14 @@ impl<const LINES: usize> Target<LINES> {
     }
 
     /// Makes one access.
-    fn access(&self, announcer: &mut Announcer, line: &Line) {
+    fn access(&self, announcer: &mut Announcer, line: &AnnouncementLine) {
         announcer.enter(line);
         self.write_if_allowed();
         announcer.leave(line);
     }
 
     /// Makes two accesses.
-    fn access_twice(&self, announcer: &mut Announcer, line: &Line) {
+    fn access_twice(&self, announcer: &mut Announcer, line: &AnnouncementLine) {
         self.access(announcer, line);
         self.access(announcer, line);
     }
@@ -78,20 +81,20 @@ impl<const LINES: usize> Target<LINES> {
 
 /// membarrier(2) for loom, which makes a thread fence at an arbitrary point.
 struct Interrupt {
-    asked: AtomicU32,
+    requested: AtomicU32,
     done: AtomicU32,
 }
 
 impl Interrupt {
     fn new() -> Arc<Self> {
-        Arc::new(Self { asked: AtomicU32::new(0), done: AtomicU32::new(0) })
+        Arc::new(Self { requested: AtomicU32::new(0), done: AtomicU32::new(0) })
     }
 
     /// Called between two steps of the thread, where the interrupt may occur.
     fn may_come(&self) {
-        if self.asked.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
+        if self.requested.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
-            self.done.store(self.asked.load(Ordering::Relaxed), Ordering::Release);
+            self.done.store(self.requested.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
@@ -104,7 +107,7 @@ impl Interrupt {
     /// Called by the revoker.
     fn everywhere(&self, turn: u32) {
         fence(Ordering::SeqCst);
-        self.asked.store(turn, Ordering::Relaxed);
+        self.requested.store(turn, Ordering::Relaxed);
         while self.done.load(Ordering::Acquire) < turn {
             yield_now();
         }
@@ -113,7 +116,7 @@ impl Interrupt {
 }
 
 /// Checks the model of an initiator that makes accesses while its right is revoked.
-fn revoked_during(accesses: impl Fn(&Target<1>, &mut Announcer, &Line) + Copy + Send + Sync + 'static) {
+fn revoked_during(accesses: impl Fn(&Target<1>, &mut Announcer, &AnnouncementLine) + Copy + Send + Sync + 'static) {
     loom::model(move || {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, accesses);
@@ -193,16 +196,16 @@ fn loom_one_fence_serves_every_line() {
 
 /// Two entries and their memories under one line, so that rights of one initiator can be revoked twice.
 struct Twice {
-    line: Line,
-    entries: [Entry; 2],
+    line: AnnouncementLine,
+    entries: [KeyPageEntry; 2],
     memory: [Shared<u64>; 2],
 }
 
 impl Twice {
     fn new() -> Arc<Self> {
         let twice = Self {
-            line: Line::default(),
-            entries: [Entry::default(), Entry::default()],
+            line: AnnouncementLine::default(),
+            entries: [KeyPageEntry::default(), KeyPageEntry::default()],
             memory: [Shared::new(0), Shared::new(0)],
         };
         twice.entries.iter().for_each(|entry| entry.grant(OLD));

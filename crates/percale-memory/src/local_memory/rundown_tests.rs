@@ -17,8 +17,8 @@ const TURN: u64 = 64;
 const LOOKS: usize = 5;
 
 struct Target {
-    lines: [Line; INITIATORS],
-    entry: Entry,
+    lines: [AnnouncementLine; INITIATORS],
+    entry: KeyPageEntry,
     /// The generation that is granted to the initiators.
     granted: AtomicU64,
     memory: [[AtomicU64; WORDS]; INITIATORS],
@@ -28,8 +28,8 @@ struct Target {
 impl Target {
     fn new() -> Self {
         Self {
-            lines: std::array::from_fn(|_| Line::default()),
-            entry: Entry::default(),
+            lines: std::array::from_fn(|_| AnnouncementLine::default()),
+            entry: KeyPageEntry::default(),
             granted: AtomicU64::new(0),
             memory: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             stop: AtomicBool::new(false),
@@ -66,9 +66,9 @@ impl Target {
     fn revoke(&self) {
         self.entry.revoke();
         fence_after_revoking();
-        if self.lines.iter().any(Line::is_unfenced) {
+        if self.lines.iter().any(AnnouncementLine::is_unfenced) {
             assert!(fence_initiators());
-            self.lines.iter().for_each(Line::ask_to_fence);
+            self.lines.iter().for_each(AnnouncementLine::ask_to_fence);
         }
         let snapshots: [_; INITIATORS] = std::array::from_fn(|line| self.lines[line].snapshot());
         for (line, then) in self.lines.iter().zip(snapshots) {
@@ -162,20 +162,20 @@ fn no_write_comes_late_from_initiators_that_do_not_fence() {
     }
 }
 
-fn access(announcer: &mut Announcer, line: &Line) {
+fn access(announcer: &mut Announcer, line: &AnnouncementLine) {
     announcer.enter(line);
     announcer.leave(line);
 }
 
 #[test]
 fn initiator_stops_fencing_after_many_accesses_until_requested() {
-    let (line, mut announcer) = (Line::default(), Announcer::default());
+    let (line, mut announcer) = (AnnouncementLine::default(), Announcer::default());
     line.allow_unfenced();
     if !can_go_unfenced() {
         return;
     }
     for _ in 0..2 {
-        (1..PATIENCE).for_each(|_| access(&mut announcer, &line));
+        (1..FENCED_ACCESSES).for_each(|_| access(&mut announcer, &line));
         assert!(!line.is_unfenced());
         access(&mut announcer, &line);
         assert!(line.is_unfenced());
@@ -190,8 +190,8 @@ fn initiator_stops_fencing_after_many_accesses_until_requested() {
 
 #[test]
 fn initiator_keeps_fencing_if_the_target_cannot() {
-    let (line, mut announcer) = (Line::default(), Announcer::default());
-    (0..3 * PATIENCE).for_each(|_| access(&mut announcer, &line));
+    let (line, mut announcer) = (AnnouncementLine::default(), Announcer::default());
+    (0..3 * FENCED_ACCESSES).for_each(|_| access(&mut announcer, &line));
     assert!(!line.is_unfenced());
     line.ask_to_fence();
     assert!(!line.is_unfenced(), "it does already");
@@ -199,7 +199,7 @@ fn initiator_keeps_fencing_if_the_target_cannot() {
 
 #[test]
 fn a_line_retires_when_it_is_even_or_has_changed() {
-    let (line, mut announcer) = (Line::default(), Announcer::default());
+    let (line, mut announcer) = (AnnouncementLine::default(), Announcer::default());
     assert!(line.has_retired(line.snapshot()), "nobody is inside");
     announcer.enter(&line);
     assert!(announcer.is_inside());
@@ -216,7 +216,7 @@ fn a_line_retires_when_it_is_even_or_has_changed() {
 
 #[test]
 fn wrapped_sequence_count_still_works() {
-    let line = Line { sequence: AtomicU64::new(u64::MAX - 1), ..Line::default() };
+    let line = AnnouncementLine { sequence: AtomicU64::new(u64::MAX - 1), ..AnnouncementLine::default() };
     let mut announcer = Announcer { sequence: u64::MAX - 1, ..Announcer::default() };
     announcer.enter(&line);
     let then = line.snapshot();
@@ -228,7 +228,7 @@ fn wrapped_sequence_count_still_works() {
 
 #[test]
 fn announcer_ignores_changes_to_the_shared_count() {
-    let (line, mut announcer) = (Line::default(), Announcer::default());
+    let (line, mut announcer) = (AnnouncementLine::default(), Announcer::default());
     line.sequence.store(0xDEAD_BEEF, Ordering::Relaxed);
     announcer.enter(&line);
     assert_eq!(line.sequence.load(Ordering::Relaxed), 1);
@@ -239,7 +239,7 @@ fn announcer_ignores_changes_to_the_shared_count() {
 
 #[test]
 fn an_entry_holds_for_its_generation_only() {
-    let entry = Entry::default();
+    let entry = KeyPageEntry::default();
     assert!(!entry.holds(1));
     entry.grant(1);
     assert!(entry.holds(1) && !entry.holds(2));
@@ -289,7 +289,7 @@ fn no_thread_is_inside_a_quiet_pin() {
 
 #[test]
 fn access_after_an_unwound_one_is_announced() {
-    let (mut announcer, line) = (Announcer::default(), Line::default());
+    let (mut announcer, line) = (Announcer::default(), AnnouncementLine::default());
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         announcer.enter(&line);
         panic!("in the middle of an access");

@@ -46,10 +46,10 @@
 //! # Threads that poll
 //! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the
 //! message for which it polls may come from a process that waits for this processor. So reads that find nothing are
-//! counted ([`InVain`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock. It
-//! does so after `READS` looks without a result or, if the thread is crowded, from the second such read on. (A client
-//! that reads until the queue is empty always has one read without a result after a message, although it does not
-//! wait.) Late yields make the thread crowded, and prompt yields end that state, as above. Many clients yield by
+//! counted ([`EmptyPolls`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock.
+//! It does so after `READS` looks without a result or, if the thread is crowded, from the second such read on. (A
+//! client that reads until the queue is empty always has one read without a result after a message, although it does
+//! not wait.) Late yields make the thread crowded, and prompt yields end that state, as above. Many clients yield by
 //! themselves between two reads, like Open MPI, or compute. In that case the other threads have had their turn, and a
 //! crowded thread offers the processor only at every `ELSEWHERE_READS`th read ([`begins`]). Four ranks of HPCC on two
 //! processors took 19.3 s with an offer at every read, and take 16.4 s with this rule (shared memory).
@@ -101,7 +101,7 @@ thread_local! {
     /// Whether the thread has done other work since then. See [`begins`].
     static ELSEWHERE: Cell<bool> = const { Cell::new(false) };
     /// The reads without a result of this thread from queues to which several endpoints report.
-    static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
+    static EMPTY_READS: Cell<EmptyPolls> = const { Cell::new(EmptyPolls::NONE) };
 }
 
 /// Returns whether other threads need the processors of this thread: its last yields let other threads run.
@@ -112,12 +112,12 @@ pub fn is_crowded() -> bool {
 
 /// A number of consecutive reads that found nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct InVain {
+pub struct EmptyPolls {
     reads: u32,
     looks: u32,
 }
 
-impl InVain {
+impl EmptyPolls {
     /// No reads so far.
     pub const NONE: Self = Self { reads: 0, looks: 0 };
 
@@ -166,7 +166,7 @@ pub fn offer() {
 
 /// Returns whether a yield that took this long let another thread run. A yield can also take long because the kernel's
 /// code was not in the cache.
-fn others_ran(world: &mut impl World, took: Duration) -> bool {
+fn yielded_processor(world: &mut impl World, took: Duration) -> bool {
     took >= LATE && !ALONE.get() && world.lost_processor()
 }
 
@@ -174,7 +174,7 @@ fn offer_in(world: &mut impl World) {
     let before = world.now();
     world.yield_now();
     let after = world.now();
-    if others_ran(world, after.duration_since(before)) {
+    if yielded_processor(world, after.duration_since(before)) {
         CROWDED.set(MEMORY);
     } else {
         CROWDED.set(CROWDED.get().saturating_sub(1));
@@ -195,9 +195,9 @@ pub fn assume_alone() {
 /// itself. If other threads often use the processor, it is offered sooner.
 #[inline]
 pub fn offer_when_idle() {
-    let mut in_vain = READS_IN_VAIN.get();
-    let is_due = in_vain.is_offer_due(PROGRESS_LOOKS);
-    READS_IN_VAIN.set(in_vain);
+    let mut empty_polls = EMPTY_READS.get();
+    let is_due = empty_polls.is_offer_due(PROGRESS_LOOKS);
+    EMPTY_READS.set(empty_polls);
     if is_due {
         offer();
     }
@@ -206,7 +206,7 @@ pub fn offer_when_idle() {
 /// Records that a read found something, which restarts the count of reads that find nothing.
 #[inline]
 pub fn found() {
-    READS_IN_VAIN.set(InVain::NONE);
+    EMPTY_READS.set(EmptyPolls::NONE);
 }
 
 /// The number of looks as which a round of progress counts.
@@ -214,7 +214,7 @@ pub const PROGRESS_LOOKS: u32 = 4;
 
 /// The next step of a waiting thread that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SpinStep {
     /// Look again.
     Again,
     /// Sleep.
@@ -251,7 +251,7 @@ impl World for Real {
 
 /// The state of one wait.
 #[derive(Debug)]
-pub struct Budget {
+pub struct SpinBudget {
     looks: u32,
     /// The number of late yields in a row.
     lates: u32,
@@ -259,7 +259,7 @@ pub struct Budget {
     since: Option<Instant>,
 }
 
-impl Budget {
+impl SpinBudget {
     /// Starts a wait.
     #[inline]
     #[expect(clippy::new_without_default, reason = "it depends on what the thread has seen")]
@@ -271,25 +271,30 @@ impl Budget {
     /// Records that a look found nothing, and returns the next step. `near` returns whether the peer that will probably
     /// end the wait runs on this processor. It is called only for a crowded thread.
     #[inline]
-    pub fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
+    pub fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> SpinStep {
         if self.looks < LOOKS {
             self.looks += 1;
             std::hint::spin_loop();
             // A deadline that has already passed is detected at once. Reading the clock at every look would slow down
             // the looks.
             if self.looks == 1 && deadline.is_some_and(|at| Instant::now() >= at) {
-                return Step::Late;
+                return SpinStep::Late;
             }
-            return Step::Again;
+            return SpinStep::Again;
         }
-        self.step_aside(deadline, near, &mut Real)
+        self.yield_processor(deadline, near, &mut Real)
     }
 
     #[inline(never)]
-    fn step_aside(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool, world: &mut impl World) -> Step {
+    fn yield_processor(
+        &mut self,
+        deadline: Option<Instant>,
+        near: impl FnOnce() -> bool,
+        world: &mut impl World,
+    ) -> SpinStep {
         let before = world.now();
         if deadline.is_some_and(|at| before >= at) {
-            return Step::Late;
+            return SpinStep::Late;
         }
         let since = *self.since.get_or_insert_with(|| {
             CROWDED.set(CROWDED.get().saturating_sub(1));
@@ -297,17 +302,17 @@ impl Budget {
         });
         let budget = if CROWDED.get() > 0 { CROWDED_BUDGET } else { BUDGET };
         if before.duration_since(since) >= budget || (self.lates >= LATES && near()) {
-            return Step::Sleep;
+            return SpinStep::Sleep;
         }
         world.yield_now();
         let took = world.now().duration_since(before);
-        if others_ran(world, took) {
+        if yielded_processor(world, took) {
             self.lates += 1;
             CROWDED.set(MEMORY);
         } else {
             self.lates = 0;
         }
-        Step::Again
+        SpinStep::Again
     }
 
     /// Records that the thread slept. It looks again before it sleeps again, but only briefly if other threads need the
@@ -339,17 +344,17 @@ mod tests {
 
         /// Waits without a result for a peer on this processor, without the initial looks. Returns the number of yields
         /// before the sleep.
-        fn yields_of(&mut self, wait: &mut Budget) -> u32 {
+        fn yields_of(&mut self, wait: &mut SpinBudget) -> u32 {
             self.yields_for(wait, true)
         }
 
-        fn yields_for(&mut self, wait: &mut Budget, near: bool) -> u32 {
+        fn yields_for(&mut self, wait: &mut SpinBudget, near: bool) -> u32 {
             let before = self.yields;
             for _ in 0..1000 {
-                match wait.step_aside(None, || near, self) {
-                    Step::Again => {}
-                    Step::Sleep => return self.yields - before,
-                    Step::Late => panic!("there is no deadline"),
+                match wait.yield_processor(None, || near, self) {
+                    SpinStep::Again => {}
+                    SpinStep::Sleep => return self.yields - before,
+                    SpinStep::Late => panic!("there is no deadline"),
                 }
             }
             panic!("it never sleeps");
@@ -375,20 +380,20 @@ mod tests {
 
     /// Returns the number of looks of a wait before its first yield.
     fn looks() -> u32 {
-        LOOKS - Budget::new().looks
+        LOOKS - SpinBudget::new().looks
     }
 
     /// A `near` function that must not be called.
-    fn unasked() -> bool {
+    fn must_not_be_called() -> bool {
         panic!("only who is crowded asks");
     }
 
     #[test]
     fn lone_waiter_polls_then_yields_then_sleeps() {
         CROWDED.set(0);
-        let mut wait = Budget::new();
+        let mut wait = SpinBudget::new();
         for _ in 0..LOOKS {
-            assert_eq!(wait.step(None, unasked), Step::Again);
+            assert_eq!(wait.step(None, must_not_be_called), SpinStep::Again);
             assert_eq!(wait.since, None, "no yield yet");
         }
         assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100);
@@ -399,33 +404,33 @@ mod tests {
     fn crowded_waiter_sleeps_after_few_yields_and_remembers() {
         CROWDED.set(0);
         let mut many = Fake::new(LATE);
-        assert_eq!(many.yields_of(&mut Budget::new()), LATES);
+        assert_eq!(many.yields_of(&mut SpinBudget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
-        assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
+        assert_eq!(many.yields_of(&mut SpinBudget::new()), 1, "and needs no more than one");
         // Long turns of other threads do not reduce the number of late yields.
         CROWDED.set(0);
-        assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
+        assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut SpinBudget::new()), LATES);
     }
 
     #[test]
     fn crowded_waiter_with_remote_peer_keeps_yielding() {
         CROWDED.set(0);
         let mut many = Fake::new(Duration::from_micros(3));
-        assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
+        assert_eq!(many.yields_for(&mut SpinBudget::new(), false), 50);
         // The other threads sleep, so this thread has its processor to itself and keeps it awake.
-        assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
+        assert_eq!(Fake::new(PROMPT).yields_for(&mut SpinBudget::new(), false), 300);
     }
 
     #[test]
     fn waiter_with_an_idle_processor_keeps_yielding() {
         CROWDED.set(0);
-        let mut wait = Budget::new();
+        let mut wait = SpinBudget::new();
         let mut many = Fake::new(LATE);
         for _ in 1..LATES {
-            assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again);
+            assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again);
         }
         many.a_yield = PROMPT;
-        assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again, "the others sleep");
+        assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again, "the others sleep");
         assert_eq!(wait.lates, 0);
         many.a_yield = LATE;
         assert_eq!(many.yields_of(&mut wait), LATES, "it bears others anew");
@@ -434,11 +439,11 @@ mod tests {
     #[test]
     fn prompt_waits_clear_the_crowded_state() {
         CROWDED.set(0);
-        Fake::new(LATE).yields_of(&mut Budget::new());
+        Fake::new(LATE).yields_of(&mut SpinBudget::new());
         let mut alone = Fake::new(PROMPT);
         for _ in 0..MEMORY {
             assert_eq!(looks(), 0);
-            alone.yields_of(&mut Budget::new());
+            alone.yields_of(&mut SpinBudget::new());
         }
         assert_eq!(looks(), LOOKS);
         // A wait that does not need to yield does not change the count.
@@ -451,7 +456,7 @@ mod tests {
     fn one_late_yield_after_a_sleep_causes_the_next_sleep() {
         CROWDED.set(0);
         let mut many = Fake::new(LATE);
-        let mut wait = Budget::new();
+        let mut wait = SpinBudget::new();
         many.yields_of(&mut wait);
         wait.rest();
         assert_eq!(many.yields_of(&mut wait), 1);
@@ -464,48 +469,48 @@ mod tests {
     fn deadline_is_checked_at_first_poll_and_before_each_yield() {
         CROWDED.set(0);
         let mut world = Fake::new(PROMPT);
-        assert_eq!(Budget::new().step(Some(world.now), unasked), Step::Late, "passed already");
+        assert_eq!(SpinBudget::new().step(Some(world.now), must_not_be_called), SpinStep::Late, "passed already");
         let deadline = Some(world.now + 3 * PROMPT);
-        let mut wait = Budget::new();
-        while wait.step_aside(deadline, unasked, &mut world) == Step::Again {}
+        let mut wait = SpinBudget::new();
+        while wait.yield_processor(deadline, must_not_be_called, &mut world) == SpinStep::Again {}
         assert_eq!(world.yields, 3);
-        assert_eq!(wait.step_aside(deadline, unasked, &mut world), Step::Late);
+        assert_eq!(wait.yield_processor(deadline, must_not_be_called, &mut world), SpinStep::Late);
     }
 
     #[test]
     fn polling_thread_offers_its_processor_after_many_empty_polls() {
         CROWDED.set(0);
-        let mut in_vain = InVain::NONE;
+        let mut empty_polls = EmptyPolls::NONE;
         for _ in 0..3 {
             for _ in 0..READS / 4 - 1 {
-                assert!(!in_vain.is_offer_due(4));
+                assert!(!empty_polls.is_offer_due(4));
             }
-            assert!(in_vain.is_offer_due(4));
+            assert!(empty_polls.is_offer_due(4));
         }
     }
 
     #[test]
     fn crowded_polling_thread_offers_from_the_second_empty_read() {
         CROWDED.set(MEMORY);
-        let mut in_vain = InVain::NONE;
-        assert!(!in_vain.is_offer_due(16), "it may have read until nothing was left");
-        assert!(in_vain.is_offer_due(16));
-        assert!(in_vain.is_offer_due(16));
+        let mut empty_polls = EmptyPolls::NONE;
+        assert!(!empty_polls.is_offer_due(16), "it may have read until nothing was left");
+        assert!(empty_polls.is_offer_due(16));
+        assert!(empty_polls.is_offer_due(16));
         CROWDED.set(0);
-        assert!(!in_vain.is_offer_due(16), "the others are gone");
+        assert!(!empty_polls.is_offer_due(16), "the others are gone");
     }
 
     #[test]
     fn crowded_thread_that_yields_itself_offers_rarely() {
         CROWDED.set(0);
-        let mut in_vain = InVain::NONE;
+        let mut empty_polls = EmptyPolls::NONE;
         let mut offers = |elsewhere: Duration| {
             let mut offers = 0;
             for _ in 0..READS {
                 let mut world = Fake::new(LATE);
                 offer_in(&mut world);
                 begins_at(world.now + elsewhere);
-                offers += u32::from(in_vain.is_offer_due(4));
+                offers += u32::from(empty_polls.is_offer_due(4));
             }
             offers
         };
@@ -533,7 +538,7 @@ mod tests {
         let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
         offer_in(&mut slow);
         assert!(!is_crowded(), "an offer");
-        slow.yields_of(&mut Budget::new());
+        slow.yields_of(&mut SpinBudget::new());
         assert!(!is_crowded(), "a wait");
     }
 

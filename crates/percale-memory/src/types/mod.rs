@@ -9,4 +9,4 @@ pub use self::op_flags::OpFlags;
 pub use self::peer_address::PeerAddress;
 
 /// The number of the connection over which an endpoint received a frame.
-pub type Connection = u32;
+pub type ConnectionId = u32;

@@ -6,10 +6,10 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
 use percale::{AtomicOp, AtomicWork, OpFlags, RemoteMemory, Segment, Segments};
 
-use super::atomic_valid::{What, compwritevalid, readwritevalid, writevalid};
+use super::atomic_valid::{AtomicParameters, compwritevalid, readwritevalid, writevalid};
 use super::calls::{Const, Descs, Ioc, Void, calls, table};
 use super::rma::Target;
-use super::trigger::Begins;
+use super::trigger::StartMode;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_ATOMIC_READ, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_ioc, fi_msg_atomic, fi_ops_atomic};
 use crate::log;
@@ -32,7 +32,7 @@ pub(super) const TABLE: fi_ops_atomic = table!(fi_ops_atomic {
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-impl What {
+impl AtomicParameters {
     /// Returns `count` elements from `buf` on. The operand of a read is ignored, and its `buf` may be null.
     ///
     /// # Safety
@@ -82,7 +82,14 @@ struct Operands {
 impl Endpoint {
     /// Posts an atomic operation. All memory belongs to the client, which keeps it valid as fi_atomic(3) requires.
     #[inline]
-    fn atomic(&self, what: What, target: Target, operands: Operands, context: *mut c_void, flags: OpFlags) -> isize {
+    fn atomic(
+        &self,
+        what: AtomicParameters,
+        target: Target,
+        operands: Operands,
+        context: *mut c_void,
+        flags: OpFlags,
+    ) -> isize {
         let work = self.atomic_work(what, target, operands, None, context, flags);
         // SAFETY: the client keeps the memory valid until the operation has completed.
         self.post(work, flags, context, Operation::Atomic, |port, work| unsafe { port.atomic(work) })
@@ -91,7 +98,7 @@ impl Endpoint {
     #[inline]
     fn atomic_work(
         &self,
-        what: What,
+        what: AtomicParameters,
         target: Target,
         operands: Operands,
         data: Option<u64>,
@@ -124,10 +131,10 @@ impl Endpoint {
     /// # Safety
     /// The description meets the requirements of fi_atomic(3).
     unsafe fn atomic_as(&self, description: Description, flags: u64) -> Result<isize, isize> {
-        let begins = Begins::of(flags);
+        let begins = StartMode::of(flags);
         // SAFETY: the caller upholds the same contract.
         let work = unsafe { self.described_atomic(description, begins, flags) };
-        if begins == Begins::Triggered {
+        if begins == StartMode::Triggered {
             // SAFETY: the caller upholds the same contract.
             return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*description.msg).context) });
         }
@@ -143,7 +150,7 @@ impl Endpoint {
     pub(crate) unsafe fn atomic_operation(
         &self,
         description: Description,
-        begins: Begins,
+        begins: StartMode,
         flags: u64,
     ) -> Result<Operation, isize> {
         // SAFETY: the caller upholds the same contract.
@@ -158,12 +165,12 @@ impl Endpoint {
     unsafe fn described_atomic(
         &self,
         Description { msg, compare, result }: Description,
-        begins: Begins,
+        begins: StartMode,
         flags: u64,
     ) -> Result<AtomicWork, isize> {
         // SAFETY: the caller guarantees this.
         let msg = unsafe { &*msg };
-        let what = What::of(msg.datatype, msg.op)?;
+        let what = AtomicParameters::of(msg.datatype, msg.op)?;
         if msg.rma_iov_count != 1 || msg.rma_iov.is_null() {
             log::warning!(
                 FI_LOG_EP_CTRL,
@@ -220,10 +227,10 @@ impl Endpoint {
         (datatype, op): (u32, u32),
         target: Target,
         context: *mut c_void,
-        operands: impl FnOnce(What) -> Result<Operands, isize>,
+        operands: impl FnOnce(AtomicParameters) -> Result<Operands, isize>,
     ) -> isize {
         either(
-            What::of(datatype, op)
+            AtomicParameters::of(datatype, op)
                 .and_then(|what| Ok(self.atomic(what, target, operands(what)?, context, self.own_transmit()))),
         )
     }
@@ -258,7 +265,7 @@ calls! { impl Endpoint {
     fn inject(
         endpoint, buf: Const, count: usize, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32
     ) {
-        either(What::of(datatype, op).map(|what| {
+        either(AtomicParameters::of(datatype, op).map(|what| {
             // SAFETY: the client passed a valid buffer.
             let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
             let flags = endpoint.transmit.injecting();

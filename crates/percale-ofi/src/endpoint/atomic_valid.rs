@@ -10,12 +10,12 @@ use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain,
 
 /// The parameters of an operation, as percale types.
 #[derive(Clone, Copy)]
-pub(super) struct What {
+pub(super) struct AtomicParameters {
     pub(super) op: AtomicOp,
     pub(super) datatype: Datatype,
 }
 
-impl What {
+impl AtomicParameters {
     #[inline]
     pub(super) fn of(datatype: u32, op: u32) -> Result<Self, isize> {
         let op = u8::try_from(op).ok().and_then(AtomicOp::from_u8);
@@ -30,7 +30,7 @@ impl What {
 /// Returns the maximum number of elements of one operation and their size, or -FI_EOPNOTSUPP if the operation is not
 /// supported.
 fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
-    let what = What::of(datatype, op).map_err(|code| code as c_int)?;
+    let what = AtomicParameters::of(datatype, op).map_err(|code| code as c_int)?;
     if !is_valid(kind, what.op, what.datatype) {
         return Err(-libc::EOPNOTSUPP);
     }

@@ -14,9 +14,9 @@ use percale::collective::{MEMBER_LIMIT, combines};
 use percale::trigger::Operation;
 use percale::{AtomicOp, Collective, CollectiveWork, Datatype, GroupId, OpFlags, Segment};
 
-use super::atomic_valid::What;
+use super::atomic_valid::AtomicParameters;
 use super::calls::{Const, Void, calls, table};
-use super::trigger::Begins;
+use super::trigger::StartMode;
 use super::{Endpoint, answer, described, local};
 use crate::abi::{
     FI_ALLGATHER, FI_ALLREDUCE, FI_ALLTOALL, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_GATHER, FI_LOG_EP_DATA,
@@ -59,10 +59,10 @@ impl Elements {
 
 /// The arguments of one collective call.
 #[derive(Clone, Copy)]
-struct Call {
+struct CollectiveCall {
     group: fi_addr_t,
     what: Collective,
-    elements: What,
+    elements: AtomicParameters,
     count: usize,
     source: Elements,
     result: Elements,
@@ -80,9 +80,9 @@ impl Endpoint {
     ///
     /// # Safety
     /// The memory meets the requirements of fi_collective(3) until the collective has completed.
-    unsafe fn collective(&self, call: Call) -> Result<isize, isize> {
-        let Call { group, what, elements, count, source, result, flags, context } = call;
-        let begins = Begins::of(flags);
+    unsafe fn collective(&self, call: CollectiveCall) -> Result<isize, isize> {
+        let CollectiveCall { group, what, elements, count, source, result, flags, context } = call;
+        let begins = StartMode::of(flags);
         let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION.union(OpFlags::DEVICE);
         let (rank, members) = match what {
             Collective::Barrier | Collective::Broadcast { .. } | Collective::Allreduce | Collective::Reduce { .. } => {
@@ -128,7 +128,7 @@ impl Endpoint {
             context: local::context(context),
             flags,
         };
-        if begins == Begins::Triggered {
+        if begins == StartMode::Triggered {
             // SAFETY: the caller guarantees this.
             return Ok(unsafe { self.post_triggered(Ok(Operation::Collective(work)), context) });
         }
@@ -152,8 +152,8 @@ impl Endpoint {
 }
 
 /// Returns the operation and the data type of a reduction.
-fn reduction(datatype: u32, op: u32) -> Result<What, isize> {
-    let what = What::of(datatype, op)?;
+fn reduction(datatype: u32, op: u32) -> Result<AtomicParameters, isize> {
+    let what = AtomicParameters::of(datatype, op)?;
     if combines(what.op, what.datatype) { Ok(what) } else { Err(-(libc::EOPNOTSUPP as isize)) }
 }
 
@@ -164,7 +164,7 @@ fn either(result: Result<isize, isize>) -> isize {
 impl Endpoint {
     /// Posts a collective in which all members have the same role.
     #[inline(always)]
-    fn together(&self, call: impl FnOnce() -> Result<Call, isize>) -> isize {
+    fn together(&self, call: impl FnOnce() -> Result<CollectiveCall, isize>) -> isize {
         // SAFETY: the client passed valid memory.
         either(call().and_then(|call| unsafe { self.collective(call) }))
     }
@@ -175,15 +175,16 @@ impl Endpoint {
         &self,
         group: fi_addr_t,
         root: fi_addr_t,
-        call: impl FnOnce(usize, bool) -> Result<Call, isize>,
+        call: impl FnOnce(usize, bool) -> Result<CollectiveCall, isize>,
     ) -> isize {
         self.together(|| self.rank(group, root).and_then(|(root, ours)| call(root, ours)))
     }
 
     fn barrier(&self, group: fi_addr_t, flags: u64, context: *mut c_void) -> isize {
-        let elements = What { op: AtomicOp::Sum, datatype: Datatype::U8 };
+        let elements = AtomicParameters { op: AtomicOp::Sum, datatype: Datatype::U8 };
         let (source, result) = (Elements::NONE, Elements::NONE);
-        let call = Call { group, what: Collective::Barrier, elements, count: 0, source, result, flags, context };
+        let call =
+            CollectiveCall { group, what: Collective::Barrier, elements, count: 0, source, result, flags, context };
         self.together(|| Ok(call))
     }
 }
@@ -202,11 +203,11 @@ calls! { impl Endpoint {
         context: Void
     ) {
         endpoint.rooted(group, root, |root, ours| {
-            let elements = What::of(datatype, 0)?;
+            let elements = AtomicParameters::of(datatype, 0)?;
             let given = Elements { buf, desc };
             let (source, result) = if ours { (given, Elements::NONE) } else { (Elements::NONE, given) };
             let what = Collective::Broadcast { root };
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -217,7 +218,7 @@ calls! { impl Endpoint {
         endpoint.together(|| {
             let (elements, what) = (reduction(datatype, op)?, Collective::Allreduce);
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -228,7 +229,7 @@ calls! { impl Endpoint {
         endpoint.rooted(group, root, |root, ours| {
             let (elements, what) = (reduction(datatype, op)?, Collective::Reduce { root });
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc }.given_if(ours));
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -237,9 +238,9 @@ calls! { impl Endpoint {
         flags: u64, context: Void
     ) {
         endpoint.together(|| {
-            let (elements, what) = (What::of(datatype, 0)?, Collective::Alltoall);
+            let (elements, what) = (AtomicParameters::of(datatype, 0)?, Collective::Alltoall);
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -248,9 +249,9 @@ calls! { impl Endpoint {
         flags: u64, context: Void
     ) {
         endpoint.together(|| {
-            let (elements, what) = (What::of(datatype, 0)?, Collective::Allgather);
+            let (elements, what) = (AtomicParameters::of(datatype, 0)?, Collective::Allgather);
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -261,7 +262,7 @@ calls! { impl Endpoint {
         endpoint.together(|| {
             let (elements, what) = (reduction(datatype, op)?, Collective::ReduceScatter);
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -270,9 +271,9 @@ calls! { impl Endpoint {
         root: fi_addr_t, datatype: u32, flags: u64, context: Void
     ) {
         endpoint.rooted(group, root, |root, ours| {
-            let (elements, what) = (What::of(datatype, 0)?, Collective::Scatter { root });
+            let (elements, what) = (AtomicParameters::of(datatype, 0)?, Collective::Scatter { root });
             let (source, result) = (Elements { buf, desc }.given_if(ours), Elements { buf: result, desc: result_desc });
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 
@@ -281,9 +282,9 @@ calls! { impl Endpoint {
         root: fi_addr_t, datatype: u32, flags: u64, context: Void
     ) {
         endpoint.rooted(group, root, |root, ours| {
-            let (elements, what) = (What::of(datatype, 0)?, Collective::Gather { root });
+            let (elements, what) = (AtomicParameters::of(datatype, 0)?, Collective::Gather { root });
             let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc }.given_if(ours));
-            Ok(Call { group, what, elements, count, source, result, flags, context })
+            Ok(CollectiveCall { group, what, elements, count, source, result, flags, context })
         })
     }
 } }
@@ -302,7 +303,9 @@ pub(crate) unsafe extern "C" fn query(
     }
     let datatype = match coll {
         FI_BARRIER => Ok(None),
-        FI_BROADCAST | FI_ALLTOALL | FI_ALLGATHER | FI_SCATTER | FI_GATHER => What::of(attr.datatype, 0).map(Some),
+        FI_BROADCAST | FI_ALLTOALL | FI_ALLGATHER | FI_SCATTER | FI_GATHER => {
+            AtomicParameters::of(attr.datatype, 0).map(Some)
+        }
         FI_ALLREDUCE | FI_REDUCE | FI_REDUCE_SCATTER => reduction(attr.datatype, attr.op).map(Some),
         _ => Err(-(libc::ENOSYS as isize)),
     };

@@ -6,7 +6,7 @@ use percale::ConnectionError;
 
 use super::Endpoint;
 use crate::abi::{FI_EOPBADSTATE, FI_ETOOSMALL, FI_LOG_EP_CTRL, fid_ep};
-use crate::address::{self, Native};
+use crate::address::{self, SocketAddress};
 use crate::log;
 use crate::object::{Object, code};
 use crate::passive::{fits, parameter};
@@ -97,5 +97,5 @@ pub(super) unsafe extern "C" fn getpeer(ep: *mut fid_ep, to: *mut c_void, len: *
     let peer = unsafe { Endpoint::of(ep) }.port().ok().and_then(crate::port::Port::peer_address);
     let Some(peer) = peer else { return -libc::ENOTCONN };
     // SAFETY: the client's buffer has the length that the client passed.
-    if unsafe { Native::from(peer).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
+    if unsafe { SocketAddress::from(peer).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }

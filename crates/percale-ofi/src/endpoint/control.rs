@@ -10,7 +10,7 @@ use crate::abi::{
     FI_OPT_CM_DATA_SIZE, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER,
     FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t,
 };
-use crate::address::{self, Native};
+use crate::address::{self, SocketAddress};
 use crate::log;
 use crate::object::{Object, code};
 use crate::registration::devices;
@@ -115,7 +115,7 @@ unsafe extern "C" fn getname(ep: fid_t, to: *mut c_void, len: *mut usize) -> c_i
         return -FI_EOPBADSTATE;
     };
     // SAFETY: the client's buffer has the length that the client passed.
-    if unsafe { Native::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
+    if unsafe { SocketAddress::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }
 
 pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: *mut c_void) -> c_int {

@@ -25,9 +25,9 @@ use crate::queue;
 
 /// The objects bound to an endpoint that determine its users.
 pub(super) struct Drivers<'a> {
-    pub(super) domain: &'a domain::Shared,
-    pub(super) queues: [Option<&'a Arc<queue::Shared>>; 2],
-    pub(super) counters: &'a [(u64, Arc<counter::Shared>)],
+    pub(super) domain: &'a domain::DomainShared,
+    pub(super) queues: [Option<&'a Arc<queue::QueueShared>>; 2],
+    pub(super) counters: &'a [(u64, Arc<counter::CounterShared>)],
     /// Reading its event queue makes progress on it.
     pub(super) events: bool,
     /// Set if the endpoint counts the writes of peers for counters of regions.
@@ -38,7 +38,7 @@ impl Drivers<'_> {
     /// Returns whether threads other than the one that the client serializes may use the endpoint.
     pub(super) fn need_a_lock(&self) -> bool {
         let slept_on = self.queues.iter().flatten().any(|queue| !queue.takes_directly())
-            || self.counters.iter().any(|(_, counter)| counter.is_slept_on())
+            || self.counters.iter().any(|(_, counter)| counter.has_sleepers())
             || self.events;
         let by_regions = match self.domain.serialized {
             Serialized::Nothing | Serialized::Completions => self.regions,

@@ -127,9 +127,9 @@ impl Direction {
     #[inline]
     pub(crate) fn flags(&self, flags: u64) -> Option<OpFlags> {
         let mut ours = translate(flags)?;
-        let asked = !self.selective.load(Ordering::Relaxed) || flags & FI_COMPLETION != 0;
+        let requested = !self.selective.load(Ordering::Relaxed) || flags & FI_COMPLETION != 0;
         ours.set(OpFlags::DEVICE, self.devices);
-        ours.set(OpFlags::COMPLETION, asked && self.reports.load(Ordering::Relaxed));
+        ours.set(OpFlags::COMPLETION, requested && self.reports.load(Ordering::Relaxed));
         Some(ours)
     }
 }

@@ -24,10 +24,10 @@ pub(super) struct Group {
     /// The number that identifies the group in events.
     number: u64,
     port: Weak<Port>,
-    events: Arc<events::Shared>,
+    events: Arc<events::EventQueueShared>,
     /// Keeps the domain open as long as the group is open, even after its endpoint is closed. `None` without an
     /// endpoint.
-    _domain: Option<Arc<domain::Shared>>,
+    _domain: Option<Arc<domain::DomainShared>>,
 }
 
 // SAFETY: the type is `repr(C)`, and its first field is the head, whose first field is `fid`.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn group_address_is_set_before_its_event_is_readable() {
-        let (events, number, id) = (events::Shared::alone(), 7, GroupId::from_u64(42));
+        let (events, number, id) = (events::EventQueueShared::alone(), 7, GroupId::from_u64(42));
         let (head, port) = (Joined::new(std::ptr::null_mut(), &FI), Weak::new());
         let group = Box::into_raw(Box::new(Group { head, number, port, events: Arc::clone(&events), _domain: None }));
         events.name_group(number, group.cast(), std::ptr::null_mut());

@@ -1,7 +1,7 @@
 //! The function tables of endpoints, and of contexts that only send or only receive (fi_endpoint(3), scalable
 //! endpoints).
 
-use super::seat::Half;
+use super::context_slot::EndpointKind;
 use super::{atomic, described, message, rma, tagged};
 use crate::abi::{fi_ops_atomic, fi_ops_msg, fi_ops_rma, fi_ops_tagged};
 
@@ -52,11 +52,15 @@ macro_rules! tables {
             static ATOMIC: fi_ops_atomic = $atomic;
             static NO_ATOMIC: fi_ops_atomic = fi_ops_atomic::REFUSING;
 
-            pub(super) const fn of(half: Half) -> Tables {
+            pub(super) const fn of(half: EndpointKind) -> Tables {
                 match half {
-                    Half::Both => Tables { messages: &ALL_MESSAGES, tagged: &ALL_TAGGED, rma: &RMA, atomic: &ATOMIC },
-                    Half::Transmit => Tables { messages: &SENDS, tagged: &TAGGED_SENDS, rma: &RMA, atomic: &ATOMIC },
-                    Half::Receive => {
+                    EndpointKind::Both => {
+                        Tables { messages: &ALL_MESSAGES, tagged: &ALL_TAGGED, rma: &RMA, atomic: &ATOMIC }
+                    }
+                    EndpointKind::Transmit => {
+                        Tables { messages: &SENDS, tagged: &TAGGED_SENDS, rma: &RMA, atomic: &ATOMIC }
+                    }
+                    EndpointKind::Receive => {
                         Tables { messages: &RECEIVES, tagged: &TAGGED_RECEIVES, rma: &NO_RMA, atomic: &NO_ATOMIC }
                     }
                 }
@@ -69,6 +73,6 @@ tables!(plain: message::TABLE, tagged::TABLE, rma::TABLE, atomic::TABLE);
 tables!(looked_at: described::MESSAGES, described::TAGGED, described::RMA, described::ATOMIC);
 
 /// Returns the tables of an object. With `local`, its operations check descriptors (FI_MR_LOCAL).
-pub(super) const fn tables(half: Half, local: bool) -> Tables {
+pub(super) const fn tables(half: EndpointKind, local: bool) -> Tables {
     if local { looked_at::of(half) } else { plain::of(half) }
 }

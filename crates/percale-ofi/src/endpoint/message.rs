@@ -8,7 +8,7 @@ use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 use super::calls::{Const, Descs, Iov, Void, calls, table};
 use super::client_message::Message;
 use super::flags::{Direction, TRIGGERED};
-use super::trigger::Begins;
+use super::trigger::StartMode;
 use super::{Endpoint, answer, local};
 use crate::abi::{fi_addr_t, fi_msg, fi_ops_msg};
 
@@ -136,10 +136,10 @@ impl Endpoint {
     /// The message meets the requirements of fi_msg(3).
     #[inline]
     pub(super) unsafe fn send_as(&self, message: &Message, flags: u64) -> isize {
-        if Begins::of(flags) == Begins::Triggered {
+        if StartMode::of(flags) == StartMode::Triggered {
             // SAFETY: the caller upholds the same contract.
             return unsafe {
-                self.post_triggered(self.message(false, message, Begins::Triggered, flags), message.context)
+                self.post_triggered(self.message(false, message, StartMode::Triggered, flags), message.context)
             };
         }
         let (tag, data) = (message.tag.map(|(tag, _)| tag), message.data(flags));
@@ -156,10 +156,10 @@ impl Endpoint {
     /// The message meets the requirements of fi_msg(3).
     #[inline]
     pub(super) unsafe fn receive_as(&self, message: &Message, flags: u64) -> isize {
-        if Begins::of(flags) == Begins::Triggered {
+        if StartMode::of(flags) == StartMode::Triggered {
             // SAFETY: the caller upholds the same contract.
             return unsafe {
-                self.post_triggered(self.message(true, message, Begins::Triggered, flags), message.context)
+                self.post_triggered(self.message(true, message, StartMode::Triggered, flags), message.context)
             };
         }
         // SAFETY: the caller guarantees this.

@@ -4,8 +4,8 @@
 //!   the addresses, the key and the handle that it is opened with
 //! * [`objects`]: the endpoint and its aliases (closing the last of them releases the endpoint); [`drivers`]: the
 //!   threads that may use it concurrently
-//! * [`scalable`]: several contexts behind one address; [`seat`]: the part that these contexts share, and the place of
-//!   each; [`halves`]: the tables of objects that only send or only receive
+//! * [`scalable`]: several contexts behind one address; [`context_slot`]: the part that these contexts share, and the
+//!   place of each; [`halves`]: the tables of objects that only send or only receive
 //! * [`shared`]: contexts that endpoints share; [`bare`]: objects with few of an endpoint's calls
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: the connection of an FI_EP_MSG endpoint
@@ -23,6 +23,7 @@ mod calls;
 mod client_message;
 mod collective;
 mod connection;
+mod context_slot;
 mod control;
 mod described;
 mod drivers;
@@ -35,7 +36,6 @@ mod objects;
 mod origin;
 mod rma;
 pub(crate) mod scalable;
-mod seat;
 mod setup;
 pub(crate) mod shared;
 mod tagged;
@@ -100,7 +100,7 @@ unsafe impl Object for Endpoint {
 
 /// The properties of an endpoint that an info requests.
 #[derive(Clone, Copy, Debug)]
-struct Wishes {
+struct RequestedProperties {
     /// The endpoint type (`FI_EP_*`).
     kind: u32,
     /// A receive matches only messages from the source that it names.
@@ -117,7 +117,7 @@ struct Wishes {
     flags: [u64; 2],
 }
 
-impl Wishes {
+impl RequestedProperties {
     /// Reads the properties. `call` names the function that the info was passed to.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Wishes {
     }
 
     /// Records in the domain that an endpoint with these properties is open.
-    fn note(&self, domain: &domain::Shared) {
+    fn note(&self, domain: &domain::DomainShared) {
         if self.region_events {
             domain.rma_events.store(true, Ordering::Relaxed);
         }
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: the pointer is null or the client's.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
     // SAFETY: an info is readable with everything that it points to.
-    let wishes = match unsafe { Wishes::of("fi_endpoint: op_flags", info) } {
+    let wishes = match unsafe { RequestedProperties::of("fi_endpoint: op_flags", info) } {
         Ok(wishes) => wishes,
         Err(code) => return -code,
     };
@@ -242,7 +242,13 @@ fn unsupported(flags: u64) -> isize {
 }
 
 impl Endpoint {
-    fn new(class: usize, context: *mut c_void, ops: &'static fi_ops_ep, wishes: Wishes, setup: Arc<Setup>) -> Self {
+    fn new(
+        class: usize,
+        context: *mut c_void,
+        ops: &'static fi_ops_ep,
+        wishes: RequestedProperties,
+        setup: Arc<Setup>,
+    ) -> Self {
         let local = setup.domain().regions.local;
         let groups = wishes.groups && class == FI_CLASS_EP;
         let devices = setup.domain().devices;

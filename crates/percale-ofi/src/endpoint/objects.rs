@@ -8,10 +8,10 @@ use crate::abi::fid_t;
 
 /// The client's objects for one endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Objects(Mutex<State>);
+pub(super) struct Objects(Mutex<ObjectsState>);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ObjectsState {
     /// The addresses of the open objects, oldest first.
     open: Vec<usize>,
     /// Set if there were objects and all of them are closed.
@@ -20,7 +20,7 @@ pub(super) struct State {
 
 impl Objects {
     /// Locks the set. No object is opened or closed while the lock is held.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ObjectsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,7 +34,7 @@ impl Objects {
     }
 }
 
-impl State {
+impl ObjectsState {
     /// Returns the object that events name for the endpoint.
     pub(super) fn first(&self) -> Option<fid_t> {
         self.open.first().map(|object| std::ptr::with_exposed_provenance_mut(*object))

@@ -24,7 +24,7 @@ pub(super) struct Origin {
 }
 
 /// The object that `info->handle` names.
-enum Named<'a> {
+enum NamedHandle<'a> {
     Nothing,
     Request(Handle),
     Passive(&'a Passive),
@@ -50,14 +50,14 @@ impl Origin {
         let origin = Self { source, destination, authorization, ..Self::default() };
         // SAFETY: the caller guarantees this.
         match unsafe { named(info.handle) }? {
-            Named::Nothing => Ok(origin),
-            Named::Request(handle) => {
+            NamedHandle::Nothing => Ok(origin),
+            NamedHandle::Request(handle) => {
                 // An endpoint that accepts a connection has its own address, but its name is the listener's address, as
                 // with accepted sockets. Clients compare these names.
                 let source = origin.source.map(|listener| SocketAddr::new(listener.ip(), 0));
                 Ok(Self { listener: origin.source, source, request: Some(handle), ..origin })
             }
-            Named::Passive(passive) => {
+            NamedHandle::Passive(passive) => {
                 let source = passive.convert()?;
                 Ok(Self { source: source.or(origin.source), ..origin })
             }
@@ -80,13 +80,13 @@ pub(super) unsafe fn authorization_of(call: &str, info: &fi_info) -> Result<Opti
 ///
 /// # Safety
 /// The handle is null, the handle of a request, or an open object.
-unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
+unsafe fn named<'a>(handle: fid_t) -> Result<NamedHandle<'a>, i32> {
     if handle.is_null() {
-        return Ok(Named::Nothing);
+        return Ok(NamedHandle::Nothing);
     }
     let request = Handle::from_client(handle);
     if requests::open_endpoint(request).is_some() {
-        return Ok(Named::Request(request));
+        return Ok(NamedHandle::Request(request));
     }
     // The handles of requests stay readable (see `requests`).
     // SAFETY: the caller guarantees this.
@@ -99,7 +99,7 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
             Err(libc::ECONNABORTED)
         }
         // SAFETY: every object of this class has this type.
-        FI_CLASS_PEP => Ok(Named::Passive(unsafe { Passive::of(handle) })),
+        FI_CLASS_PEP => Ok(NamedHandle::Passive(unsafe { Passive::of(handle) })),
         class => {
             log::warning!(
                 FI_LOG_EP_CTRL,

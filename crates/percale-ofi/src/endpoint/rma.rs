@@ -8,7 +8,7 @@ use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
 use super::calls::{Const, Descs, Iov, Void, calls, table};
 use super::flags::TRIGGERED;
-use super::trigger::Begins;
+use super::trigger::StartMode;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov};
 
@@ -91,7 +91,7 @@ impl Endpoint {
         &self,
         writes: bool,
         msg: *const fi_msg_rma,
-        begins: Begins,
+        begins: StartMode,
         flags: u64,
     ) -> Result<Operation, isize> {
         // SAFETY: the caller guarantees this.
@@ -112,9 +112,9 @@ impl Endpoint {
     /// # Safety
     /// `msg` meets the requirements of fi_rma(3).
     unsafe fn access_as(&self, writes: bool, msg: *const fi_msg_rma, flags: u64) -> isize {
-        if Begins::of(flags) == Begins::Triggered {
+        if StartMode::of(flags) == StartMode::Triggered {
             // SAFETY: the caller upholds the same contract.
-            let operation = unsafe { self.rma_operation(writes, msg, Begins::Triggered, flags) };
+            let operation = unsafe { self.rma_operation(writes, msg, StartMode::Triggered, flags) };
             // SAFETY: the caller upholds the same contract.
             return unsafe { self.post_triggered(operation, (*msg).context) };
         }

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use percale::endpoint::scalable::CONTEXT_LIMIT;
 
 use super::bare::bare;
-use super::seat::{Half, Seat, State, Whole};
-use super::{Endpoint, Setup, Wishes, control, flags, origin};
+use super::context_slot::{ContextSlot, EndpointKind, ScalableParts, ScalableState};
+use super::{Endpoint, RequestedProperties, Setup, control, flags, origin};
 use crate::abi::{
     FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_TX_CTX, FI_ENABLE, FI_EOPBADSTATE, FI_EP_RDM, FI_EP_UNSPEC, FI_ETOOSMALL,
     FI_LOG_EP_CTRL, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_t,
 };
-use crate::address::{self, Native};
+use crate::address::{self, SocketAddress};
 use crate::domain::Domain;
 use crate::events::Events;
 use crate::log;
@@ -27,9 +27,9 @@ use crate::vector::Vector;
 #[repr(C)]
 pub(crate) struct Scalable {
     fid: fid_ep,
-    wishes: Wishes,
+    wishes: RequestedProperties,
     /// The shared part, which the contexts also hold.
-    whole: Arc<Whole>,
+    whole: Arc<ScalableParts>,
     /// The setups of the open contexts, by half and index.
     setups: Mutex<[Vec<Weak<Setup>>; 2]>,
 }
@@ -40,15 +40,15 @@ impl Scalable {
     }
 
     /// Returns the setup of a context. It exists already if an object for the context is open.
-    fn setup(&self, half: Half, index: u16) -> Arc<Setup> {
-        let place = (usize::from(half == Half::Receive), usize::from(index));
+    fn setup(&self, half: EndpointKind, index: u16) -> Arc<Setup> {
+        let place = (usize::from(half == EndpointKind::Receive), usize::from(index));
         let known = self.setups()[place.0][place.1].upgrade();
         // The check takes a lock of the setup. The lock of `setups` is not held here.
         if let Some(setup) = known.filter(|setup| !setup.is_closed()) {
             return setup;
         }
-        let seat = Seat { whole: Arc::clone(&self.whole), half, index };
-        let setup = Arc::new(Setup::of_context(&self.whole.domain, &self.wishes, seat));
+        let context_slot = ContextSlot { whole: Arc::clone(&self.whole), half, index };
+        let setup = Arc::new(Setup::of_context(&self.whole.domain, &self.wishes, context_slot));
         self.setups()[place.0][place.1] = Arc::downgrade(&setup);
         setup
     }
@@ -59,13 +59,14 @@ unsafe impl Object for Scalable {
     const CLASS: usize = FI_CLASS_SEP;
 }
 
-static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control_whole), ..fi_ops::REFUSING };
+static FI: fi_ops =
+    fi_ops { close: Some(close), bind: Some(bind), control: Some(control_scalable), ..fi_ops::REFUSING };
 static OPS: fi_ops_ep = fi_ops_ep { tx_ctx: Some(tx_context), rx_ctx: Some(rx_context), ..fi_ops_ep::REFUSING };
 static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
 
 /// Returns the requested number of contexts, or `None` if the number is too large.
-fn count(asked: usize) -> Option<u16> {
-    u16::try_from(asked.max(1)).ok().filter(|count| *count <= CONTEXT_LIMIT)
+fn count(requested: usize) -> Option<u16> {
+    u16::try_from(requested.max(1)).ok().filter(|count| *count <= CONTEXT_LIMIT)
 }
 
 /// Opens a scalable endpoint (fi_scalable_ep).
@@ -85,17 +86,17 @@ pub(crate) unsafe extern "C" fn open(
         log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: scalable endpoints must have type FI_EP_RDM");
         return -libc::EINVAL;
     }
-    let asked = attr.map_or([1, 1], |attr| [attr.tx_ctx_cnt, attr.rx_ctx_cnt]);
-    let [Some(transmit), Some(receive)] = asked.map(count) else {
+    let requested = attr.map_or([1, 1], |attr| [attr.tx_ctx_cnt, attr.rx_ctx_cnt]);
+    let [Some(transmit), Some(receive)] = requested.map(count) else {
         log::warning!(
             FI_LOG_EP_CTRL,
-            "fi_scalable_ep: {asked:?} contexts requested; must be 1 to {CONTEXT_LIMIT} of each kind"
+            "fi_scalable_ep: {requested:?} contexts requested; must be 1 to {CONTEXT_LIMIT} of each kind"
         );
         return -libc::EINVAL;
     };
     // SAFETY: an info is readable with everything that it points to.
     let (wishes, authorization) = match unsafe {
-        (Wishes::of("fi_scalable_ep: op_flags", info), origin::authorization_of("fi_scalable_ep", info))
+        (RequestedProperties::of("fi_scalable_ep: op_flags", info), origin::authorization_of("fi_scalable_ep", info))
     } {
         (Ok(wishes), Ok(authorization)) => (wishes, authorization),
         (Err(code), _) | (_, Err(code)) => return -code,
@@ -104,11 +105,11 @@ pub(crate) unsafe extern "C" fn open(
     let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
     let setups = [transmit, receive].map(|count| (0..count).map(|_| Weak::new()).collect());
     wishes.note(domain);
-    let whole = Arc::new(Whole {
+    let whole = Arc::new(ScalableParts {
         domain: Arc::clone(domain),
         authorization,
         counts: [transmit, receive],
-        state: Mutex::new(State { source, vector: None, percale: None }),
+        state: Mutex::new(ScalableState { source, vector: None, percale: None }),
     });
     let fid = fid_ep { cm: std::ptr::from_ref(&CM).cast_mut(), ..bare(FI_CLASS_SEP, context, &FI, &OPS) };
     // SAFETY: the client passed a writable location.
@@ -147,7 +148,7 @@ unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
     -libc::EINVAL
 }
 
-unsafe extern "C" fn control_whole(sep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
+unsafe extern "C" fn control_scalable(sep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
     // SAFETY: the pointer is a scalable endpoint of this provider.
     let whole = &unsafe { Scalable::of(sep) }.whole;
     if command == FI_ENABLE { code(whole.enable()) } else { -libc::ENOSYS }
@@ -169,7 +170,7 @@ unsafe extern "C" fn getname(sep: fid_t, to: *mut c_void, len: *mut usize) -> c_
     // SAFETY: the pointer is a scalable endpoint of this provider.
     match (unsafe { Scalable::of(sep) }).whole.percale() {
         // SAFETY: the client's buffer has the length that the client passed.
-        Ok(percale) if unsafe { Native::from(percale.address()).copy(to, len) } => 0,
+        Ok(percale) if unsafe { SocketAddress::from(percale.address()).copy(to, len) } => 0,
         Ok(_) => -FI_ETOOSMALL,
         Err(code) => -code,
     }
@@ -215,8 +216,8 @@ unsafe fn open_context(
     // SAFETY: the caller guarantees this. Endpoints of other types have other tables.
     let scalable = unsafe { Scalable::of(sep) };
     let counts = scalable.whole.counts;
-    let half = if class == FI_CLASS_RX_CTX { Half::Receive } else { Half::Transmit };
-    let at = usize::from(half == Half::Receive);
+    let half = if class == FI_CLASS_RX_CTX { EndpointKind::Receive } else { EndpointKind::Transmit };
+    let at = usize::from(half == EndpointKind::Receive);
     let Some(index) = u16::try_from(index).ok().filter(|index| *index < counts[at]) else {
         log::warning!(
             FI_LOG_EP_CTRL,

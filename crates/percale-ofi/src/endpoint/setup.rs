@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use percale::{Counted, Counter, EndpointBuilder};
 
+use super::context_slot::{ContextSlot, EndpointKind};
 use super::drivers::Drivers;
 use super::flags::Direction;
 use super::objects::Objects;
 use super::origin::Origin;
-use super::seat::{Half, Seat};
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
-use super::{Endpoint, Wishes};
+use super::{Endpoint, RequestedProperties};
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
     FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
@@ -29,7 +29,7 @@ use crate::vector::{self, Vector};
 
 /// The state that the aliases of an endpoint share.
 pub(crate) struct Setup {
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     /// The endpoint type (`FI_EP_*`).
     kind: u32,
     /// Set if the endpoint may join groups.
@@ -38,29 +38,29 @@ pub(crate) struct Setup {
     region_events: bool,
     /// Locked before `bound`.
     objects: Objects,
-    bound: Mutex<Bound>,
+    bound: Mutex<BoundObjects>,
     port: OnceLock<Arc<Port>>,
     /// Calls to make once percale's endpoint has its number.
-    later: Mutex<Vec<Later>>,
+    later: Mutex<Vec<DeferredCall>>,
     /// The context, if this is the setup of a context of a scalable endpoint.
-    seat: Option<Seat>,
+    context_slot: Option<ContextSlot>,
 }
 
 /// The objects that were bound before the endpoint was enabled. They are held until it is closed.
 #[derive(Default)]
-struct Bound {
+struct BoundObjects {
     origin: Origin,
-    vector: Option<Arc<vector::Shared>>,
-    transmit: Option<Reports>,
-    receive: Option<Reports>,
-    counters: Vec<(u64, Arc<counter::Shared>)>,
-    events: Option<Arc<events::Shared>>,
+    vector: Option<Arc<vector::VectorShared>>,
+    transmit: Option<QueueBinding>,
+    receive: Option<QueueBinding>,
+    counters: Vec<(u64, Arc<counter::CounterShared>)>,
+    events: Option<Arc<events::EventQueueShared>>,
     multi_minimum: Option<usize>,
     shared_receive: Option<Arc<Receives>>,
     shared_transmit: Option<Arc<Transmits>>,
 }
 
-impl Bound {
+impl BoundObjects {
     /// Attaches the completion queues and counters to percale's endpoint. With `direct`, the single completion queue
     /// polls the endpoint itself.
     fn attach(&self, port: &Arc<Port>, direct: bool) {
@@ -78,13 +78,13 @@ impl Bound {
 }
 
 #[derive(Clone)]
-struct Reports {
-    queue: Arc<queue::Shared>,
+struct QueueBinding {
+    queue: Arc<queue::QueueShared>,
     selective: bool,
 }
 
 /// A call that is deferred until an endpoint is enabled. Its argument is the endpoint's number.
-type Later = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
+type DeferredCall = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
 
 /// The kinds of operations that an endpoint's counters count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -103,34 +103,47 @@ impl Setup {
     /// # Safety
     /// The addresses and keys of the info have the stated lengths. Its handle is null, the handle of a request, or an
     /// open object.
-    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, wishes: &Wishes) -> Result<Self, i32> {
+    pub(super) unsafe fn new(
+        domain: &Arc<domain::DomainShared>,
+        info: &fi_info,
+        wishes: &RequestedProperties,
+    ) -> Result<Self, i32> {
         // SAFETY: the caller guarantees this.
         let origin = unsafe { Origin::read(info) }?;
-        Ok(Self::with(domain, wishes, Bound { origin, ..Bound::default() }, None))
+        Ok(Self::with(domain, wishes, BoundObjects { origin, ..BoundObjects::default() }, None))
     }
 
     /// Creates the setup of a context of a scalable endpoint.
-    pub(super) fn of_context(domain: &Arc<domain::Shared>, wishes: &Wishes, seat: Seat) -> Self {
-        Self::with(domain, wishes, Bound::default(), Some(seat))
+    pub(super) fn of_context(
+        domain: &Arc<domain::DomainShared>,
+        wishes: &RequestedProperties,
+        context_slot: ContextSlot,
+    ) -> Self {
+        Self::with(domain, wishes, BoundObjects::default(), Some(context_slot))
     }
 
-    fn with(domain: &Arc<domain::Shared>, wishes: &Wishes, bound: Bound, seat: Option<Seat>) -> Self {
+    fn with(
+        domain: &Arc<domain::DomainShared>,
+        wishes: &RequestedProperties,
+        bound: BoundObjects,
+        context_slot: Option<ContextSlot>,
+    ) -> Self {
         Self {
             domain: Arc::clone(domain),
-            kind: if seat.is_some() { FI_EP_RDM } else { wishes.kind },
-            groups: wishes.groups && seat.is_none(),
+            kind: if context_slot.is_some() { FI_EP_RDM } else { wishes.kind },
+            groups: wishes.groups && context_slot.is_none(),
             region_events: wishes.region_events,
             objects: Objects::default(),
             bound: Mutex::new(bound),
             port: OnceLock::new(),
             later: Mutex::default(),
-            seat,
+            context_slot,
         }
     }
 
     /// Returns the half of a scalable endpoint that the endpoint belongs to.
-    pub(crate) fn half(&self) -> Half {
-        self.seat.as_ref().map_or(Half::Both, |seat| seat.half)
+    pub(crate) fn half(&self) -> EndpointKind {
+        self.context_slot.as_ref().map_or(EndpointKind::Both, |context_slot| context_slot.half)
     }
 
     /// Adds an object of the client for this endpoint. Returns false if the endpoint was closed.
@@ -168,15 +181,15 @@ impl Setup {
     }
 
     /// Returns the event queue for events that name the endpoint. Only connected endpoints have one.
-    fn named_at(&self) -> Option<Arc<events::Shared>> {
+    fn named_at(&self) -> Option<Arc<events::EventQueueShared>> {
         self.events().filter(|_| self.kind == FI_EP_MSG)
     }
 
-    fn bound(&self) -> MutexGuard<'_, Bound> {
+    fn bound(&self) -> MutexGuard<'_, BoundObjects> {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+    pub(crate) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 
@@ -187,7 +200,7 @@ impl Setup {
 
     /// Returns the number of percale's endpoint. If that endpoint is not open yet, registers a call that runs when it
     /// is opened.
-    pub(crate) fn id_or_later(&self, make: impl FnOnce() -> Later) -> Option<u64> {
+    pub(crate) fn id_or_later(&self, make: impl FnOnce() -> DeferredCall) -> Option<u64> {
         // The endpoint is opened under this lock.
         let _bound = self.bound();
         if let Some(port) = self.port() {
@@ -198,8 +211,8 @@ impl Setup {
     }
 
     /// Adds a counter to an open endpoint.
-    fn count_late(&self, port: &Arc<Port>, flags: u64, counter: &Arc<counter::Shared>) -> Result<(), i32> {
-        if counter.is_slept_on() {
+    fn count_late(&self, port: &Arc<Port>, flags: u64, counter: &Arc<counter::CounterShared>) -> Result<(), i32> {
+        if counter.has_sleepers() {
             // The same rule as for counters that are bound before the endpoint is enabled (see `drivers`).
             port.share().map_err(|refused| -(refused as i32))?;
         }
@@ -225,12 +238,12 @@ impl Setup {
     }
 
     /// Returns the event queue of the endpoint.
-    pub(super) fn events(&self) -> Option<Arc<events::Shared>> {
+    pub(super) fn events(&self) -> Option<Arc<events::EventQueueShared>> {
         self.bound().events.clone()
     }
 
     /// Returns whether the bound address vector satisfies `is`.
-    pub(super) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
+    pub(super) fn uses(&self, is: impl FnOnce(&Arc<vector::VectorShared>) -> bool) -> bool {
         self.bound().vector.as_ref().is_some_and(is)
     }
 
@@ -324,7 +337,7 @@ impl Setup {
         Err(libc::EINVAL)
     }
 
-    fn bind_queue(&self, bound: &mut Bound, queue: &Queue, flags: u64) -> Result<(), i32> {
+    fn bind_queue(&self, bound: &mut BoundObjects, queue: &Queue, flags: u64) -> Result<(), i32> {
         if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
             log::warning!(
                 FI_LOG_EP_CTRL,
@@ -339,7 +352,8 @@ impl Setup {
             log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint already has a completion queue for this direction");
             return Err(libc::EINVAL);
         }
-        let reports = Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
+        let reports =
+            QueueBinding { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
         if transmits {
             bound.transmit = Some(reports.clone());
         }
@@ -349,7 +363,7 @@ impl Setup {
         Ok(())
     }
 
-    fn bind_counter(&self, bound: &mut Bound, counter: &Count, flags: u64) -> Result<(), i32> {
+    fn bind_counter(&self, bound: &mut BoundObjects, counter: &Count, flags: u64) -> Result<(), i32> {
         if flags & !COUNTED != 0 || flags == 0 {
             log::warning!(
                 FI_LOG_EP_CTRL,
@@ -371,7 +385,7 @@ impl Setup {
     }
 
     /// Rejects objects of other domains.
-    fn is_here(&self, domain: &Arc<domain::Shared>) -> Result<(), i32> {
+    fn is_here(&self, domain: &Arc<domain::DomainShared>) -> Result<(), i32> {
         if Arc::ptr_eq(domain, &self.domain) {
             return Ok(());
         }
@@ -389,8 +403,8 @@ impl Setup {
         if self.port().is_some() {
             return Ok(()); // Another thread has enabled the endpoint.
         }
-        if let (None, Some(seat)) = (&bound.vector, &self.seat) {
-            bound.vector = Some(seat.whole.vector()?);
+        if let (None, Some(context_slot)) = (&bound.vector, &self.context_slot) {
+            bound.vector = Some(context_slot.whole.vector()?);
         }
         self.check_bound(&bound)?;
         let direct = self.polls_directly(&bound);
@@ -408,7 +422,7 @@ impl Setup {
     }
 
     /// Checks that all objects that the endpoint needs are bound.
-    fn check_bound(&self, bound: &Bound) -> Result<(), i32> {
+    fn check_bound(&self, bound: &BoundObjects) -> Result<(), i32> {
         if self.kind == FI_EP_RDM && bound.vector.is_none() {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: a reliable-datagram endpoint needs an address vector; bind one");
             return Err(FI_ENOAV);
@@ -433,24 +447,24 @@ impl Setup {
     }
 
     /// Returns whether the completion queue polls percale's endpoint directly, without a percale queue between them.
-    fn polls_directly(&self, bound: &Bound) -> bool {
+    fn polls_directly(&self, bound: &BoundObjects) -> bool {
         match (&bound.transmit, &bound.receive) {
             (Some(transmit), Some(receive)) => {
                 Arc::ptr_eq(&transmit.queue, &receive.queue) && transmit.queue.takes_directly()
             }
-            (Some(only), None) | (None, Some(only)) => self.half() != Half::Both && only.queue.takes_directly(),
+            (Some(only), None) | (None, Some(only)) => self.half() != EndpointKind::Both && only.queue.takes_directly(),
             (None, None) => false,
         }
     }
 
     /// Returns the event queue for percale's endpoint, if the endpoint reports events.
-    fn reported_events<'b>(&self, bound: &'b Bound) -> Option<&'b Arc<events::Shared>> {
+    fn reported_events<'b>(&self, bound: &'b BoundObjects) -> Option<&'b Arc<events::EventQueueShared>> {
         bound.events.as_ref().filter(|_| self.kind == FI_EP_MSG || self.groups)
     }
 
     /// Returns the builder of percale's endpoint with all bound objects. With `direct`, completions do not go to a
     /// percale queue.
-    fn builder(&self, bound: &Bound, direct: bool) -> EndpointBuilder<'_> {
+    fn builder(&self, bound: &BoundObjects, direct: bool) -> EndpointBuilder<'_> {
         let mut builder = self.domain.percale.endpoint();
         if let Some(key) = &bound.origin.authorization {
             builder = builder.authorization_key(key.clone());
@@ -480,7 +494,7 @@ impl Setup {
     }
 
     /// Opens percale's endpoint. It gets a lock if threads that the client does not serialize may use it.
-    fn open_port(&self, bound: &Bound, builder: EndpointBuilder<'_>) -> Result<Arc<Port>, i32> {
+    fn open_port(&self, bound: &BoundObjects, builder: EndpointBuilder<'_>) -> Result<Arc<Port>, i32> {
         let source = bound.origin.source.unwrap_or_else(|| self.domain.wildcard());
         let drivers = Drivers {
             domain: &self.domain,
@@ -489,8 +503,8 @@ impl Setup {
             events: self.reported_events(bound).is_some(),
             regions: self.region_events,
         };
-        let port = if let Some(seat) = &self.seat {
-            seat.open(builder, drivers.need_a_lock())?
+        let port = if let Some(context_slot) = &self.context_slot {
+            context_slot.open(builder, drivers.need_a_lock())?
         } else if self.kind == FI_EP_MSG {
             builder.bind_single_shared(source.to_string()).map(Port::of_all)
         } else if drivers.need_a_lock() {

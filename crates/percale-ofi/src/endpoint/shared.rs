@@ -26,14 +26,14 @@ use crate::object::{self, Object};
 use crate::port::MULTI_MINIMUM;
 
 impl Receives {
-    pub(super) const fn domain(&self) -> &Arc<domain::Shared> {
+    pub(super) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 }
 
 /// The part of a shared receive context that its endpoints share.
 pub(crate) struct Receives {
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
     pub(super) percale: SharedReceive,
     /// Set if a receive matches only messages from the source that it names. Otherwise it matches messages from any
     /// peer.
@@ -145,7 +145,7 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
 }
 
 /// The parameters of a receive.
-struct What {
+struct ReceiveParameters {
     from: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
@@ -158,7 +158,7 @@ impl ReceiveContext {
     ///
     /// # Safety
     /// The buffer belongs to the client.
-    unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &What) -> isize {
+    unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &ReceiveParameters) -> isize {
         let iov = libc::iovec { iov_base: buf, iov_len: len };
         // SAFETY: the caller guarantees this.
         unsafe { self.post(&raw const iov, &raw mut desc, 1, what) }
@@ -169,7 +169,7 @@ impl ReceiveContext {
     /// # Safety
     /// `iov` is readable for `count` pieces of the client's memory, and `descriptions` is null or readable for `count`
     /// descriptors.
-    unsafe fn post(&self, iov: Iov, descriptions: Descs, count: usize, what: &What) -> isize {
+    unsafe fn post(&self, iov: Iov, descriptions: Descs, count: usize, what: &ReceiveParameters) -> isize {
         let shared = &self.shared;
         // SAFETY: the caller guarantees this.
         let segments: Segments = match unsafe { local::several(iov, count) } {
@@ -205,18 +205,18 @@ impl ReceiveContext {
 calls! { impl ReceiveContext {
     fn recv(receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, context: Void) {
         // SAFETY: the client passed a valid buffer.
-        unsafe { receives.post_one(buf, len, desc, &What { from, tag: None, context, flags: None }) }
+        unsafe { receives.post_one(buf, len, desc, &ReceiveParameters { from, tag: None, context, flags: None }) }
     }
 
     fn recvv(receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, context: Void) {
         // SAFETY: the client passed valid buffers.
-        unsafe { receives.post(iov, desc, count, &What { from, tag: None, context, flags: None }) }
+        unsafe { receives.post(iov, desc, count, &ReceiveParameters { from, tag: None, context, flags: None }) }
     }
 
     fn recvmsg(receives, msg: *const fi_msg, flags: u64) {
         // SAFETY: the client passed a valid message structure.
         let msg = unsafe { &*msg };
-        let what = What { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
+        let what = ReceiveParameters { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
         // SAFETY: as above.
         unsafe { receives.post(msg.msg_iov, msg.desc, msg.iov_count, &what) }
     }
@@ -225,20 +225,20 @@ calls! { impl ReceiveContext {
         receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, tag: u64, ignore: u64, context: Void
     ) {
         // SAFETY: the client passed a valid buffer.
-        unsafe { receives.post_one(buf, len, desc, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
+        unsafe { receives.post_one(buf, len, desc, &ReceiveParameters { from, tag: Some((tag, ignore)), context, flags: None }) }
     }
 
     fn tagged_recvv(
         receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, tag: u64, ignore: u64, context: Void
     ) {
         // SAFETY: the client passed valid buffers.
-        unsafe { receives.post(iov, desc, count, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
+        unsafe { receives.post(iov, desc, count, &ReceiveParameters { from, tag: Some((tag, ignore)), context, flags: None }) }
     }
 
     fn tagged_recvmsg(receives, msg: *const fi_msg_tagged, flags: u64) {
         // SAFETY: the client passed a valid message structure.
         let msg = unsafe { &*msg };
-        let what = What { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
+        let what = ReceiveParameters { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
         // SAFETY: as above.
         unsafe { receives.post(msg.msg_iov, msg.desc, msg.iov_count, &what) }
     }
@@ -253,11 +253,11 @@ object::object!(
 /// The shared part of a transmit context. It only keeps the domain open.
 #[derive(Debug)]
 pub(crate) struct Transmits {
-    domain: Arc<domain::Shared>,
+    domain: Arc<domain::DomainShared>,
 }
 
 impl Transmits {
-    pub(super) const fn domain(&self) -> &Arc<domain::Shared> {
+    pub(super) const fn domain(&self) -> &Arc<domain::DomainShared> {
         &self.domain
     }
 }

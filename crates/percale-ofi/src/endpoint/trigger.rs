@@ -25,7 +25,7 @@ const INVALID: isize = -(libc::EINVAL as isize);
 
 /// The moment at which an operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
+pub(crate) enum StartMode {
     /// At once.
     Now,
     /// When the condition in its FI_TRIGGER context is met.
@@ -34,7 +34,7 @@ pub(crate) enum Begins {
     Deferred,
 }
 
-impl Begins {
+impl StartMode {
     /// Returns how an operation with these flags begins.
     #[inline]
     pub(super) const fn of(flags: u64) -> Self {
@@ -58,13 +58,13 @@ const fn without_mark(mut operation: Operation) -> Operation {
 impl Endpoint {
     /// Returns percale's flags for the flags of an operation.
     #[inline]
-    pub(super) fn flags_for(&self, direction: &Direction, begins: Begins, flags: u64) -> Result<OpFlags, isize> {
+    pub(super) fn flags_for(&self, direction: &Direction, begins: StartMode, flags: u64) -> Result<OpFlags, isize> {
         self.is_ready();
-        if begins == Begins::Now {
+        if begins == StartMode::Now {
             return direction.flags(flags).ok_or_else(|| unsupported(flags));
         }
         let mut ours = direction.flags(flags & !FI_TRIGGER).ok_or_else(|| unsupported(flags))?;
-        if begins == Begins::Deferred && flags & FI_COMPLETION == 0 {
+        if begins == StartMode::Deferred && flags & FI_COMPLETION == 0 {
             ours.remove(OpFlags::COMPLETION);
         }
         Ok(ours)
@@ -78,7 +78,7 @@ impl Endpoint {
         &self,
         receives: bool,
         message: &Message,
-        begins: Begins,
+        begins: StartMode,
         flags: u64,
     ) -> Result<Operation, isize> {
         // SAFETY: the caller guarantees this.

@@ -48,17 +48,17 @@ impl Endpoint {
             return -FI_ETOOSMALL;
         }
         // SAFETY: the check above identifies this structure.
-        let asked = unsafe { &mut *value.cast::<fi_trigger_xpu>() };
-        if !self.xpu || writer(asked).is_err() {
+        let requested = unsafe { &mut *value.cast::<fi_trigger_xpu>() };
+        if !self.xpu || writer(requested).is_err() {
             log::note!(FI_LOG_EP_CTRL, "FI_OPT_XPU_TRIGGER: needs an available device and the capability FI_XPU");
             return -FI_EOPNOTSUPP;
         }
-        if asked.count > 0 && !asked.var.is_null() {
-            // SAFETY: the client passed an array of `asked.count` entries, which is not empty.
-            let first = unsafe { &mut *asked.var };
+        if requested.count > 0 && !requested.var.is_null() {
+            // SAFETY: the client passed an array of `requested.count` entries, which is not empty.
+            let first = unsafe { &mut *requested.var };
             (first.datatype, first.count) = (FI_UINT64, 1);
         }
-        asked.count = NEEDED;
+        requested.count = NEEDED;
         0
     }
 
@@ -108,14 +108,14 @@ impl Endpoint {
             Some(address) => ptr::with_exposed_provenance_mut(address as usize),
             None => variable.address().cast(),
         };
-        let told = fi_trigger_var { datatype: FI_UINT64, count: 1, addr, value: variable.value() };
+        let reported = fi_trigger_var { datatype: FI_UINT64, count: 1, addr, value: variable.value() };
         // SAFETY: the client keeps the memory valid until the operation has completed.
         let posted = unsafe { port.when_written(operation, &variable) };
         if posted.is_ok() {
             // The client gets the address of the variable only when this call returns. Until then the operation waits,
             // and its context is valid.
             // SAFETY: the client passed an array with at least one entry.
-            unsafe { wanted.var.write(told) };
+            unsafe { wanted.var.write(reported) };
             let count = offset_of!(fi_triggered_context, trigger) + offset_of!(fi_trigger_xpu, count);
             // SAFETY: the field is inside the context, which belongs to the provider now.
             unsafe { ptr::write_unaligned(context.byte_add(count).cast::<i32>(), NEEDED) };

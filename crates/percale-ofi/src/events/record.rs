@@ -126,12 +126,12 @@ const HELD_BACK: Duration = Duration::from_millis(200);
 /// held back, for at most [`HELD_BACK`], while a connection that was accepted from the same IP address is not yet
 /// established.
 #[derive(Debug, Default)]
-pub(super) struct Settling {
+pub(super) struct PendingAccepts {
     endpoints: HashMap<u64, (IpAddr, Instant)>,
     requests: VecDeque<ConnectionRequest>,
 }
 
-impl Settling {
+impl PendingAccepts {
     /// Records that this endpoint is accepting a connection from that address.
     pub(super) fn accepts(&mut self, endpoint: u64, from: IpAddr) {
         self.endpoints.insert(endpoint, (from, Instant::now() + HELD_BACK));
@@ -178,22 +178,22 @@ impl Settling {
 
 /// The `fi_info` with which a client receives a connection request, and the handle of the request.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestInfo {
     info: *mut fi_info,
     handle: Handle,
 }
 
 // SAFETY: both belong to this object until they are handed over.
-unsafe impl Send for Asked {}
+unsafe impl Send for RequestInfo {}
 
-impl Asked {
+impl RequestInfo {
     /// Creates the `fi_info` for a request from this address.
     pub(super) fn new(request: ConnectionRequest, from: SocketAddr, like: &Copied) -> Option<Self> {
         let request_at = request.listener();
         // If the `fi_info` cannot be created, the request is dropped, which rejects it.
-        let mut asked = Self { info: std::ptr::null_mut(), handle: requests::keep(request) };
-        asked.info = like.for_request((request_at, from), asked.handle.for_client())?;
-        Some(asked)
+        let mut requested = Self { info: std::ptr::null_mut(), handle: requests::keep(request) };
+        requested.info = like.for_request((request_at, from), requested.handle.for_client())?;
+        Some(requested)
     }
 
     /// Transfers the ownership to the client.
@@ -202,7 +202,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for RequestInfo {
     fn drop(&mut self) {
         if !self.info.is_null() {
             // SAFETY: no other pointer to the object is in use.
@@ -218,7 +218,7 @@ pub(super) enum Record {
     /// An event that the client wrote.
     User { code: u32, data: Vec<u8> },
     /// A connection event.
-    Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
+    Connection { code: u32, fid: Fid, request: Option<RequestInfo>, data: Vec<u8> },
     /// A completed registration.
     Registered { fid: Fid, context: Context },
     /// An error: the registration failed.
@@ -244,7 +244,7 @@ impl Record {
         match self {
             Self::User { code, data } => (*code, data.clone()),
             Self::Connection { code, fid, request, data } => {
-                let info = request.as_ref().map_or(std::ptr::null_mut(), |asked| asked.info);
+                let info = request.as_ref().map_or(std::ptr::null_mut(), |requested| requested.info);
                 let mut bytes = Vec::with_capacity(HEAD + data.len());
                 bytes.extend_from_slice(&fid.0.expose_provenance().to_ne_bytes());
                 bytes.extend_from_slice(&info.expose_provenance().to_ne_bytes());

@@ -65,11 +65,11 @@ pub(super) const fn offered(kind: u32, api: u32) -> u64 {
     if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX | FI_COLLECTIVE } else { both }
 }
 
-/// Returns the capabilities of an endpoint for which the application requested `asked`.
-pub(super) const fn granted(offered: u64, asked: u64) -> u64 {
+/// Returns the capabilities of an endpoint for which the application requested `requested`.
+pub(super) const fn granted(offered: u64, requested: u64) -> u64 {
     // FI_HMEM is for applications that name the kind of memory in registrations (fi_mr(3)). FI_XPU is for applications
     // with operations that devices start.
-    if asked == 0 { offered & !(FI_HMEM | FI_XPU) } else { implied(asked) | FREE & offered }
+    if requested == 0 { offered & !(FI_HMEM | FI_XPU) } else { implied(requested) | FREE & offered }
 }
 
 /// Adds all directions if no direction is requested.
@@ -98,11 +98,11 @@ impl Side {
         }
     }
 
-    /// Returns the capabilities of this side of an endpoint with the capabilities `whole`, if `asked` was requested for
-    /// this side. The error contains the unsupported capabilities.
-    pub(super) const fn granted(self, whole: u64, asked: u64) -> Result<u64, u64> {
+    /// Returns the capabilities of this side of an endpoint with the capabilities `whole`, if `requested` was requested
+    /// for this side. The error contains the unsupported capabilities.
+    pub(super) const fn granted(self, whole: u64, requested: u64) -> Result<u64, u64> {
         // Many programs copy an endpoint's capabilities to both sides.
-        let own = asked & !((TRANSMIT | RECEIVE | DOMAIN) & !self.caps());
+        let own = requested & !((TRANSMIT | RECEIVE | DOMAIN) & !self.caps());
         let here = whole & self.caps();
         if own & !here != 0 {
             return Err(own & !here);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::abi::{fi_domain_attr, fi_info, fid_t};
-use crate::address::Native;
+use crate::address::SocketAddress;
 use crate::libfabric::libfabric;
 
 /// A copy of an `fi_info` that this provider owns.
@@ -56,8 +56,8 @@ impl Copied {
         // SAFETY: no other pointer to the object is in use.
         let info = unsafe { &mut *copy.0 };
         for (place, len, address) in [
-            (&mut info.src_addr, &mut info.src_addrlen, Native::from(at)),
-            (&mut info.dest_addr, &mut info.dest_addrlen, Native::from(from)),
+            (&mut info.src_addr, &mut info.src_addrlen, SocketAddress::from(at)),
+            (&mut info.dest_addr, &mut info.dest_addrlen, SocketAddress::from(from)),
         ] {
             // SAFETY: libfabric allocates addresses with malloc.
             unsafe { libc::free(std::mem::replace(place, std::ptr::null_mut())) };

@@ -12,11 +12,11 @@ use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr
 use crate::address;
 
 /// The reason why no `fi_info` matches the hints.
-pub(super) type Why = String;
+pub(super) type Rejection = String;
 
 /// An optional address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum OptionalAddress {
     /// No address was passed.
     #[default]
     Nothing,
@@ -35,8 +35,8 @@ pub(super) struct Hints {
     pub(super) caps: u64,
     pub(super) mode: u64,
     pub(super) addr_format: u32,
-    pub(super) source: Given,
-    pub(super) destination: Given,
+    pub(super) source: OptionalAddress,
+    pub(super) destination: OptionalAddress,
     pub(super) handle: fid_t,
     pub(super) tx: fi_tx_attr,
     pub(super) rx: fi_rx_attr,
@@ -61,8 +61,8 @@ impl Hints {
             caps: 0,
             mode: 0,
             addr_format: 0,
-            source: Given::Nothing,
-            destination: Given::Nothing,
+            source: OptionalAddress::Nothing,
+            destination: OptionalAddress::Nothing,
             handle: std::ptr::null_mut(),
             tx: fi_tx_attr::ZERO,
             rx: fi_rx_attr::ZERO,
@@ -165,11 +165,11 @@ unsafe fn head<T>(from: *const T, length: usize, mut rest: T) -> T {
     rest
 }
 
-const fn given(is_null: bool, address: Option<SocketAddr>) -> Given {
+const fn given(is_null: bool, address: Option<SocketAddr>) -> OptionalAddress {
     match address {
-        _ if is_null => Given::Nothing,
-        Some(address) => Given::Address(address),
-        None => Given::Unusable,
+        _ if is_null => OptionalAddress::Nothing,
+        Some(address) => OptionalAddress::Address(address),
+        None => OptionalAddress::Unusable,
     }
 }
 

@@ -26,10 +26,10 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use self::copy::Copied;
-use self::hints::{Hints, Why};
-use self::native::Native;
+use self::hints::{Hints, Rejection};
+use self::native::InfoList;
 use self::offer::Attributes;
-use self::places::{Asked, Place};
+use self::places::{AddressQuery, InterfaceAddresses};
 use crate::abi::{FI_EINVAL, FI_ENODATA, FI_ENOMEM, FI_LOG_FABRIC, FI_SOURCE, fi_info};
 use crate::log;
 use crate::params::Params;
@@ -41,11 +41,11 @@ const LAYERING: u64 = 1 << 59 | 1 << 61;
 /// A rejection, with its code and its reason.
 struct Refusal {
     code: c_int,
-    why: Why,
+    why: Rejection,
 }
 
-impl From<Why> for Refusal {
-    fn from(why: Why) -> Self {
+impl From<Rejection> for Refusal {
+    fn from(why: Rejection) -> Self {
         Self { code: FI_ENODATA, why }
     }
 }
@@ -77,18 +77,18 @@ pub(crate) unsafe extern "C" fn getinfo(
             0
         }
         Err(refusal) => {
-            tell(&refusal.why);
+            log_refusal(&refusal.why);
             -refusal.code
         }
     }
 }
 
-fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Native, Refusal> {
+fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<InfoList, Refusal> {
     if flags & FI_SOURCE != 0 && node.is_none() && service.is_none() {
         return Err(Refusal { code: FI_EINVAL, why: "FI_SOURCE needs a node or a service".into() });
     }
     if hints.provider_name.is_some() && !hints.names_percale() {
-        return Err(Why::from("hints request another provider").into());
+        return Err(Rejection::from("hints request another provider").into());
     }
     const FABRICS: [&str; 2] = [offer::FABRIC, offer::LOOPBACK_FABRIC];
     if let Some(name) = hints.fabric_name.as_deref().filter(|name| !FABRICS.contains(name)) {
@@ -100,7 +100,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     let params = Params::read().map_err(|error| error.to_string())?;
     let required = params.mr_mode.unwrap_or(0);
     let mut matching = Vec::new();
-    let mut why = Why::new();
+    let mut why = Rejection::new();
     for kind in offer::kinds(hints)? {
         match offer::attributes(hints, *kind, required) {
             Ok(attributes) => matching.push(attributes),
@@ -116,8 +116,8 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     if let Err(error) = here.best() {
         return Err(error.to_string().into());
     }
-    let asked = Asked { node, service, flags, interface: params.interface.as_deref() };
-    let places = places::places(&here.interfaces(), hints, asked).map_err(|why| match here.interfaces_error() {
+    let requested = AddressQuery { node, service, flags, interface: params.interface.as_deref() };
+    let places = places::places(&here.interfaces(), hints, requested).map_err(|why| match here.interfaces_error() {
         Some(unlisted) => format!("{unlisted}; {why}"),
         None => why,
     })?;
@@ -125,8 +125,8 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
 }
 
 /// Builds the list for all endpoint types and places.
-fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Native> {
-    let mut list = Native::empty();
+fn list(matching: &[Attributes], places: &[InterfaceAddresses], hints: &Hints) -> Option<InfoList> {
+    let mut list = InfoList::empty();
     for attributes in matching.iter().rev() {
         for place in places.iter().rev() {
             list.push(attributes, place, hints.api, hints.handle)?;
@@ -136,11 +136,11 @@ fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Nati
 }
 
 /// Logs why there is no result. Only the first time is a warning, because programs call fi_getinfo repeatedly.
-fn tell(why: &str) {
+fn log_refusal(why: &str) {
     static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let is_new = {
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        told.get_or_insert_default().insert(why.to_owned())
+        let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.get_or_insert_default().insert(why.to_owned())
     };
     if is_new || cfg!(test) {
         log::warning!(FI_LOG_FABRIC, "getinfo: no answer: {why}");

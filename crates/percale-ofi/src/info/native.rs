@@ -4,21 +4,21 @@ use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
 use super::offer::Attributes;
-use super::places::Place;
+use super::places::InterfaceAddresses;
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_fabric_attr, fi_info, fid_t};
-use crate::address::Native as NativeAddress;
+use crate::address::SocketAddress as NativeAddress;
 
 /// Owns a list of `fi_info` until it is passed on.
-pub(super) struct Native(*mut fi_info);
+pub(super) struct InfoList(*mut fi_info);
 
-impl Drop for Native {
+impl Drop for InfoList {
     fn drop(&mut self) {
         // SAFETY: no other pointer to the list is in use.
         unsafe { free(self.0) };
     }
 }
 
-impl Native {
+impl InfoList {
     /// Creates an empty list.
     pub(super) const fn empty() -> Self {
         Self(std::ptr::null_mut())
@@ -32,7 +32,13 @@ impl Native {
     }
 
     /// Adds an `fi_info` at the head of the list. Returns `None` if memory is exhausted.
-    pub(super) fn push(&mut self, attributes: &Attributes, place: &Place, api: u32, handle: fid_t) -> Option<()> {
+    pub(super) fn push(
+        &mut self,
+        attributes: &Attributes,
+        place: &InterfaceAddresses,
+        api: u32,
+        handle: fid_t,
+    ) -> Option<()> {
         let one = Self(keep(fi_info::ZERO)?);
         // SAFETY: the structure was just allocated, and no other pointer to it is in use.
         let info = unsafe { &mut *one.0 };

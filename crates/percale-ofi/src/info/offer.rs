@@ -15,7 +15,7 @@ use percale::memory::region::RAW_KEY_BYTES;
 use percale::memory::volatile::IOV_LIMIT;
 
 use super::caps::{self, Side};
-use super::hints::{Hints, Why};
+use super::hints::{Hints, Rejection};
 use super::modes;
 use crate::abi::*;
 use crate::version::crate_version;
@@ -76,7 +76,7 @@ pub(super) struct Attributes {
 }
 
 /// Returns the types of endpoints that may match the hints.
-pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
+pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Rejection> {
     match hints.ep.r#type {
         FI_EP_UNSPEC => Ok(&[FI_EP_RDM, FI_EP_MSG]),
         FI_EP_RDM => Ok(&[FI_EP_RDM]),
@@ -88,7 +88,7 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
 
 /// Selects the attributes of an endpoint of type `kind` for these hints. `required` contains the required registration
 /// mode bits.
-pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Why> {
+pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Rejection> {
     let offered = caps::offered(kind, hints.api);
     if hints.caps & !offered != 0 {
         let lacking = caps::names(hints.caps & !offered);
@@ -119,69 +119,69 @@ const fn kind_name(kind: u32) -> &'static str {
     if kind == FI_EP_RDM { "FI_EP_RDM" } else { "FI_EP_MSG" }
 }
 
-fn transmit(hints: &Hints, whole: u64) -> Result<fi_tx_attr, Why> {
-    let asked = &hints.tx;
-    subset("tx_attr->op_flags", asked.op_flags, TRANSMIT_FLAGS)?;
-    subset("tx_attr->msg_order", asked.msg_order, ORDER)?;
-    subset("tx_attr->comp_order", asked.comp_order, 0)?;
-    at_most("tx_attr->inject_size", asked.inject_size, INJECT_LIMIT)?;
-    at_most("tx_attr->size", asked.size, MOST)?;
-    at_most("tx_attr->iov_limit", asked.iov_limit, IOV_LIMIT)?;
-    at_most("tx_attr->rma_iov_limit", asked.rma_iov_limit, IOV_LIMIT)?;
-    traffic("tx_attr->tclass", asked.tclass)?;
+fn transmit(hints: &Hints, whole: u64) -> Result<fi_tx_attr, Rejection> {
+    let requested = &hints.tx;
+    subset("tx_attr->op_flags", requested.op_flags, TRANSMIT_FLAGS)?;
+    subset("tx_attr->msg_order", requested.msg_order, ORDER)?;
+    subset("tx_attr->comp_order", requested.comp_order, 0)?;
+    at_most("tx_attr->inject_size", requested.inject_size, INJECT_LIMIT)?;
+    at_most("tx_attr->size", requested.size, MOST)?;
+    at_most("tx_attr->iov_limit", requested.iov_limit, IOV_LIMIT)?;
+    at_most("tx_attr->rma_iov_limit", requested.rma_iov_limit, IOV_LIMIT)?;
+    traffic("tx_attr->tclass", requested.tclass)?;
     Ok(fi_tx_attr {
-        caps: side("tx_attr->caps", Side::Transmit.granted(whole, asked.caps))?,
+        caps: side("tx_attr->caps", Side::Transmit.granted(whole, requested.caps))?,
         mode: 0,
-        op_flags: asked.op_flags,
+        op_flags: requested.op_flags,
         msg_order: ORDER,
         comp_order: 0,
         inject_size: INJECT_LIMIT,
-        size: or(asked.size, SIZE),
+        size: or(requested.size, SIZE),
         iov_limit: IOV_LIMIT,
         rma_iov_limit: IOV_LIMIT,
-        tclass: asked.tclass,
+        tclass: requested.tclass,
     })
 }
 
-fn receive(hints: &Hints, whole: u64) -> Result<fi_rx_attr, Why> {
-    let asked = &hints.rx;
-    subset("rx_attr->op_flags", asked.op_flags, RECEIVE_FLAGS)?;
-    subset("rx_attr->msg_order", asked.msg_order, ORDER)?;
-    subset("rx_attr->comp_order", asked.comp_order, 0)?;
-    at_most("rx_attr->size", asked.size, MOST)?;
-    at_most("rx_attr->iov_limit", asked.iov_limit, IOV_LIMIT)?;
+fn receive(hints: &Hints, whole: u64) -> Result<fi_rx_attr, Rejection> {
+    let requested = &hints.rx;
+    subset("rx_attr->op_flags", requested.op_flags, RECEIVE_FLAGS)?;
+    subset("rx_attr->msg_order", requested.msg_order, ORDER)?;
+    subset("rx_attr->comp_order", requested.comp_order, 0)?;
+    at_most("rx_attr->size", requested.size, MOST)?;
+    at_most("rx_attr->iov_limit", requested.iov_limit, IOV_LIMIT)?;
     Ok(fi_rx_attr {
-        caps: side("rx_attr->caps", Side::Receive.granted(whole, asked.caps))?,
+        caps: side("rx_attr->caps", Side::Receive.granted(whole, requested.caps))?,
         mode: 0,
-        op_flags: asked.op_flags,
+        op_flags: requested.op_flags,
         msg_order: ORDER,
         comp_order: 0,
         // Unexpected messages are buffered without a request.
-        total_buffered_recv: asked.total_buffered_recv,
-        size: or(asked.size, SIZE),
+        total_buffered_recv: requested.total_buffered_recv,
+        size: or(requested.size, SIZE),
         iov_limit: IOV_LIMIT,
     })
 }
 
-fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
-    let asked = &hints.ep;
-    if asked.protocol != FI_PROTO_UNSPEC && asked.protocol != PROTOCOL {
+fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Rejection> {
+    let requested = &hints.ep;
+    if requested.protocol != FI_PROTO_UNSPEC && requested.protocol != PROTOCOL {
         return Err(format!(
             "hints request ep_attr->protocol {}; only percale's own is supported, {PROTOCOL:#x}",
-            asked.protocol
+            requested.protocol
         ));
     }
     let spoken = u32::from(percale_wire::hello::VERSION);
-    if asked.protocol_version > spoken {
-        return Err(format!("hints request ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
+    if requested.protocol_version > spoken {
+        return Err(format!("hints request ep_attr->protocol_version {}; it is {spoken}", requested.protocol_version));
     }
-    at_most("ep_attr->max_msg_size", asked.max_msg_size, MESSAGE_LIMIT)?;
-    let tx_ctx_cnt = contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt, kind)?;
-    let rx_ctx_cnt = contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt, kind)?;
-    if !asked.xpu_ctx.is_null() {
+    at_most("ep_attr->max_msg_size", requested.max_msg_size, MESSAGE_LIMIT)?;
+    let tx_ctx_cnt = contexts("ep_attr->tx_ctx_cnt", requested.tx_ctx_cnt, kind)?;
+    let rx_ctx_cnt = contexts("ep_attr->rx_ctx_cnt", requested.rx_ctx_cnt, kind)?;
+    if !requested.xpu_ctx.is_null() {
         return Err("hints set ep_attr->xpu_ctx, which is not supported".into());
     }
-    let format = asked.mem_tag_format;
+    let format = requested.mem_tag_format;
     let by_name = hints.api >= fi_version(2, 0) && format < FI_TAG_MAX_FORMAT.into();
     Ok(fi_ep_attr {
         r#type: kind,
@@ -200,37 +200,37 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
     })
 }
 
-fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_domain_attr, Why> {
-    let asked = &hints.domain;
-    at_most("domain_attr->mr_key_size", asked.mr_key_size, key_size(asked.mr_mode))?;
-    at_most("domain_attr->cq_data_size", asked.cq_data_size, WORD)?;
-    at_most("domain_attr->cq_cnt", asked.cq_cnt, OBJECTS)?;
-    at_most("domain_attr->ep_cnt", asked.ep_cnt, OBJECTS)?;
-    at_most("domain_attr->tx_ctx_cnt", asked.tx_ctx_cnt, OBJECTS)?;
-    at_most("domain_attr->rx_ctx_cnt", asked.rx_ctx_cnt, OBJECTS)?;
-    at_most("domain_attr->max_ep_tx_ctx", asked.max_ep_tx_ctx, most_contexts(kind))?;
-    at_most("domain_attr->max_ep_rx_ctx", asked.max_ep_rx_ctx, most_contexts(kind))?;
-    at_most("domain_attr->max_ep_stx_ctx", asked.max_ep_stx_ctx, OBJECTS)?;
-    at_most("domain_attr->max_ep_srx_ctx", asked.max_ep_srx_ctx, OBJECTS)?;
-    at_most("domain_attr->cntr_cnt", asked.cntr_cnt, OBJECTS)?;
-    at_most("domain_attr->mr_iov_limit", asked.mr_iov_limit, IOV_LIMIT)?;
-    at_most("domain_attr->max_err_data", asked.max_err_data, 0)?;
-    at_most("domain_attr->mr_cnt", asked.mr_cnt, REGIONS)?;
-    at_most("domain_attr->max_ep_auth_key", asked.max_ep_auth_key, 0)?;
-    at_most("domain_attr->max_group_id", asked.max_group_id as usize, 0)?;
-    at_most("domain_attr->max_xpu_ctx_cnt", asked.max_xpu_ctx_cnt, 0)?;
-    traffic("domain_attr->tclass", asked.tclass)?;
-    if asked.caps & !caps::DOMAIN != 0 {
-        let lacking = caps::names(asked.caps & !caps::DOMAIN);
+fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_domain_attr, Rejection> {
+    let requested = &hints.domain;
+    at_most("domain_attr->mr_key_size", requested.mr_key_size, key_size(requested.mr_mode))?;
+    at_most("domain_attr->cq_data_size", requested.cq_data_size, WORD)?;
+    at_most("domain_attr->cq_cnt", requested.cq_cnt, OBJECTS)?;
+    at_most("domain_attr->ep_cnt", requested.ep_cnt, OBJECTS)?;
+    at_most("domain_attr->tx_ctx_cnt", requested.tx_ctx_cnt, OBJECTS)?;
+    at_most("domain_attr->rx_ctx_cnt", requested.rx_ctx_cnt, OBJECTS)?;
+    at_most("domain_attr->max_ep_tx_ctx", requested.max_ep_tx_ctx, most_contexts(kind))?;
+    at_most("domain_attr->max_ep_rx_ctx", requested.max_ep_rx_ctx, most_contexts(kind))?;
+    at_most("domain_attr->max_ep_stx_ctx", requested.max_ep_stx_ctx, OBJECTS)?;
+    at_most("domain_attr->max_ep_srx_ctx", requested.max_ep_srx_ctx, OBJECTS)?;
+    at_most("domain_attr->cntr_cnt", requested.cntr_cnt, OBJECTS)?;
+    at_most("domain_attr->mr_iov_limit", requested.mr_iov_limit, IOV_LIMIT)?;
+    at_most("domain_attr->max_err_data", requested.max_err_data, 0)?;
+    at_most("domain_attr->mr_cnt", requested.mr_cnt, REGIONS)?;
+    at_most("domain_attr->max_ep_auth_key", requested.max_ep_auth_key, 0)?;
+    at_most("domain_attr->max_group_id", requested.max_group_id as usize, 0)?;
+    at_most("domain_attr->max_xpu_ctx_cnt", requested.max_xpu_ctx_cnt, 0)?;
+    traffic("domain_attr->tclass", requested.tclass)?;
+    if requested.caps & !caps::DOMAIN != 0 {
+        let lacking = caps::names(requested.caps & !caps::DOMAIN);
         return Err(format!("hints request domain_attr->caps {lacking}; supported are {}", caps::names(caps::DOMAIN)));
     }
     let (control_progress, data_progress) = modes::progress(hints)?;
     Ok(fi_domain_attr {
-        threading: modes::threading(asked.threading)?,
+        threading: modes::threading(requested.threading)?,
         control_progress,
         data_progress,
-        resource_mgmt: modes::resource_management(asked.resource_mgmt)?,
-        av_type: modes::vector_type(asked.av_type)?,
+        resource_mgmt: modes::resource_management(requested.resource_mgmt)?,
+        av_type: modes::vector_type(requested.av_type)?,
         mr_mode,
         mr_key_size: key_size(mr_mode),
         cq_data_size: WORD,
@@ -247,7 +247,7 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
         caps: caps::DOMAIN,
         auth_key_size: key,
         mr_cnt: REGIONS,
-        tclass: asked.tclass,
+        tclass: requested.tclass,
         max_cntr_value: u64::MAX,
         max_err_cntr_value: u64::MAX,
         ..fi_domain_attr::ZERO
@@ -256,7 +256,7 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
 
 /// Returns the authorization keys of the domain and the endpoint. A connected endpoint uses its domain's key, as
 /// listeners do.
-fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
+fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Rejection> {
     if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
         return Err("hints request domain_attr->auth_key_size FI_AV_AUTH_KEY, which is not supported".into());
     }
@@ -278,17 +278,21 @@ const fn key_size(mr_mode: c_int) -> usize {
     if mr_mode & FI_MR_RAW != 0 { RAW_KEY_BYTES } else { WORD }
 }
 
-fn side(field: &str, granted: Result<u64, u64>) -> Result<u64, Why> {
+fn side(field: &str, granted: Result<u64, u64>) -> Result<u64, Rejection> {
     granted
         .map_err(|lacking| format!("hints request {field} {}, which the endpoint does not have", caps::names(lacking)))
 }
 
-pub(super) fn at_most(field: &str, asked: usize, offered: usize) -> Result<(), Why> {
-    if asked > offered { Err(format!("hints request {field} {asked}; at most {offered} is supported")) } else { Ok(()) }
+pub(super) fn at_most(field: &str, requested: usize, offered: usize) -> Result<(), Rejection> {
+    if requested > offered {
+        Err(format!("hints request {field} {requested}; at most {offered} is supported"))
+    } else {
+        Ok(())
+    }
 }
 
-fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
-    let lacking = asked & !offered;
+fn subset(field: &str, requested: u64, offered: u64) -> Result<(), Rejection> {
+    let lacking = requested & !offered;
     if lacking != 0 { Err(format!("hints request {field} {lacking:#x}; supported is {offered:#x}")) } else { Ok(()) }
 }
 
@@ -297,8 +301,8 @@ const fn most_contexts(kind: u32) -> usize {
     if kind == FI_EP_RDM { CONTEXT_LIMIT as usize } else { 1 }
 }
 
-fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
-    match asked {
+fn contexts(field: &str, requested: usize, kind: u32) -> Result<usize, Rejection> {
+    match requested {
         0 => Ok(1),
         FI_SHARED_CONTEXT => Ok(FI_SHARED_CONTEXT),
         more => at_most(field, more, most_contexts(kind)).map(|()| more),
@@ -306,18 +310,18 @@ fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
 }
 
 /// Checks a traffic class (fi_endpoint(3)). Every class of libfabric is accepted, and all classes are treated alike.
-fn traffic(field: &str, asked: u32) -> Result<(), Why> {
-    match asked {
+fn traffic(field: &str, requested: u32) -> Result<(), Rejection> {
+    match requested {
         FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),
         other => Err(format!("hints request {field} {other:#x}, which is not a traffic class")),
     }
 }
 
-fn version(field: &str, asked: u32, offered: u32) -> Why {
+fn version(field: &str, requested: u32, offered: u32) -> Rejection {
     let shown = |version: u32| format!("{}.{}", version >> 16, version & 0xFFFF);
-    format!("hints request {field} {}; it is {}", shown(asked), shown(offered))
+    format!("hints request {field} {}; it is {}", shown(requested), shown(offered))
 }
 
-const fn or(asked: usize, default: usize) -> usize {
-    if asked == 0 { default } else { asked }
+const fn or(requested: usize, default: usize) -> usize {
+    if requested == 0 { default } else { requested }
 }

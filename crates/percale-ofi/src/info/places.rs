@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use percale::fabric::Interface;
+use percale::fabric::InterfaceAddress;
 
-use super::hints::{Given, Hints, Why};
+use super::hints::{Hints, OptionalAddress, Rejection};
 use super::offer::{FABRIC, LOOPBACK_FABRIC};
 use super::resolve::{Query, resolve};
 use crate::abi::{
@@ -13,7 +13,7 @@ use crate::abi::{
 
 /// The arguments of getinfo that select addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct AddressQuery<'a> {
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
     pub(super) flags: u64,
@@ -23,7 +23,7 @@ pub(super) struct Asked<'a> {
 
 /// An interface with the addresses of an endpoint on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct InterfaceAddresses {
     /// The name of the interface, which is also the name of the domain.
     pub(super) interface: String,
     /// The fabric that the interface belongs to.
@@ -35,8 +35,12 @@ pub(super) struct Place {
 }
 
 /// Returns all places of the requested fabric, best first, or the reason why there are none.
-pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
-    let mut places = places_of_all(here, hints, asked)?;
+pub(super) fn places(
+    here: &[&InterfaceAddress],
+    hints: &Hints,
+    requested: AddressQuery<'_>,
+) -> Result<Vec<InterfaceAddresses>, Rejection> {
+    let mut places = places_of_all(here, hints, requested)?;
     // If loopback is the only interface, there is one fabric.
     if here.iter().any(|one| one.running && !one.ip.is_loopback()) {
         let loopback = |name: &str| here.iter().any(|one| one.name == name && one.ip.is_loopback());
@@ -52,28 +56,34 @@ pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Re
 }
 
 /// Like [`places`], but for every fabric.
-fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
+fn places_of_all(
+    here: &[&InterfaceAddress],
+    hints: &Hints,
+    requested: AddressQuery<'_>,
+) -> Result<Vec<InterfaceAddresses>, Rejection> {
     let family = Families::of(hints.addr_format)?;
-    let usable = usable(here, hints, asked, family)?;
+    let usable = usable(here, hints, requested, family)?;
     let given = |address, which| match address {
-        Given::Nothing => Ok(None),
-        Given::Address(address) => family
+        OptionalAddress::Nothing => Ok(None),
+        OptionalAddress::Address(address) => family
             .takes(&address)
             .then_some(Some(address))
             .ok_or_else(|| format!("hints set {which} {address}, which is not of addr_format {}", hints.addr_format)),
-        Given::Unusable => Err(format!("hints set {which}, which is not an IPv4 or IPv6 address with its length")),
+        OptionalAddress::Unusable => {
+            Err(format!("hints set {which}, which is not an IPv4 or IPv6 address with its length"))
+        }
     };
     let query = Query {
-        node: asked.node,
-        service: asked.service,
-        numeric: asked.flags & FI_NUMERICHOST != 0,
-        local: asked.flags & FI_SOURCE != 0,
+        node: requested.node,
+        service: requested.service,
+        numeric: requested.flags & FI_NUMERICHOST != 0,
+        local: requested.flags & FI_SOURCE != 0,
     };
-    let named = if asked.node.is_some() || asked.service.is_some() {
+    let named = if requested.node.is_some() || requested.service.is_some() {
         let mut found = resolve(query)?;
         found.retain(|address| family.takes(address));
         if found.is_empty() {
-            let what = [asked.node, asked.service].map(Option::unwrap_or_default).join(" ");
+            let what = [requested.node, requested.service].map(Option::unwrap_or_default).join(" ");
             return Err(format!("{what:?} has no address of addr_format {}", hints.addr_format));
         }
         found
@@ -108,23 +118,23 @@ fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result
             let all = usable.iter().map(|one| place(one, SocketAddr::new(one.ip, 0), None));
             Ok(all.collect())
         }
-        None => towards(&usable, &destinations, asked.interface.is_some() || hints.domain_name.is_some()),
+        None => towards(&usable, &destinations, requested.interface.is_some() || hints.domain_name.is_some()),
     }
 }
 
 /// Returns the interfaces that may be offered.
 fn usable<'a>(
-    here: &[&'a Interface],
+    here: &[&'a InterfaceAddress],
     hints: &Hints,
-    asked: Asked<'_>,
+    requested: AddressQuery<'_>,
     family: Families,
-) -> Result<Vec<&'a Interface>, Why> {
-    let all: Vec<&Interface> = here.iter().copied().filter(|one| one.running).collect();
+) -> Result<Vec<&'a InterfaceAddress>, Rejection> {
+    let all: Vec<&InterfaceAddress> = here.iter().copied().filter(|one| one.running).collect();
     let mut names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
     names.dedup();
     let names = names.join(", ");
     let wanted = [
-        ("FI_PERCALE_INTERFACE is", asked.interface),
+        ("FI_PERCALE_INTERFACE is", requested.interface),
         ("hints request domain_attr->name", hints.domain_name.as_deref()),
     ];
     for (what, name) in wanted {
@@ -134,8 +144,8 @@ fn usable<'a>(
             return Err(format!("{what} {name:?}; interfaces that are up: {names}"));
         }
     }
-    let named = |one: &&Interface| wanted.iter().all(|(_, name)| name.is_none_or(|name| one.name == name));
-    let found: Vec<&Interface> =
+    let named = |one: &&InterfaceAddress| wanted.iter().all(|(_, name)| name.is_none_or(|name| one.name == name));
+    let found: Vec<&InterfaceAddress> =
         all.into_iter().filter(named).filter(|one| family.takes(&SocketAddr::new(one.ip, 0))).collect();
     if found.is_empty() {
         return Err(format!("no allowed interface that is up has an address of addr_format {}", hints.addr_format));
@@ -145,19 +155,27 @@ fn usable<'a>(
 
 /// Returns one place for each interface. The endpoint binds to the wildcard address and advertises the interface's
 /// address.
-fn wildcards(usable: &[&Interface], any: &[SocketAddr], destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
+fn wildcards(
+    usable: &[&InterfaceAddress],
+    any: &[SocketAddr],
+    destination: Option<SocketAddr>,
+) -> Result<Vec<InterfaceAddresses>, Rejection> {
     let of = |v4: bool| any.iter().find(|one| one.ip().is_unspecified() && one.is_ipv4() == v4);
     let fits = |v4: bool| destination.is_none_or(|one| one.is_ipv4() == v4);
     let places = usable.iter().filter(|one| fits(one.ip.is_ipv4())).filter_map(|one| {
         let any = of(one.ip.is_ipv4())?;
         Some(place(one, *any, destination))
     });
-    let places: Vec<Place> = places.collect();
+    let places: Vec<InterfaceAddresses> = places.collect();
     if places.is_empty() { Err("no interface that is up has an address of that family".into()) } else { Ok(places) }
 }
 
 /// Returns the place of a local address.
-fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
+fn from(
+    usable: &[&InterfaceAddress],
+    source: SocketAddr,
+    destination: Option<SocketAddr>,
+) -> Result<Vec<InterfaceAddresses>, Rejection> {
     if let Some(other) = destination.filter(|other| other.is_ipv4() != source.is_ipv4()) {
         return Err(format!("{source} and {other} are of different families"));
     }
@@ -175,7 +193,11 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
 
 /// Returns the place from which the system reaches a destination. If the user selected an interface, returns the place
 /// on that interface.
-fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> Result<Vec<Place>, Why> {
+fn towards(
+    usable: &[&InterfaceAddress],
+    destinations: &[SocketAddr],
+    named: bool,
+) -> Result<Vec<InterfaceAddresses>, Rejection> {
     let mut why = String::new();
     for &destination in destinations {
         let by = match route(destination) {
@@ -185,7 +207,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
                 continue;
             }
         };
-        let same = |one: &&&Interface| one.ip.is_ipv4() == destination.is_ipv4();
+        let same = |one: &&&InterfaceAddress| one.ip.is_ipv4() == destination.is_ipv4();
         let best = usable.iter().find(|one| one.ip == by);
         // This handles other loopback addresses, and addresses that were added after the interfaces were listed.
         let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
@@ -206,8 +228,8 @@ fn route(destination: SocketAddr) -> std::io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-fn place(interface: &Interface, source: SocketAddr, destination: Option<SocketAddr>) -> Place {
-    Place { interface: interface.name.clone(), fabric: FABRIC, source, destination }
+fn place(interface: &InterfaceAddress, source: SocketAddr, destination: Option<SocketAddr>) -> InterfaceAddresses {
+    InterfaceAddresses { interface: interface.name.clone(), fabric: FABRIC, source, destination }
 }
 
 /// The address families that an address format allows.
@@ -218,7 +240,7 @@ struct Families {
 }
 
 impl Families {
-    fn of(format: u32) -> Result<Self, Why> {
+    fn of(format: u32) -> Result<Self, Rejection> {
         match format {
             FI_FORMAT_UNSPEC | FI_SOCKADDR | FI_SOCKADDR_IP => Ok(Self { v4: true, v6: true }),
             FI_SOCKADDR_IN => Ok(Self { v4: true, v6: false }),
@@ -238,28 +260,28 @@ impl Families {
 mod tests {
     use super::*;
 
-    fn interface(name: &str, ip: &str, running: bool) -> Interface {
+    fn interface(name: &str, ip: &str, running: bool) -> InterfaceAddress {
         let (kind, default_route) = (percale::fabric::LinkKind::Network, false);
-        Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
+        InterfaceAddress { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
     }
 
     /// Formats places as text: interface, source, destination.
-    fn found(hints: &Hints, asked: Asked<'_>) -> Result<Vec<String>, Why> {
+    fn found(hints: &Hints, requested: AddressQuery<'_>) -> Result<Vec<String>, Rejection> {
         let all = [
             interface("eth0", "10.0.0.1", true),
             interface("eth0", "2001:db8::1", true),
             interface("ib0", "10.9.0.1", false),
             interface("lo", "127.0.0.1", true),
         ];
-        let here: Vec<&Interface> = all.iter().collect();
-        let shown = |one: Place| {
+        let here: Vec<&InterfaceAddress> = all.iter().collect();
+        let shown = |one: InterfaceAddresses| {
             let to = one.destination.map_or_else(String::new, |to| format!(" to {to}"));
             format!("{} {}{to}", one.interface, one.source)
         };
-        Ok(places(&here, hints, asked)?.into_iter().map(shown).collect())
+        Ok(places(&here, hints, requested)?.into_iter().map(shown).collect())
     }
 
-    const ANYWHERE: Asked<'_> = Asked { node: None, service: None, flags: 0, interface: None };
+    const ANYWHERE: AddressQuery<'_> = AddressQuery { node: None, service: None, flags: 0, interface: None };
 
     fn hints(change: impl FnOnce(&mut Hints)) -> Hints {
         let mut hints = Hints::none(crate::version::API);
@@ -267,8 +289,8 @@ mod tests {
         hints
     }
 
-    fn at(address: &str) -> Given {
-        Given::Address(address.parse().unwrap())
+    fn at(address: &str) -> OptionalAddress {
+        OptionalAddress::Address(address.parse().unwrap())
     }
 
     #[test]
@@ -281,7 +303,7 @@ mod tests {
         assert_eq!(found(&v6, ANYWHERE).unwrap(), ["eth0 [2001:db8::1]:0"]);
         let named = hints(|hints| hints.domain_name = Some("lo".into()));
         assert_eq!(found(&named, ANYWHERE).unwrap(), ["lo 127.0.0.1:0"]);
-        assert_eq!(found(&none, Asked { interface: Some("lo"), ..ANYWHERE }).unwrap(), ["lo 127.0.0.1:0"]);
+        assert_eq!(found(&none, AddressQuery { interface: Some("lo"), ..ANYWHERE }).unwrap(), ["lo 127.0.0.1:0"]);
     }
 
     /// The ranks of one host that are distributed over the domains of a fabric all have addresses that other hosts can
@@ -293,9 +315,9 @@ mod tests {
             interface("ib0", "10.9.0.1", false),
             interface("lo", "127.0.0.1", true),
         ];
-        let fabrics = |here: &[&Interface], hints: &Hints| {
+        let fabrics = |here: &[&InterfaceAddress], hints: &Hints| {
             let places = places(here, hints, ANYWHERE)?;
-            Ok::<_, Why>(places.into_iter().map(|one| (one.interface, one.fabric)).collect::<Vec<_>>())
+            Ok::<_, Rejection>(places.into_iter().map(|one| (one.interface, one.fabric)).collect::<Vec<_>>())
         };
         let named = |name: &str| hints(|hints| hints.fabric_name = Some(name.into()));
         let (none, own, other) = (hints(|_| ()), named(FABRIC), named(LOOPBACK_FABRIC));
@@ -311,7 +333,7 @@ mod tests {
     #[test]
     fn source_must_be_a_local_or_wildcard_address() {
         let none = hints(|_| ());
-        let source = |node, service| Asked { node, service, flags: FI_SOURCE | FI_NUMERICHOST, interface: None };
+        let source = |node, service| AddressQuery { node, service, flags: FI_SOURCE | FI_NUMERICHOST, interface: None };
         assert_eq!(found(&none, source(Some("10.0.0.1"), Some("5"))).unwrap(), ["eth0 10.0.0.1:5"]);
         assert_eq!(found(&none, source(Some("127.0.0.2"), None)).unwrap(), ["lo 127.0.0.2:0"]);
         let any = found(&none, source(None, Some("5"))).unwrap();
@@ -325,12 +347,12 @@ mod tests {
     #[test]
     fn destination_selects_its_interface() {
         let none = hints(|_| ());
-        let to = Asked { node: Some("127.0.0.1"), service: Some("5"), ..ANYWHERE };
+        let to = AddressQuery { node: Some("127.0.0.1"), service: Some("5"), ..ANYWHERE };
         assert_eq!(found(&none, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"]);
         let hinted = hints(|hints| hints.destination = at("127.0.0.1:6"));
         assert_eq!(found(&hinted, ANYWHERE).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:6"]);
         assert_eq!(found(&hinted, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"], "the node counts more");
-        let own = Asked { interface: Some("eth0"), ..to };
+        let own = AddressQuery { interface: Some("eth0"), ..to };
         assert_eq!(found(&none, own).unwrap(), ["eth0 10.0.0.1:0 to 127.0.0.1:5"], "the user wants that interface");
         let both = hints(|hints| hints.source = at("10.0.0.1:3"));
         assert_eq!(found(&both, to).unwrap(), ["eth0 10.0.0.1:3 to 127.0.0.1:5"]);
@@ -338,14 +360,14 @@ mod tests {
 
     #[test]
     fn unreachable_hints_are_rejected_by_name() {
-        let numeric = Asked { flags: FI_NUMERICHOST, ..ANYWHERE };
-        let source = Asked { flags: FI_SOURCE | FI_NUMERICHOST, ..ANYWHERE };
+        let numeric = AddressQuery { flags: FI_NUMERICHOST, ..ANYWHERE };
+        let source = AddressQuery { flags: FI_SOURCE | FI_NUMERICHOST, ..ANYWHERE };
         let nothing = hints(|_| ());
-        let refused: [(Hints, Asked<'_>, &str); 9] = [
+        let refused: [(Hints, AddressQuery<'_>, &str); 9] = [
             (hints(|hints| hints.addr_format = 9), ANYWHERE, "addr_format 9"),
             (hints(|hints| hints.domain_name = Some("ib0".into())), ANYWHERE, "domain_attr->name \"ib0\""),
-            (hints(|hints| hints.source = Given::Unusable), ANYWHERE, "src_addr"),
-            (hints(|hints| hints.destination = Given::Unusable), ANYWHERE, "dest_addr"),
+            (hints(|hints| hints.source = OptionalAddress::Unusable), ANYWHERE, "src_addr"),
+            (hints(|hints| hints.destination = OptionalAddress::Unusable), ANYWHERE, "dest_addr"),
             (hints(|hints| hints.source = at("10.9.0.1:1")), ANYWHERE, "10.9.0.1 is not an address"),
             (
                 hints(|hints| (hints.addr_format, hints.source) = (FI_SOCKADDR_IN6, at("10.0.0.1:1"))),
@@ -354,14 +376,14 @@ mod tests {
             ),
             (
                 hints(|hints| hints.source = at("[2001:db8::1]:1")),
-                Asked { node: Some("10.0.0.2"), ..numeric },
+                AddressQuery { node: Some("10.0.0.2"), ..numeric },
                 "families",
             ),
-            (nothing, Asked { node: Some("10.0.0.2"), ..source }, "10.0.0.2 is not an address"),
-            (hints(|_| ()), Asked { interface: Some("eth7"), ..ANYWHERE }, "FI_PERCALE_INTERFACE is \"eth7\""),
+            (nothing, AddressQuery { node: Some("10.0.0.2"), ..source }, "10.0.0.2 is not an address"),
+            (hints(|_| ()), AddressQuery { interface: Some("eth7"), ..ANYWHERE }, "FI_PERCALE_INTERFACE is \"eth7\""),
         ];
-        for (hints, asked, expected) in refused {
-            let why = found(&hints, asked).unwrap_err();
+        for (hints, requested, expected) in refused {
+            let why = found(&hints, requested).unwrap_err();
             assert!(why.contains(expected), "{why:?} does not say {expected:?}");
         }
     }

@@ -37,7 +37,7 @@ impl Direct {
     /// nothing else to read.
     ///
     /// # Safety
-    /// The requirements of [`Shared::read`](super::Shared::read) apply.
+    /// The requirements of [`QueueShared::read`](super::QueueShared::read) apply.
     #[inline(always)]
     pub(super) unsafe fn read(
         &mut self,
@@ -67,7 +67,7 @@ impl Direct {
     /// Reads results from the next endpoint that has any.
     ///
     /// # Safety
-    /// The requirements of [`Shared::read`](super::Shared::read) apply.
+    /// The requirements of [`QueueShared::read`](super::QueueShared::read) apply.
     #[inline(never)]
     unsafe fn read_any(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let ports = self.ports.len();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use percale::memory::region::CloseError;
 
-use super::{Part, Region};
+use super::{Region, RegionPart};
 use crate::abi::{FI_EBADFLAGS, FI_EOPBADSTATE, FI_LOG_MR, FI_REMOTE_WRITE, FI_WRITE, fi_mr_modify, fi_version, fid};
 use crate::counter::{self, Count};
 use crate::domain;
@@ -21,8 +21,8 @@ const REGIONS_FIRST: u32 = fi_version(1, 18);
 
 /// The objects that a region was bound to.
 #[derive(Default)]
-pub(super) struct Bound {
-    counters: Vec<Weak<counter::Shared>>,
+pub(super) struct RegionBindings {
+    counters: Vec<Weak<counter::CounterShared>>,
     endpoint: Option<Weak<Setup>>,
     /// Set if the region is enabled once that endpoint is enabled.
     awaits_endpoint: bool,
@@ -30,11 +30,11 @@ pub(super) struct Bound {
     fixed: bool,
 }
 
-impl Bound {
+impl RegionBindings {
     /// Returns whether a counter or endpoint that the region is bound to is still open and must be closed first
     /// (MR-070). Later pages of fi_mr(3) require that the region is closed before its endpoint and do not mention
     /// counters. Programs for these versions close regions first (AMB-01).
-    pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
+    pub(super) fn is_in_use(&self, domain: &domain::DomainShared) -> bool {
         let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);
         let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);
         domain.fabric.api_version < REGIONS_FIRST && (counted || reached)
@@ -64,7 +64,7 @@ fn refused<T>(why: &str, code: i32) -> Result<T, i32> {
 }
 
 impl Region {
-    fn count(&self, counter: &Arc<counter::Shared>, flags: u64) -> Result<(), i32> {
+    fn count(&self, counter: &Arc<counter::CounterShared>, flags: u64) -> Result<(), i32> {
         let Self { domain, part, .. } = self;
         if flags & !(FI_REMOTE_WRITE | FI_WRITE) != 0 || flags & FI_REMOTE_WRITE == 0 {
             return refused("a counter must be bound with FI_REMOTE_WRITE", FI_EBADFLAGS);
@@ -193,7 +193,7 @@ impl Region {
     }
 }
 
-impl Part {
+impl RegionPart {
     /// Enables the region as requested. Called when the only endpoint through which peers access the region has its
     /// number.
     fn endpoint_opened(&self, id: u64, notify: bool) -> Result<(), i32> {

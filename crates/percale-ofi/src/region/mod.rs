@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use percale::memory::region::RegisterError;
 use percale::{Event, RawRegion};
 
-use self::binding::Bound;
+use self::binding::RegionBindings;
 use crate::abi::{
     FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_GET_RAW_MR, FI_KEY_NOTAVAIL, FI_LOG_MR, FI_REFRESH,
     fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,
@@ -32,29 +32,29 @@ use crate::registration::pieces::Pieces;
 #[repr(C)]
 pub(crate) struct Region {
     fid: fid_mr,
-    domain: Arc<domain::Shared>,
-    part: Arc<Part>,
+    domain: Arc<domain::DomainShared>,
+    part: Arc<RegionPart>,
 }
 
 /// The part of a region behind the client's structure.
-struct Part {
+struct RegionPart {
     wanted: Arc<Wanted>,
-    state: Mutex<State>,
+    state: Mutex<RegionState>,
 }
 
-struct State {
+struct RegionState {
     /// The client's structure, while it is open.
     fid: *mut fid_mr,
     /// The event queue's number of the registration, if an event reports its completion.
     number: Option<u64>,
     /// `None` before the registration has completed.
     region: Option<RawRegion>,
-    bound: Bound,
+    bound: RegionBindings,
 }
 
 // SAFETY: the client's structure is valid until the region is closed, and closing first removes the pointer under the
 // lock.
-unsafe impl Send for State {}
+unsafe impl Send for RegionState {}
 
 // SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Region {
@@ -114,8 +114,8 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
         Ok(wanted) => Arc::new(wanted),
         Err(code) => return -code,
     };
-    let state = State { fid: std::ptr::null_mut(), number: None, region: None, bound: Bound::default() };
-    let part = Arc::new(Part { wanted, state: Mutex::new(state) });
+    let state = RegionState { fid: std::ptr::null_mut(), number: None, region: None, bound: RegionBindings::default() };
+    let part = Arc::new(RegionPart { wanted, state: Mutex::new(state) });
     let later = domain.registrations.get();
     let fid = fid_mr {
         fid: object::head(FI_CLASS_MR, part.wanted.context, &FI),
@@ -168,23 +168,23 @@ impl Region {
     }
 }
 
-impl Part {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl RegionPart {
+    fn lock(&self) -> MutexGuard<'_, RegionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the region must be enabled explicitly after its registration.
-    fn waits(&self, domain: &domain::Shared) -> bool {
+    fn waits(&self, domain: &domain::DomainShared) -> bool {
         domain.regions.by_endpoint || domain.regions.events && self.wanted.events
     }
 
     /// Registers the region and stores its key in the client's structure. Returns `None` if that structure is closed.
-    fn complete(&self, domain: &domain::Shared) -> Option<Result<(), i32>> {
+    fn complete(&self, domain: &domain::DomainShared) -> Option<Result<(), i32>> {
         let mut state = self.lock();
         (!state.fid.is_null()).then(|| self.make(&mut state, domain))
     }
 
-    fn make(&self, state: &mut State, domain: &domain::Shared) -> Result<(), i32> {
+    fn make(&self, state: &mut RegionState, domain: &domain::DomainShared) -> Result<(), i32> {
         let mut region = self.registered(domain)?;
         let key = if domain.regions.raw { FI_KEY_NOTAVAIL } else { region.key() };
         if !self.waits(domain) && (!domain.regions.notify || self.is_there()) {
@@ -201,7 +201,7 @@ impl Part {
     }
 
     /// Registers a percale region in the disabled state.
-    fn registered(&self, domain: &domain::Shared) -> Result<RawRegion, i32> {
+    fn registered(&self, domain: &domain::DomainShared) -> Result<RawRegion, i32> {
         let wanted = &self.wanted;
         let mut registration = domain.percale.registration(wanted.access).base(wanted.base).disabled();
         if let Some(device) = wanted.device {

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn domain_control(domain: *mut fid, command: c_int,
 ///
 /// # Safety
 /// `map` meets the requirements of fi_mr_map_raw(3).
-unsafe fn map(domain: &domain::Shared, map: *mut fi_mr_map_raw) -> c_int {
+unsafe fn map(domain: &domain::DomainShared, map: *mut fi_mr_map_raw) -> c_int {
     // SAFETY: the caller guarantees this.
     let Some(map) = (unsafe { map.as_ref() }) else { return -libc::EINVAL };
     if map.flags != 0 {
@@ -83,7 +83,7 @@ unsafe fn map(domain: &domain::Shared, map: *mut fi_mr_map_raw) -> c_int {
     }
 }
 
-fn unmap(domain: &domain::Shared, key: u64) -> c_int {
+fn unmap(domain: &domain::DomainShared, key: u64) -> c_int {
     match domain.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&key) {
         Some(_) => 0,
         None => {

@@ -26,7 +26,7 @@ const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI
 /// # Safety
 /// `attr` is null or meets the requirements of fi_mr(3) for the fabric's version. The client keeps the memory that it
 /// names valid until the region is closed.
-pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
+pub(super) unsafe fn read(domain: &domain::DomainShared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
     if attr.is_null() {
         return Err(libc::EINVAL);
     }

@@ -8,7 +8,7 @@ use percale::address::error::AddressError;
 use percale::address::inserter::Inserter;
 use percale::address::vector::VectorType;
 
-use super::{Shared, Vector};
+use super::{Vector, VectorShared};
 use crate::abi::{FI_ADDR_NOTAVAIL, FI_ENOEQ, FI_LOG_AV, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::address;
 use crate::log;
@@ -16,7 +16,7 @@ use crate::object::Object;
 
 /// The client's arrays for the result of each address.
 #[derive(Clone, Copy, Debug)]
-struct Answers {
+struct ResultArrays {
     /// An array with an index for each address, or null.
     addresses: *mut fi_addr_t,
     /// An array with an error code for each address, or null.
@@ -25,9 +25,9 @@ struct Answers {
 
 // SAFETY: the client keeps the arrays valid until the insertion has ended, and does not use them before
 // (fi_av_insert(3)).
-unsafe impl Send for Answers {}
+unsafe impl Send for ResultArrays {}
 
-impl Answers {
+impl ResultArrays {
     /// Writes the result of each address.
     ///
     /// # Safety
@@ -56,15 +56,15 @@ impl Answers {
 type Done = Box<dyn FnOnce(&Inserted) + Send>;
 
 /// The arguments of an insertion call.
-struct Call<'a> {
+struct InsertCall<'a> {
     name: &'static str,
-    shared: &'a Shared,
-    answers: Answers,
+    shared: &'a VectorShared,
+    answers: ResultArrays,
     flags: u64,
     context: *mut c_void,
 }
 
-impl<'a> Call<'a> {
+impl<'a> InsertCall<'a> {
     /// Stores the arguments of a call.
     ///
     /// # Safety
@@ -77,8 +77,8 @@ impl<'a> Call<'a> {
         context: *mut c_void,
     ) -> Self {
         // SAFETY: the caller guarantees this.
-        let shared: &'a Shared = unsafe { Vector::of(av) }.shared();
-        Self { name, shared, answers: Answers { addresses, errors: std::ptr::null_mut() }, flags, context }
+        let shared: &'a VectorShared = unsafe { Vector::of(av) }.shared();
+        Self { name, shared, answers: ResultArrays { addresses, errors: std::ptr::null_mut() }, flags, context }
     }
 
     /// Executes the call for `count` addresses.
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn insert(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the pointer is an address vector of this provider.
-    let call = unsafe { Call::new("fi_av_insert", av, fi_addr, flags, context) };
+    let call = unsafe { InsertCall::new("fi_av_insert", av, fi_addr, flags, context) };
     let shared = call.shared;
     if addresses.is_null() && count > 0 {
         return -libc::EINVAL;
@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn insert_service(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the pointer is an address vector of this provider.
-    let call = unsafe { Call::new("fi_av_insertsvc", av, fi_addr, flags, context) };
+    let call = unsafe { InsertCall::new("fi_av_insertsvc", av, fi_addr, flags, context) };
     let shared = call.shared;
     // SAFETY: the client passed valid strings.
     let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };
@@ -206,7 +206,7 @@ pub(super) unsafe extern "C" fn insert_symmetric(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the pointer is an address vector of this provider.
-    let call = unsafe { Call::new("fi_av_insertsym", av, fi_addr, flags, context) };
+    let call = unsafe { InsertCall::new("fi_av_insertsym", av, fi_addr, flags, context) };
     let shared = call.shared;
     // SAFETY: the client passed valid strings.
     let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use percale::address::vector::VectorType;
 use percale::{AddressSet, PeerAddress};
 
-use super::{Shared, Vector};
+use super::{Vector, VectorShared};
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ALLGATHER_SET, FI_ALLREDUCE_SET, FI_ALLTOALL_SET, FI_BARRIER_SET, FI_BROADCAST_SET,
     FI_CLASS_AV_SET, FI_GATHER_SET, FI_LOG_AV, FI_REDUCE_SCATTER_SET, FI_REDUCE_SET, FI_SCATTER_SET, FI_UNIVERSE,
@@ -32,11 +32,11 @@ const RANGE: u64 = 1 << 24;
 #[repr(C)]
 pub(crate) struct Set {
     fid: fid_av_set,
-    part: Arc<Part>,
+    part: Arc<SetMembers>,
 }
 
-struct Part {
-    vector: Arc<Shared>,
+struct SetMembers {
+    vector: Arc<VectorShared>,
     members: Mutex<AddressSet>,
 }
 
@@ -63,7 +63,7 @@ impl Set {
     }
 
     /// Returns whether the set belongs to this vector.
-    pub(crate) fn is_of(&self, vector: &Arc<Shared>) -> bool {
+    pub(crate) fn is_of(&self, vector: &Arc<VectorShared>) -> bool {
         Arc::ptr_eq(&self.part.vector, vector)
     }
 }
@@ -84,14 +84,14 @@ pub(super) unsafe extern "C" fn open(
         Err(code) => return -code,
     };
     let fid = fid_av_set { fid: object::head(FI_CLASS_AV_SET, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
-    let part = Arc::new(Part { vector: Arc::clone(vector), members: Mutex::new(members) });
+    let part = Arc::new(SetMembers { vector: Arc::clone(vector), members: Mutex::new(members) });
     // SAFETY: the client passed a writable location for the set.
     unsafe { Set { fid, part }.give(set) };
     0
 }
 
 /// Returns the initial members of a set, or the positive error code if its attributes are invalid.
-fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
+fn members(vector: &VectorShared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
     let refuse = |why: &str| {
         log::warning!(FI_LOG_AV, "fi_av_set: {why}");
         Err(libc::EINVAL)

@@ -155,14 +155,14 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 		}
 	}
 	/* An operation without a completion is detected by its effect in memory, or by the fetched values. */
-	for (double until = now() + PATIENCE; p->b;) {
+	for (double until = now() + WAIT_LIMIT; p->b;) {
 		memcpy(now_there, t->memory + x->offset, all);
 		if (!memcmp(now_there, after, all))
 			break;
 		MUST(now() < until, "call %d type %d op %d leaves other values than the model", x->call, x->type, x->op);
 		progress(p->b);
 	}
-	for (double until = now() + PATIENCE; p->a && fetches(x->call) && memcmp(p->a->in, before, all);) {
+	for (double until = now() + WAIT_LIMIT; p->a && fetches(x->call) && memcmp(p->a->in, before, all);) {
 		MUST(now() < until && !says_when_done(p->a, x), "call %d type %d op %d fetches other values than were there",
 		     x->call, x->type, x->op);
 		progress(p->a);

@@ -80,7 +80,7 @@ static struct done take_at(struct side *side, int at)
 
 struct done take(struct side *side, void *context)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	for (;;) {
 		for (int at = 0; at < side->stashed; at++)
@@ -93,7 +93,7 @@ struct done take(struct side *side, void *context)
 
 struct done take_flags(struct side *side, uint64_t flags)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	for (;;) {
 		for (int at = 0; at < side->stashed; at++)
@@ -127,7 +127,7 @@ void quiet(struct pair *p)
 /* Reads from the other process and makes progress in the meantime. */
 static void from_link(struct pair *p, void *to, size_t size)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	for (size_t got = 0; got < size;) {
 		ssize_t more = read(p->link, (char *)to + got, size - got);

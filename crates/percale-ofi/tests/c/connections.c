@@ -68,7 +68,7 @@ static void close_events(struct fid_eq *eq)
 /* Waits for an event or an error, with or without a buffer for the event. */
 static ssize_t wait_at(struct fid_eq *eq, uint32_t *event, struct event *e)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	struct event other;
 	uint32_t ignored;
 	ssize_t got;
@@ -171,7 +171,7 @@ static void exchange(struct end *from, struct end *to)
 {
 	char out[3000], in[3000] = "";
 	struct fi_cq_data_entry entry;
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	int seen = 0;
 
 	fill(out, sizeof(out), 4);
@@ -312,7 +312,7 @@ static void *sleep_at_listener(void *at)
 	struct event e;
 	uint32_t event = 0;
 
-	MUST(fi_eq_sread(l->eq, &event, &e, sizeof(e), PATIENCE * 1000, 0) >= (ssize_t)sizeof(e.entry), "no event");
+	MUST(fi_eq_sread(l->eq, &event, &e, sizeof(e), WAIT_LIMIT * 1000, 0) >= (ssize_t)sizeof(e.entry), "no event");
 	MUST(event == FI_CONNREQ, "event %u", event);
 	MUST(fi_reject(l->pep, e.entry.info->handle, "no", 3) == 0, "not rejected");
 	fi_freeinfo(e.entry.info);
@@ -332,11 +332,11 @@ static void abandoned_while_asleep(struct listener *l)
 	close_end(&server);
 	fi_freeinfo(info);
 	MUST(pthread_create(&sleeper, NULL, sleep_at_listener, l) == 0, "no thread");
-	ANSWERS(-FI_EAVAIL, fi_eq_sread(client.eq, &event, &e, sizeof(e), PATIENCE * 500, 0));
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(client.eq, &event, &e, sizeof(e), WAIT_LIMIT * 500, 0));
 	turned_away(&client, NULL, 0);
 	open_end(&next, l, l->info);
 	NEEDS(fi_connect(next.ep, &l->address, "me", 3));
-	ANSWERS(-FI_EAVAIL, fi_eq_sread(next.eq, &event, &e, sizeof(e), PATIENCE * 500, 0));
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(next.eq, &event, &e, sizeof(e), WAIT_LIMIT * 500, 0));
 	turned_away(&next, "no", 3);
 	pthread_join(sleeper, NULL);
 }

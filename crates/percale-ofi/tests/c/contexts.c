@@ -29,7 +29,7 @@ static void close_queues(void)
 static int next(struct fid_cq *cq, struct fi_cq_tagged_entry *entry, fi_addr_t *source)
 {
 	struct fi_cq_err_entry error = { 0 };
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	ssize_t got;
 
 	while ((got = fi_cq_readfrom(cq, entry, 1, source)) == -FI_EAGAIN) {

@@ -9,11 +9,11 @@ static uint64_t value(struct side *side, int kind)
 /* Waiting for the counter of one end drives only that end. If both ends are in this process, both are driven first. */
 static void reach(struct side *side, int kind, uint64_t threshold)
 {
-	for (double until = now() + PATIENCE; side->mate && value(side, kind) < threshold;) {
+	for (double until = now() + WAIT_LIMIT; side->mate && value(side, kind) < threshold;) {
 		MUST(now() < until, "kind %d stays at %llu", kind, (unsigned long long)value(side, kind));
 		progress(side);
 	}
-	ANSWERS(0, fi_cntr_wait(side->counters[kind], threshold, PATIENCE * 1000));
+	ANSWERS(0, fi_cntr_wait(side->counters[kind], threshold, WAIT_LIMIT * 1000));
 	CHECK(fi_cntr_read(side->counters[kind]) >= threshold, "kind %d", kind);
 }
 
@@ -124,7 +124,7 @@ static void accesses(struct pair *p)
 	}
 	check(p, a, b, WRITTEN, REMOTELY_WRITTEN, 4, "writes");
 	if (p->b) {
-		ANSWERS(0, fi_cntr_wait(counter, 4, PATIENCE * 1000));
+		ANSWERS(0, fi_cntr_wait(counter, 4, WAIT_LIMIT * 1000));
 		ANSWERS(4, fi_cntr_read(counter));
 	}
 	forget(p);
@@ -163,8 +163,8 @@ static void failures(struct pair *p)
 		uint64_t errors = fi_cntr_readerr(a->counters[WRITTEN]), good = value(a, WRITTEN);
 		POSTED(a, fi_write(a->ep, a->out, 8, a->out_desc, a->peer, 0, 0x123456789, context(0)));
 		if (!a->mate)
-			ANSWERS(-FI_EAVAIL, fi_cntr_wait(a->counters[WRITTEN], good + 1, PATIENCE * 1000));
-		for (double until = now() + PATIENCE; fi_cntr_readerr(a->counters[WRITTEN]) == errors;) {
+			ANSWERS(-FI_EAVAIL, fi_cntr_wait(a->counters[WRITTEN], good + 1, WAIT_LIMIT * 1000));
+		for (double until = now() + WAIT_LIMIT; fi_cntr_readerr(a->counters[WRITTEN]) == errors;) {
 			MUST(now() < until, "the failure is not counted");
 			progress(a);
 		}

@@ -236,7 +236,7 @@ static void refused_bindings(struct two *two)
 	struct sockaddr_in6 name, moved = { 0 };
 	size_t len = sizeof(name);
 	fi_addr_t self;
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	open_room(&other, &how);
 	for (int at = 0; at < 3; at++)
@@ -340,7 +340,7 @@ static void closing(void)
 		ANSWERS(0, post_receive(&two.b, RECV, &in));
 	fill(two.a.out, 50, 1);
 	POSTED(&two.a, fi_inject(two.a.ep, two.a.out, 50, two.a.peer));
-	for (double until = now() + PATIENCE; two.b.stashed == 0;) {
+	for (double until = now() + WAIT_LIMIT; two.b.stashed == 0;) {
 		MUST(now() < until, "the message does not arrive");
 		progress(&two.b);
 	}

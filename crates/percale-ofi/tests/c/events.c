@@ -99,7 +99,7 @@ static void waiting(struct room *room, enum fi_wait_obj wait)
 	ANSWERS(-FI_EAGAIN, fi_eq_sread(eq, &event, &got, sizeof(got), 40, 0));
 	CHECK(now() - start >= 0.035, "%f s", now() - start);
 	NEEDS(pthread_create(&writer, NULL, write_later, eq));
-	ANSWERS(sizeof(got), fi_eq_sread(eq, &event, &got, sizeof(got), PATIENCE * 1000, 0));
+	ANSWERS(sizeof(got), fi_eq_sread(eq, &event, &got, sizeof(got), WAIT_LIMIT * 1000, 0));
 	CHECK(event == 77 && got.entry.data == 5, "event %u", event);
 	NEEDS(pthread_join(writer, NULL));
 	/* Without a timeout. */
@@ -124,7 +124,7 @@ static void descriptor(struct room *room)
 	ANSWERS(0, fi_trywait(room->fabric, fids, 1));
 	ANSWERS(0, poll(&one, 1, 20));
 	ANSWERS(sizeof(m), fi_eq_write(eq, 3, &m, sizeof(m), 0));
-	ANSWERS(1, poll(&one, 1, PATIENCE * 1000));
+	ANSWERS(1, poll(&one, 1, WAIT_LIMIT * 1000));
 	ANSWERS(-FI_EAGAIN, fi_trywait(room->fabric, fids, 1));
 	ANSWERS(sizeof(m), fi_eq_read(eq, &event, &m, sizeof(m), 0));
 	ANSWERS(0, fi_trywait(room->fabric, fids, 1));

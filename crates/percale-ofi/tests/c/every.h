@@ -2,7 +2,7 @@
  * The common part of all checks: reports, endpoint setup, waits for completions, messages.
  *
  * The checks use every entry of every libfabric table through its inline functions, and check results and data. Each group of
- * checks prints one line. Every wait has a limit: if a result does not arrive within PATIENCE seconds, the check fails and the
+ * checks prints one line. Every wait has a limit: if a result does not arrive within WAIT_LIMIT seconds, the check fails and the
  * process ends.
  *
  * Groups that transfer data are written once for both ends: `if (p->a)` is the code of the sending end, `if (p->b)` that of
@@ -34,8 +34,8 @@
 #define API FI_VERSION(1, 17)
 
 /* The time limit of a wait in seconds. valgrind is about fifty times slower. */
-#ifndef PATIENCE
-#define PATIENCE 60
+#ifndef WAIT_LIMIT
+#define WAIT_LIMIT 60
 #endif
 
 /* The size of the send and receive memory of each end of a connection. */
@@ -234,7 +234,7 @@ bool reports(const struct side *side, bool transmits, uint64_t flags);
 #define POST(side, call)                                                                                               \
 	({                                                                                                                 \
 		ssize_t code_;                                                                                                 \
-		double until_ = now() + PATIENCE;                                                                              \
+		double until_ = now() + WAIT_LIMIT;                                                                              \
 		while ((code_ = (call)) == -FI_EAGAIN) {                                                                       \
 			MUST(now() < until_, "no room for the operation");                                                         \
 			progress(side);                                                                                            \

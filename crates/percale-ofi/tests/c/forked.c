@@ -75,7 +75,7 @@ static void child(struct inherited *all)
 	size_t len = sizeof(name);
 	int fd;
 
-	alarm(PATIENCE);
+	alarm(WAIT_LIMIT);
 	REFUSES(fi_cq_read(all->cq, &entry, 1));
 	REFUSES(fi_cq_sread(all->cq, &entry, 1, NULL, -1));
 	REFUSES(fi_cq_sread(all->two.a.rxcq, &entry, 1, NULL, 50));

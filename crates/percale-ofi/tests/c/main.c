@@ -151,7 +151,7 @@ static void finish(int code)
 static bool collect(pid_t *children, int count)
 {
 	/* A scenario under valgrind on a busy machine takes a few minutes. */
-	double until = now() + 20 * PATIENCE;
+	double until = now() + 20 * WAIT_LIMIT;
 	bool good = true;
 	int left = count;
 
@@ -179,7 +179,7 @@ static bool collect(pid_t *children, int count)
 			for (int n = 0; n < count; n++)
 				if (children[n] > 0)
 					kill(children[n], SIGKILL);
-			until = now() + PATIENCE;
+			until = now() + WAIT_LIMIT;
 		}
 		usleep(2000);
 	}

@@ -34,7 +34,7 @@ static struct done look(struct side *b, uint64_t tag, uint64_t ignore, uint64_t 
 {
 	struct message in = { .tagged = true, .tag = tag, .ignore = ignore, .context = context,
 			      .flags = FI_PEEK | FI_COMPLETION | flags };
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	struct done done;
 
 	do {

@@ -77,7 +77,7 @@ static void formats(struct one *one, enum fi_cq_format format)
 		NEEDS(fi_trecv(one->ep, in[n], sizeof(in[n]), NULL, FI_ADDR_UNSPEC, (uint64_t)(30 + n), 0, context(100 + n)));
 	for (int n = 0; n < MANY; n++)
 		NEEDS(fi_tinjectdata(one->ep, out, (size_t)(10 + n), (uint64_t)(70 + n), one->self, (uint64_t)(30 + n)));
-	for (double until = now() + PATIENCE; got < MANY;) {
+	for (double until = now() + WAIT_LIMIT; got < MANY;) {
 		ssize_t more;
 		MUST(now() < until, "%d of %d results came", got, MANY);
 		memset(entries, 0x6b, sizeof(entries));
@@ -116,7 +116,7 @@ static void errors(struct one *one)
 	NEEDS(fi_trecv(one->ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, 2, 0, context(2)));
 	NEEDS(fi_tinject(one->ep, out, sizeof(out), one->self, 1));
 	NEEDS(fi_tinject(one->ep, out, 5, one->self, 2));
-	for (double until = now() + PATIENCE; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
+	for (double until = now() + WAIT_LIMIT; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
 		MUST(now() < until, "the error does not come");
 	ANSWERS(-FI_EAVAIL, got);
 	ANSWERS(-FI_EAVAIL, fi_cq_read(one->cq, &entry, 1));
@@ -131,7 +131,7 @@ static void errors(struct one *one)
 	CHECK(memchr(text, 0, sizeof(text)), "the words are not ended");
 	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, NULL, 0), "no words without a buffer");
 	CHECK(fi_cq_strerror(one->cq, -12345, NULL, NULL, 0), "no words for a code that is none");
-	for (double until = now() + PATIENCE; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
+	for (double until = now() + WAIT_LIMIT; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
 		MUST(now() < until, "what is behind the error does not come");
 	ANSWERS(1, got);
 	CHECK(entry.op_context == context(2) && entry.len == 5, "another result");
@@ -146,7 +146,7 @@ static void error_data(struct one *one)
 
 	NEEDS(fi_recv(one->ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(1)));
 	NEEDS(fi_inject(one->ep, out, sizeof(out), one->self));
-	for (double until = now() + PATIENCE; fi_cq_read(one->cq, &entry, 1) == -FI_EAGAIN;)
+	for (double until = now() + WAIT_LIMIT; fi_cq_read(one->cq, &entry, 1) == -FI_EAGAIN;)
 		MUST(now() < until, "the error does not come");
 	ANSWERS(1, fi_cq_readerr(one->cq, &error, 0));
 	CHECK(error.err_data_size <= sizeof(more), "%zu", error.err_data_size);

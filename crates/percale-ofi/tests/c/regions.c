@@ -181,7 +181,7 @@ static void counted(struct two *two)
 		ANSWERS(0, fi_mr_enable(mr));
 	for (int n = 0; n < 3; n++)
 		ANSWERS(0, access_it(two, base, fi_mr_key(mr), 64, (unsigned)n));
-	ANSWERS(0, fi_cntr_wait(counter, 3, PATIENCE * 1000));
+	ANSWERS(0, fi_cntr_wait(counter, 3, WAIT_LIMIT * 1000));
 	ANSWERS(3, fi_cntr_read(counter));
 	CHECK(fi_mr_bind(mr, &two->a.txcq->fid, 0) < 0, "a queue is bound");
 	/* Bound objects are closed first. The endpoint is used by other tests. */

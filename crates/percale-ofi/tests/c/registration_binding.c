@@ -19,7 +19,7 @@ static struct fid_cntr *counter(void)
 /* The counter reaches this value and stays there. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
-	ANSWERS(0, fi_cntr_wait(c, expected, PATIENCE * 1000));
+	ANSWERS(0, fi_cntr_wait(c, expected, WAIT_LIMIT * 1000));
 	for (int n = 0; n < 50; n++)
 		progress(w.a);
 	ANSWERS(expected, fi_cntr_read(c));
@@ -250,7 +250,7 @@ static void shaking_it(void)
 {
 	char *memory = pages(BYTES, 1);
 	long served_now = 0, failed = 0;
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	pthread_t thread;
 	void *problem;
 

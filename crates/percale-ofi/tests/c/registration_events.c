@@ -40,7 +40,7 @@ static void comes(struct fid_mr *mr, void *context)
 	struct fi_eq_entry entry = { 0 };
 	uint32_t event = 0;
 
-	ANSWERS(sizeof(entry), fi_eq_sread(eq, &event, &entry, sizeof(entry), PATIENCE * 1000, 0));
+	ANSWERS(sizeof(entry), fi_eq_sread(eq, &event, &entry, sizeof(entry), WAIT_LIMIT * 1000, 0));
 	CHECK(event == FI_MR_COMPLETE, "event %u", event);
 	CHECK(entry.fid == &mr->fid && entry.context == context, "of another region, or another context");
 }
@@ -117,7 +117,7 @@ static void later(void)
 	ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 913, FI_RMA_PMEM, &failed, NULL));
 	nothing_comes();
 	ANSWERS(0, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 911, 0, &failed, &iov));
-	ANSWERS(-FI_EAVAIL, fi_eq_sread(eq, &event, &entry, sizeof(entry), PATIENCE * 1000, 0));
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(eq, &event, &entry, sizeof(entry), WAIT_LIMIT * 1000, 0));
 	ANSWERS(sizeof(error), fi_eq_readerr(eq, &error, 0));
 	CHECK(error.err == FI_ENOKEY && error.fid == &failed->fid && error.context == &iov, "error %d", error.err);
 	CHECK(fi_mr_key(failed) == FI_KEY_NOTAVAIL, "a key of what is not there");
@@ -144,7 +144,7 @@ static void *read_them(void *problem)
 	for (int n = 0; n < MANY; n++) {
 		struct fi_eq_entry entry;
 		uint32_t event;
-		ssize_t got = fi_eq_sread(eq, &event, &entry, sizeof(entry), PATIENCE * 1000, 0);
+		ssize_t got = fi_eq_sread(eq, &event, &entry, sizeof(entry), WAIT_LIMIT * 1000, 0);
 		struct fid_mr *written = atomic_load((_Atomic(struct fid_mr *) *)entry.context);
 
 		if (got != sizeof(entry) || event != FI_MR_COMPLETE || !written || entry.fid != &written->fid ||

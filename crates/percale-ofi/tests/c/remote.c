@@ -133,7 +133,7 @@ static void read_back(struct side *a, const struct target *t, const struct acces
 /* Waits until the bytes have arrived, because an access without a completion has no other sign of its end. */
 static void watch(struct pair *p, const struct target *t, const struct access *x)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	while (p->b && !is_filled(t->memory + x->offset, x->len, x->seed)) {
 		MUST(now() < until, "%zu bytes do not arrive at %zu", x->len, x->offset);
@@ -214,7 +214,7 @@ static void every_read(struct pair *p, struct target *t)
 				void *desc[2] = { a->in_desc, a->in_desc };
 				struct fi_msg_rma msg = message(a, t, &x, a->in, desc, iov, remote);
 				uint64_t from = t->address + x.offset;
-				double until = now() + PATIENCE;
+				double until = now() + WAIT_LIMIT;
 
 				memset(a->in, 0, x.len);
 				if (call == 0)

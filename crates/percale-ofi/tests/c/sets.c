@@ -66,7 +66,7 @@ static void polling(void)
 	ANSWERS(0, fi_cntr_read(cntr));
 	ANSWERS(0, fi_poll(set, contexts, 4));
 	deliver(&two);
-	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 4)) == 0;) {
+	for (double until = now() + WAIT_LIMIT; (got = fi_poll(set, contexts, 4)) == 0;) {
 		MUST(now() < until, "the message does not arrive");
 		/* Makes progress only for the sender. The set must make progress for the receiver's queue. */
 		fi_cq_read(two.a.txcq, NULL, 0);
@@ -111,7 +111,7 @@ static void added_twice(void)
 	got = fi_poll(set, contexts, 8);
 	CHECK(got == 1 && contexts[0] == &other, "%d contexts of one counter", got);
 	deliver(&two);
-	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 8)) == 0;) {
+	for (double until = now() + WAIT_LIMIT; (got = fi_poll(set, contexts, 8)) == 0;) {
 		MUST(now() < until, "the message does not arrive");
 		fi_cq_read(two.a.txcq, NULL, 0);
 	}
@@ -153,7 +153,7 @@ static void waiting(enum fi_wait_obj kind)
 	ANSWERS(-FI_ETIMEDOUT, fi_wait(set, 40));
 	CHECK(now() - start >= 0.035, "%f s", now() - start);
 	ANSWERS(0, fi_cntr_add(cntr, 1));
-	ANSWERS(0, fi_wait(set, PATIENCE * 1000));
+	ANSWERS(0, fi_wait(set, WAIT_LIMIT * 1000));
 	ANSWERS(1, fi_cntr_read(cntr));
 	if (kind == FI_WAIT_FD) {
 		fids[0] = &set->fid;
@@ -161,7 +161,7 @@ static void waiting(enum fi_wait_obj kind)
 		ANSWERS(0, fi_trywait(room.fabric, fids, 1));
 		ANSWERS(0, poll(&one, 1, 20));
 		ANSWERS(0, fi_cntr_add(cntr, 1));
-		ANSWERS(1, poll(&one, 1, PATIENCE * 1000));
+		ANSWERS(1, poll(&one, 1, WAIT_LIMIT * 1000));
 	}
 	ANSWERS(0, fi_close(&cq->fid));
 	ANSWERS(0, fi_close(&cntr->fid));

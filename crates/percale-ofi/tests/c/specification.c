@@ -25,7 +25,7 @@ static struct fid_cntr *counter(void)
 /* The counter reaches this value and stays there. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	/* Not every counter here drives an endpoint. */
 	while (fi_cntr_read(c) < expected && now() < until)
@@ -256,7 +256,7 @@ static int try_late(struct late *late, uint64_t address, uint64_t key, bool writ
 	static char bytes[8];
 	struct fi_cq_entry entry;
 	struct fi_cq_err_entry error = { 0 };
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	ssize_t code;
 
 	while ((code = writes ? fi_write(late->ep, bytes, 8, NULL, late->itself, address, key, context(1)) :
@@ -298,14 +298,14 @@ static void late_counters(void)
 		ANSWERS(0, try_late(&late, 0, 441, false));
 	NEEDS(fi_recv(late.ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(2)));
 	NEEDS(fi_send(late.ep, out, sizeof(out), NULL, late.itself, context(3)));
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	for (int done = 0; done < 2;) {
 		done += fi_cq_read(late.cq, &entry, 1) == 1;
 		MUST(now() < until, "no completion");
 	}
 	static const uint64_t wanted[KINDS] = { 1, 1, 2, 3, 2, 3 };
 	for (int kind = 0; kind < KINDS; kind++) {
-		ANSWERS(0, fi_cntr_wait(c[kind], wanted[kind], PATIENCE * 1000));
+		ANSWERS(0, fi_cntr_wait(c[kind], wanted[kind], WAIT_LIMIT * 1000));
 		ANSWERS(wanted[kind], fi_cntr_read(c[kind]));
 		ANSWERS(-FI_EBUSY, fi_close(&c[kind]->fid));
 	}

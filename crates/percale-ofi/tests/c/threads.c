@@ -24,7 +24,7 @@ static void *send_all(void *argument)
 	struct part *part = argument;
 	struct fi_cq_tagged_entry entries[16];
 	char out[64] = "message";
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	long posted = 0, done = 0;
 
 	while (done < MESSAGES && !part->problem) {
@@ -54,7 +54,7 @@ static void *receive_all(void *argument)
 	struct part *part = argument;
 	struct fi_cq_tagged_entry entries[16];
 	static char in[AT_ONCE][64];
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 	long posted = 0, done = 0;
 
 	while (done < MESSAGES && !part->problem) {

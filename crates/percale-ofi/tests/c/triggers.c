@@ -267,8 +267,8 @@ static void work(struct two *t)
 	fill(t->a.out, 16, 5); /* Read when the send begins. */
 	ANSWERS(0, fi_cntr_adderr(trigger, 1)); /* Errors also count. */
 	ANSWERS(0, fi_cntr_add(trigger, 1));
-	ANSWERS(0, fi_cntr_wait(done, 9, PATIENCE * 1000));
-	ANSWERS(0, fi_cntr_wait(other, 42, PATIENCE * 1000));
+	ANSWERS(0, fi_cntr_wait(done, 9, WAIT_LIMIT * 1000));
+	ANSWERS(0, fi_cntr_wait(other, 42, WAIT_LIMIT * 1000));
 	CHECK(fi_cntr_read(other) == 42 && fi_cntr_read(done) == 9 && fi_cntr_readerr(done) == 0, "exactly");
 	CHECK(is_filled(t->b.in, 16, 5) && is_filled(t->b.in + 64, 16, 5) && is_filled(target.memory, 16, 5) && is_filled(t->a.in, 16, 6), "data");
 	uint64_t *words_now = (uint64_t *)(target.memory + 512);
@@ -413,7 +413,7 @@ static void driven(struct two *t)
 		struct iovec into;
 
 		for (int waits = 0; waits < 2; waits++) {
-			double until = now() + PATIENCE;
+			double until = now() + WAIT_LIMIT;
 
 			receive_work(t, &work, &op, &into, trigger, done);
 			while (!(thread = sleeping_driver()))
@@ -430,7 +430,7 @@ static void driven(struct two *t)
 				;
 			CHECK(fi_cntr_read(done) == value, "the work is not done: %llu, not %llu", (unsigned long long)fi_cntr_read(done), (unsigned long long)value);
 			MUST(write(gate[1], "", 1) == 1, "the thread is held for ever");
-			ANSWERS(0, fi_cntr_wait(done, value, PATIENCE * 1000));
+			ANSWERS(0, fi_cntr_wait(done, value, WAIT_LIMIT * 1000));
 		}
 	}
 	sigaction(SIGUSR1, &before, NULL);

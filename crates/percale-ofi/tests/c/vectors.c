@@ -352,7 +352,7 @@ static uint64_t ended(struct fid_eq *eq, struct fid_av *av, void *context, const
 	ssize_t got = 0;
 
 	for (int at = 0; at <= errors; at++) {
-		got = fi_eq_sread(eq, &event, &entry, sizeof(entry), PATIENCE * 1000, 0);
+		got = fi_eq_sread(eq, &event, &entry, sizeof(entry), WAIT_LIMIT * 1000, 0);
 		if (at == errors)
 			break;
 		ANSWERS(-FI_EAVAIL, got);

@@ -62,12 +62,12 @@ static void sread(struct two *two)
 	/* The message arrives before the wait. */
 	receive_it(two);
 	send_short(two);
-	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
+	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, WAIT_LIMIT * 1000), &entry);
 	/* The message arrives after the wait began, with and without a timeout. */
 	for (int limited = 0; limited < 2; limited++) {
 		receive_it(two);
 		NEEDS(pthread_create(&sender, NULL, send_later, two));
-		check_entry(two, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, limited ? PATIENCE * 1000 : -1), &entry);
+		check_entry(two, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, limited ? WAIT_LIMIT * 1000 : -1), &entry);
 		CHECK(source == two->b.peer, "%#llx", (unsigned long long)source);
 		NEEDS(pthread_join(sender, NULL));
 	}
@@ -81,7 +81,7 @@ static void sread_error(struct two *two)
 
 	NEEDS(fi_trecv(two->b.ep, two->b.in, 10, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(4)));
 	send_short(two);
-	ANSWERS(-FI_EAVAIL, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000));
+	ANSWERS(-FI_EAVAIL, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, WAIT_LIMIT * 1000));
 	ANSWERS(1, fi_cq_readerr(two->b.rxcq, &error, 0));
 	CHECK(error.err == FI_ETRUNC && error.olen == 30, "error %d", error.err);
 }
@@ -98,7 +98,7 @@ static void signalled(struct two *two)
 {
 	pthread_t waiter;
 	void *answer;
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
 	/* The test cannot know whether the thread is waiting already, so it repeats the signal. */
@@ -127,7 +127,7 @@ static void descriptor(struct two *two)
 	CHECK(kind == FI_WAIT_FD, "%d", kind);
 	for (int round = 0; round < 50; round++) {
 		pthread_t sender;
-		double until = now() + PATIENCE;
+		double until = now() + WAIT_LIMIT;
 
 		receive_it(two);
 		if (round & 1)
@@ -140,7 +140,7 @@ static void descriptor(struct two *two)
 			if (may_sleep == -FI_EAGAIN)
 				continue;
 			ANSWERS(0, may_sleep);
-			MUST(poll(&one, 1, PATIENCE * 1000) == 1, "the descriptor sleeps through a message");
+			MUST(poll(&one, 1, WAIT_LIMIT * 1000) == 1, "the descriptor sleeps through a message");
 		}
 		check_entry(two, got, &entry);
 		if (!(round & 1))
@@ -196,7 +196,7 @@ static void counters(struct two *two, enum fi_wait_obj wait)
 	ANSWERS(0, fi_cntr_wait(cntr, 15, -1));
 	NEEDS(pthread_join(other, NULL));
 	NEEDS(pthread_create(&other, NULL, fail_later, cntr));
-	ANSWERS(-FI_EAVAIL, fi_cntr_wait(cntr, 100, PATIENCE * 1000));
+	ANSWERS(-FI_EAVAIL, fi_cntr_wait(cntr, 100, WAIT_LIMIT * 1000));
 	NEEDS(pthread_join(other, NULL));
 	ANSWERS(1, fi_cntr_readerr(cntr));
 	ANSWERS(0, fi_close(&cntr->fid));
@@ -218,7 +218,7 @@ static void counter_descriptor(struct two *two)
 	ANSWERS(0, code);
 	ANSWERS(0, poll(&one, 1, 20));
 	ANSWERS(0, fi_cntr_add(cntr, 1));
-	ANSWERS(1, poll(&one, 1, PATIENCE * 1000));
+	ANSWERS(1, poll(&one, 1, WAIT_LIMIT * 1000));
 	ANSWERS(0, fi_close(&cntr->fid));
 }
 
@@ -239,7 +239,7 @@ static void read_nothing(struct two *two)
 		fi_cq_read(two->a.txcq, NULL, 0);
 	}
 	CHECK(!memcmp(&entry, untouched, sizeof(entry)), "an entry was written");
-	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
+	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, WAIT_LIMIT * 1000), &entry);
 }
 
 /* Threads that sleep on a counter's descriptor or on a wait set are woken up at every threading level. */
@@ -260,7 +260,7 @@ static void sleeping_at_counters(enum fi_threading threading, bool region, bool 
 	size_t len = sizeof(name);
 	static char memory[64];
 	uint64_t seen = 0;
-	double until = now() + PATIENCE;
+	double until = now() + WAIT_LIMIT;
 
 	this.threading = threading;
 	this.wait = FI_WAIT_NONE;
@@ -353,7 +353,7 @@ static void no_descriptors(void)
 	ANSWERS(-FI_EMFILE, fi_control(fids[0], FI_GETWAIT, &fd));
 	code = (uint32_t)-fi_cq_sread(two.b.rxcq, &entry, 1, NULL, 100);
 	CHECK(code == FI_EMFILE || code == FI_EAGAIN, "%u", code);
-	CHECK(now() - start < PATIENCE, "%f s", now() - start);
+	CHECK(now() - start < WAIT_LIMIT, "%f s", now() - start);
 	MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit");
 	ANSWERS(-FI_EAGAIN, fi_eq_sread(eq, &code, &event, sizeof(event), 10, 0));
 	ANSWERS(0, fi_close(&eq->fid));

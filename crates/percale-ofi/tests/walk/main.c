@@ -39,7 +39,7 @@
 #endif
 
 /* The time in seconds after which a case counts as hanging. */
-#define PATIENCE 120
+#define WAIT_LIMIT 120
 
 /* All permutations of six objects are tested, BLOCK of them in each process. */
 #define PERMUTATIONS 720
@@ -213,7 +213,7 @@ static void start(const struct job *job)
 	MUST(running[at] >= 0, "no process");
 	if (running[at] == 0) {
 		signal(SIGALRM, on_alarm);
-		alarm(PATIENCE);
+		alarm(WAIT_LIMIT);
 		run(job);
 		/* The calls that libfabric makes at process exit are not part of the walk. */
 		_exit(0);

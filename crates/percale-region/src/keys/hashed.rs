@@ -14,7 +14,7 @@
 
 use std::sync::OnceLock;
 
-use super::line::{Line, Said};
+use super::line::{KeyCacheLine, KeySnapshot};
 use crate::local_memory::access::{Access, Refusal};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -30,7 +30,7 @@ const LEVELS: usize = 20;
 #[derive(Debug)]
 pub(super) struct Hashed {
     /// The tables. Each is twice as long as the one before.
-    levels: [OnceLock<Box<[Line]>>; LEVELS],
+    levels: [OnceLock<Box<[KeyCacheLine]>>; LEVELS],
     /// The index of the current table.
     level: AtomicU32,
     /// Increases when lines are moved. Odd during a move.
@@ -57,7 +57,7 @@ pub(super) const fn hash(key: u64) -> u64 {
 /// A table. Its length is a power of two.
 #[derive(Clone, Copy, Debug)]
 struct Table<'a> {
-    lines: &'a [Line],
+    lines: &'a [KeyCacheLine],
     /// The shift that reduces a hash to a slot.
     shift: u32,
 }
@@ -83,7 +83,7 @@ impl Table<'_> {
 
     /// Returns the content of a line, for the writer.
     #[inline]
-    fn said(&self, at: usize) -> Said {
+    fn snapshot(&self, at: usize) -> KeySnapshot {
         self.lines[at].read().unwrap_or_default()
     }
 
@@ -91,8 +91,8 @@ impl Table<'_> {
     #[inline]
     fn place(&self, key: u64) -> Option<usize> {
         let mut at = self.home(key);
-        while !self.said(at).is(key) {
-            if !self.said(at).is_owned() {
+        while !self.snapshot(at).is(key) {
+            if !self.snapshot(at).is_owned() {
                 return None;
             }
             at = self.next(at);
@@ -101,12 +101,12 @@ impl Table<'_> {
     }
 
     #[inline]
-    fn put(&self, said: &Said) {
-        let mut at = self.home(said.key());
-        while self.said(at).is_owned() {
+    fn put(&self, snapshot: &KeySnapshot) {
+        let mut at = self.home(snapshot.key());
+        while self.snapshot(at).is_owned() {
             at = self.next(at);
         }
-        self.lines[at].write(said);
+        self.lines[at].write(snapshot);
     }
 }
 
@@ -114,7 +114,8 @@ impl Hashed {
     #[inline]
     fn make(&self, level: u32) -> Option<Table<'_>> {
         let lines = 1_usize << (level + FIRST);
-        let lines = self.levels.get(level as usize)?.get_or_init(|| (0..lines).map(|_| Line::default()).collect());
+        let lines =
+            self.levels.get(level as usize)?.get_or_init(|| (0..lines).map(|_| KeyCacheLine::default()).collect());
         Some(Table { lines, shift: 64 - FIRST - level })
     }
 
@@ -128,19 +129,19 @@ impl Hashed {
 
     /// Returns the line in this key's home slot.
     #[inline(always)]
-    fn first(&self, key: u64) -> Option<&Line> {
+    fn first(&self, key: u64) -> Option<&KeyCacheLine> {
         let table = self.table();
         table.lines.get(table.home(key))
     }
 
     /// Returns the line of this key, if it is in its home slot and is not being written.
     #[inline(always)]
-    pub(super) fn glance(&self, key: u64) -> Option<Said> {
-        self.first(key).filter(|line| line.may_be(key))?.read().filter(|said| said.is(key))
+    pub(super) fn find_in_home_slot(&self, key: u64) -> Option<KeySnapshot> {
+        self.first(key).filter(|line| line.may_be(key))?.read().filter(|snapshot| snapshot.is(key))
     }
 
-    /// Checks an access with this key like [`Line::check_open`]. Returns `None` if the line is not in its home slot, or
-    /// for the reasons of [`Line::check_open`].
+    /// Checks an access with this key like [`KeyCacheLine::check_open`]. Returns `None` if the line is not in its home
+    /// slot, or for the reasons of [`KeyCacheLine::check_open`].
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -153,7 +154,7 @@ impl Hashed {
     }
 
     /// Searches for the line of this key. Returns `Err` if the caller has to try again.
-    pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
+    pub(super) fn look(&self, key: u64) -> Result<Option<KeySnapshot>, ()> {
         let before = self.changes.load(Ordering::Acquire);
         let table = self.table();
         let mut at = table.home(key);
@@ -162,9 +163,9 @@ impl Hashed {
         for _ in 0..table.lines.len() {
             let Some(line) = table.lines.get(at) else { return Err(()) };
             if line.may_be(key) {
-                let said = line.read().ok_or(())?;
-                if said.is(key) {
-                    return Ok(Some(said));
+                let snapshot = line.read().ok_or(())?;
+                if snapshot.is(key) {
+                    return Ok(Some(snapshot));
                 }
             }
             if line.was_free() {
@@ -180,34 +181,34 @@ impl Hashed {
     /// Returns whether this key's home slot is free, for the writer. If so, it is also free in larger tables.
     #[inline]
     pub(super) fn is_vacant(&self, key: u64) -> bool {
-        self.first(key).is_some_and(Line::was_free)
+        self.first(key).is_some_and(KeyCacheLine::was_free)
     }
 
     /// Adds a key that is not in the table. After that the table has `live` keys. Returns false if there is no room.
     #[must_use]
     #[inline]
-    pub(super) fn insert(&self, said: &Said, live: usize) -> bool {
+    pub(super) fn insert(&self, snapshot: &KeySnapshot, live: usize) -> bool {
         let table = self.table();
         if live <= table.room() {
-            table.put(said);
+            table.put(snapshot);
             return true;
         }
         let level = self.level.load(Ordering::Relaxed) + 1;
         let Some(more) = self.make(level) else { return false };
-        for said in (0..table.lines.len()).map(|at| table.said(at)).filter(Said::is_owned) {
-            more.put(&said);
+        for snapshot in (0..table.lines.len()).map(|at| table.snapshot(at)).filter(KeySnapshot::is_owned) {
+            more.put(&snapshot);
         }
-        more.put(said);
+        more.put(snapshot);
         self.level.store(level, Ordering::Release);
         true
     }
 
     /// Replaces the line of a key that is in the table.
     #[inline]
-    pub(super) fn replace(&self, said: &Said) {
+    pub(super) fn replace(&self, snapshot: &KeySnapshot) {
         let table = self.table();
-        if let Some(at) = table.place(said.key()) {
-            table.lines[at].write(said);
+        if let Some(at) = table.place(snapshot.key()) {
+            table.lines[at].write(snapshot);
         }
     }
 
@@ -222,18 +223,18 @@ impl Hashed {
         let mut at = hole;
         loop {
             at = table.next(at);
-            let said = table.said(at);
-            if !said.is_owned() {
+            let snapshot = table.snapshot(at);
+            if !snapshot.is_owned() {
                 break;
             }
             // Moves the line to the hole, unless the hole is before its home slot.
-            let own = table.home(said.key());
+            let own = table.home(snapshot.key());
             if hole.wrapping_sub(own) & mask < at.wrapping_sub(own) & mask {
-                table.lines[hole].write(&said);
+                table.lines[hole].write(&snapshot);
                 hole = at;
             }
         }
-        table.lines[hole].write(&Said::default());
+        table.lines[hole].write(&KeySnapshot::default());
         self.changes.store(changes.wrapping_add(2), Ordering::Release);
     }
 

@@ -5,7 +5,7 @@ use loom::thread;
 
 use super::*;
 use crate::Access;
-use crate::via::Through;
+use crate::access_origin::AccessScope;
 
 fn bounded() -> loom::model::Builder {
     let mut bounded = loom::model::Builder::new();
@@ -13,8 +13,8 @@ fn bounded() -> loom::model::Builder {
     bounded
 }
 
-fn of(key: u64) -> Said {
-    Said::live(key, Access::REMOTE_READ, (0, key), Through::Domain)
+fn of(key: u64) -> KeySnapshot {
+    KeySnapshot::live(key, Access::REMOTE_READ, (0, key), AccessScope::Domain)
 }
 
 fn four() -> Hashed {
@@ -45,11 +45,11 @@ fn loom_lookup_never_misses_a_present_key() {
             assert!(writer.insert(&of(first), 2));
         });
         for key in [second, first] {
-            if let Some(said) = hashed.glance(key) {
-                assert_eq!(said, of(key));
+            if let Some(snapshot) = hashed.find_in_home_slot(key) {
+                assert_eq!(snapshot, of(key));
             }
             match hashed.look(key) {
-                Ok(Some(said)) => assert!(said == of(key), "{said:?}"),
+                Ok(Some(snapshot)) => assert!(snapshot == of(key), "{snapshot:?}"),
                 Ok(None) => assert_ne!(key, second, "a key that stays was missed"),
                 Err(()) => {}
             }

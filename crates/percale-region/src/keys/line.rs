@@ -5,9 +5,9 @@
 //! write (a sequence lock; its loom model is below). The memory of a line is not freed before its table is, so in the
 //! worst case a reader finds that the line now has another key.
 
+use crate::access_origin::{AccessOrigin, AccessScope};
 use crate::local_memory::access::{Access, Refusal, admit};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::via::{Through, Via};
 
 /// Set if the line is in use, by a region or by an allocated window.
 const OWNED: u32 = 1 << 31;
@@ -37,7 +37,7 @@ const fn bits(rights: Access) -> u32 {
 /// The rights and the range of a key, in one cache line that is read without a lock.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
-pub(super) struct Line {
+pub(super) struct KeyCacheLine {
     sequence: AtomicU32,
     what: AtomicU32,
     /// The row of the region that has the key.
@@ -51,11 +51,11 @@ pub(super) struct Line {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<KeyCacheLine>() == 64);
 
 /// The content of a line at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct KeySnapshot {
     what: u32,
     row: u32,
     authority: u32,
@@ -66,14 +66,14 @@ pub(super) struct Said {
     peer: [u64; 2],
 }
 
-impl Said {
+impl KeySnapshot {
     /// Creates the content of a line with a live key.
-    pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
+    pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: AccessScope) -> Self {
         let (kind, via) = match through {
-            Through::Domain => (0, Via::default()),
-            Through::Nobody => (NOBODY, Via::default()),
-            Through::Endpoint(endpoint) => (ENDPOINT, Via { endpoint, ..Via::default() }),
-            Through::Pair(via) => (ENDPOINT | PAIR, via),
+            AccessScope::Domain => (0, AccessOrigin::default()),
+            AccessScope::Nobody => (NOBODY, AccessOrigin::default()),
+            AccessScope::Endpoint(endpoint) => (ENDPOINT, AccessOrigin { endpoint, ..AccessOrigin::default() }),
+            AccessScope::Pair(via) => (ENDPOINT | PAIR, via),
         };
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
         Self {
@@ -134,7 +134,7 @@ impl Said {
     /// Returns whether an access of this origin is admitted. Compares only 32 bits that are computed from the
     /// authority. The region itself compares the whole value.
     #[inline]
-    pub(super) const fn admits(&self, via: Via) -> bool {
+    pub(super) const fn admits(&self, via: AccessOrigin) -> bool {
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
         self.authority == fold(via.authority)
             && self.what & NOBODY == 0
@@ -155,13 +155,13 @@ const fn check(what: u32, place: (u64, u64), part: (u64, u64), wanted: Access) -
     admit(what & wanted == wanted, place, part)
 }
 
-impl Line {
+impl KeyCacheLine {
     /// Writes the whole line. Only one thread at a time may call this.
-    pub(super) fn write(&self, said: &Said) {
+    pub(super) fn write(&self, snapshot: &KeySnapshot) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let Said { what, row, authority, key, base, len, endpoint, peer } = *said;
+        let KeySnapshot { what, row, authority, key, base, len, endpoint, peer } = *snapshot;
         self.what.store(what, Ordering::Relaxed);
         self.row.store(row, Ordering::Relaxed);
         self.authority.store(authority, Ordering::Relaxed);
@@ -209,24 +209,24 @@ impl Line {
 
     /// Reads the line. Returns `None` while it is being written.
     #[inline(always)]
-    pub(super) fn read(&self) -> Option<Said> {
+    pub(super) fn read(&self) -> Option<KeySnapshot> {
         let before = self.sequence.load(Ordering::Acquire);
         let what = self.what.load(Ordering::Relaxed);
-        let mut said = Said {
+        let mut snapshot = KeySnapshot {
             what,
             row: self.row.load(Ordering::Relaxed),
             authority: self.authority.load(Ordering::Relaxed),
             key: self.key.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
-            ..Said::default()
+            ..KeySnapshot::default()
         };
         if what & ENDPOINT != 0 {
-            said.endpoint = self.endpoint.load(Ordering::Relaxed);
-            said.peer = [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)];
+            snapshot.endpoint = self.endpoint.load(Ordering::Relaxed);
+            snapshot.peer = [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)];
         }
         fence(Ordering::Acquire);
-        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(said)
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(snapshot)
     }
 }
 
@@ -249,33 +249,39 @@ mod tests {
     #[test]
     fn key_line_check_matches_region_check() {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let said = Said::live(
+        let snapshot = KeySnapshot::live(
             7,
             all.remote_rights(),
             (u64::MAX - 9, 10),
-            Through::Pair(Via { endpoint: 3, peer: 1 << 100, authority: 0 }),
+            AccessScope::Pair(AccessOrigin { endpoint: 3, peer: 1 << 100, authority: 0 }),
         );
-        assert!(said.is(7) && !said.is(8) && said.is_owned() && !Said::owned().is(0) && !Said::default().is_owned());
-        assert!(said.admits(Via { endpoint: 3, peer: 1 << 100, authority: 0 }));
+        assert!(
+            snapshot.is(7)
+                && !snapshot.is(8)
+                && snapshot.is_owned()
+                && !KeySnapshot::owned().is(0)
+                && !KeySnapshot::default().is_owned()
+        );
+        assert!(snapshot.admits(AccessOrigin { endpoint: 3, peer: 1 << 100, authority: 0 }));
         for via in [
-            Via { endpoint: 3, peer: 1, authority: 0 },
-            Via { endpoint: 4, peer: 1 << 100, authority: 0 },
-            Via::default(),
+            AccessOrigin { endpoint: 3, peer: 1, authority: 0 },
+            AccessOrigin { endpoint: 4, peer: 1 << 100, authority: 0 },
+            AccessOrigin::default(),
         ] {
-            assert!(!said.admits(via));
+            assert!(!snapshot.admits(via));
         }
         for (address, len, offset) in
             [(u64::MAX - 9, 10, Some(0)), (u64::MAX, 1, Some(9)), (u64::MAX, 2, None), (0, 1, None)]
         {
-            assert_eq!(said.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
-            let line = Line::default();
-            line.write(&said);
+            assert_eq!(snapshot.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
+            let line = KeyCacheLine::default();
+            line.write(&snapshot);
             assert_eq!(line.check_open(7, 0, (address, len), Access::REMOTE_READ), None, "for one pair");
-            line.write(&Said { what: said.what & !(ENDPOINT | PAIR), ..said });
+            line.write(&KeySnapshot { what: snapshot.what & !(ENDPOINT | PAIR), ..snapshot });
             let open = |key, authority| line.check_open(key, authority, (address, len), Access::REMOTE_READ);
             assert_eq!((open(7, 0).map(Result::ok), open(8, 0), open(7, 1)), (Some(offset), None, None));
         }
-        let read = Said::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), Through::Domain);
+        let read = KeySnapshot::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), AccessScope::Domain);
         assert_eq!(read.check(0, 8, Access::REMOTE_WRITE), Err(Refusal::Right));
         assert_eq!(read.check(0, 8, Access::REMOTE_FETCH), Ok(0));
     }
@@ -288,10 +294,13 @@ mod model {
 
     use super::*;
 
-    fn of(number: u64) -> Said {
-        let through =
-            Through::Pair(Via { endpoint: number, peer: u128::from(number) << 64 | u128::from(number), authority: 0 });
-        Said::live(number, Access::REMOTE_READ, (number, number), through)
+    fn of(number: u64) -> KeySnapshot {
+        let through = AccessScope::Pair(AccessOrigin {
+            endpoint: number,
+            peer: u128::from(number) << 64 | u128::from(number),
+            authority: 0,
+        });
+        KeySnapshot::live(number, Access::REMOTE_READ, (number, number), through)
     }
 
     /// A reader of a line reads only values from a single write.
@@ -300,15 +309,15 @@ mod model {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {
-            let line = Arc::new(Line::default());
+            let line = Arc::new(KeyCacheLine::default());
             line.write(&of(1));
             let writer = Arc::clone(&line);
             let writer = thread::spawn(move || {
                 writer.write(&of(2));
                 writer.write(&of(3));
             });
-            if let Some(said) = line.read() {
-                assert!((1..=3).any(|number| said == of(number)), "{said:?}");
+            if let Some(snapshot) = line.read() {
+                assert!((1..=3).any(|number| snapshot == of(number)), "{snapshot:?}");
             }
             writer.join().unwrap();
             assert_eq!(line.read(), Some(of(3)));

@@ -7,12 +7,12 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::hashed::Hashed;
-use super::line::{Line, Said};
+use super::line::{KeyCacheLine, KeySnapshot};
 use super::rows::Rows;
+use crate::access_origin::AccessOrigin;
 use crate::local_memory::access::{Access, Refusal};
 use crate::registered::Registered;
-use crate::via::Via;
-use crate::window::{Cell, Origin};
+use crate::window::{WindowCell, WindowOrigin};
 
 /// The number of collisions with a writer after which a reader yields its processor.
 const SPINS: u32 = 64;
@@ -32,15 +32,15 @@ fn put<T>(slot: &Slot<T>, what: Option<&Arc<T>>) {
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C))]
 struct WindowRow {
-    line: Line,
+    line: KeyCacheLine,
     /// The window that has the index, if any.
-    cell: Slot<Cell>,
+    cell: Slot<WindowCell>,
 }
 
 /// The lines of a domain's keys, which are found without a lock.
 #[derive(Debug, Default)]
-pub struct Lines {
-    origin: Origin,
+pub struct KeyLines {
+    origin: WindowOrigin,
     windows: Rows<WindowRow>,
     lines: Hashed,
     regions: Rows<Slot<Registered>>,
@@ -48,41 +48,41 @@ pub struct Lines {
 
 /// The allocation of the rows of regions. The table's lock protects it.
 #[derive(Debug, Default)]
-pub(super) struct Used {
+pub(super) struct RowAllocator {
     free: Vec<u32>,
     next: u32,
 }
 
 /// The location of the region or window of a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Owner<'a> {
-    Window(&'a Slot<Cell>),
+pub(super) enum RowOwner<'a> {
+    Window(&'a Slot<WindowCell>),
     Region(&'a Rows<Slot<Registered>>, u32),
 }
 
-impl Owner<'_> {
+impl RowOwner<'_> {
     /// Returns the region that is there at the moment, which may differ from the region at the time when the line was
     /// read.
     #[inline]
     pub(super) fn region(self) -> Option<Arc<Registered>> {
         match self {
-            Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
-            Owner::Region(rows, row) => take(rows.get(row)?),
+            RowOwner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
+            RowOwner::Region(rows, row) => take(rows.get(row)?),
         }
     }
 }
 
-impl Lines {
+impl KeyLines {
     /// Returns the range of the windows' keys.
     #[inline]
-    pub(super) const fn origin(&self) -> Origin {
+    pub(super) const fn origin(&self) -> WindowOrigin {
         self.origin
     }
 
     /// Returns the line of a region's key, if it is in its home slot. Otherwise the caller uses [`find`](Self::find).
     #[inline(always)]
-    pub(super) fn glance(&self, key: u64) -> Option<Said> {
-        if self.origin.covers(key) { None } else { self.lines.glance(key) }
+    pub(super) fn find_in_home_slot(&self, key: u64) -> Option<KeySnapshot> {
+        if self.origin.covers(key) { None } else { self.lines.find_in_home_slot(key) }
     }
 
     /// Checks an access to a region that is open to all endpoints. Returns `None` if no such line is found in the key's
@@ -91,7 +91,7 @@ impl Lines {
     pub(super) fn check_open(
         &self,
         key: u64,
-        via: Via,
+        via: AccessOrigin,
         part: (u64, u64),
         wanted: Access,
     ) -> Option<Result<u64, Refusal>> {
@@ -99,7 +99,7 @@ impl Lines {
     }
 
     /// Returns the result of `make` for the line of a key, or `None` if no line has the key.
-    pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
+    pub(super) fn find<R>(&self, key: u64, make: impl Fn(&KeySnapshot, RowOwner<'_>) -> R) -> Option<R> {
         for tries in 1_u32.. {
             if let Ok(found) = self.try_find(key, &make) {
                 return found;
@@ -109,21 +109,21 @@ impl Lines {
         None
     }
 
-    fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
+    fn try_find<R>(&self, key: u64, make: impl Fn(&KeySnapshot, RowOwner<'_>) -> R) -> Result<Option<R>, ()> {
         if let Some(row) = self.origin.short(key).and_then(|key| self.window_row(key)) {
-            let said = row.line.read().ok_or(())?;
-            if said.is_owned() {
-                return Ok(said.is(key).then(|| make(&said, Owner::Window(&row.cell))));
+            let snapshot = row.line.read().ok_or(())?;
+            if snapshot.is_owned() {
+                return Ok(snapshot.is(key).then(|| make(&snapshot, RowOwner::Window(&row.cell))));
             }
         }
-        let said = self.lines.look(key)?;
-        Ok(said.map(|said| make(&said, self.owner(&said))))
+        let snapshot = self.lines.look(key)?;
+        Ok(snapshot.map(|snapshot| make(&snapshot, self.owner(&snapshot))))
     }
 
     /// Returns the location of the region that has a key.
     #[inline]
-    pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
-        Owner::Region(&self.regions, said.row())
+    pub(super) fn owner(&self, snapshot: &KeySnapshot) -> RowOwner<'_> {
+        RowOwner::Region(&self.regions, snapshot.row())
     }
 
     #[inline]
@@ -132,24 +132,24 @@ impl Lines {
     }
 
     /// Calls `then` with the window that owns this key. A deallocation of the window waits for the call.
-    pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+    pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<WindowCell>) -> R) -> Option<R> {
         let row = self.window_row(key)?;
         row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
     }
 
     /// Sets or removes the window of an index. Called under the table's lock.
     #[inline]
-    pub fn set_window(&self, place: u32, cell: Option<&Arc<Cell>>) {
+    pub fn set_window(&self, place: u32, cell: Option<&Arc<WindowCell>>) {
         let Some(row) = self.windows.make(place) else { return };
         put(&row.cell, cell);
-        row.line.write(&if cell.is_some() { Said::owned() } else { Said::default() });
+        row.line.write(&if cell.is_some() { KeySnapshot::owned() } else { KeySnapshot::default() });
     }
 
     /// Records that an allocated window is bound, or is no longer bound. Called under the window's lock.
     #[inline]
     pub(super) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
         if let Some(row) = self.window_row(key) {
-            row.line.write(&bound.map_or_else(Said::owned, |window| said(window, 0)));
+            row.line.write(&bound.map_or_else(KeySnapshot::owned, |window| snapshot(window, 0)));
         }
     }
 
@@ -168,12 +168,12 @@ impl Lines {
     /// Adds a region. Returns false if there is no room.
     #[must_use]
     #[inline]
-    pub(super) fn add(&self, used: &mut Used, region: &Arc<Registered>) -> bool {
+    pub(super) fn add(&self, used: &mut RowAllocator, region: &Arc<Registered>) -> bool {
         let number = used.free.last().copied().unwrap_or(used.next);
         let Some(row) = self.regions.make(number) else { return false };
         let live = used.next as usize - used.free.len() + 1;
         put(row, Some(region));
-        if !self.lines.insert(&said(region, number), live) {
+        if !self.lines.insert(&snapshot(region, number), live) {
             put(row, None);
             return false;
         }
@@ -189,13 +189,13 @@ impl Lines {
         let Ok(Some(old)) = self.lines.look(region.key) else { return };
         if let Some(row) = self.regions.get(old.row()) {
             put(row, Some(region));
-            self.lines.replace(&said(region, old.row()));
+            self.lines.replace(&snapshot(region, old.row()));
         }
     }
 
     /// Removes the region of a key. Returns false if there is none.
     #[inline]
-    pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
+    pub(super) fn remove(&self, used: &mut RowAllocator, key: u64) -> bool {
         let Ok(Some(old)) = self.lines.look(key) else { return false };
         self.lines.remove(key);
         if let Some(row) = self.regions.get(old.row()) {
@@ -207,8 +207,10 @@ impl Lines {
 }
 
 #[inline]
-fn said(region: &Registered, row: u32) -> Said {
-    Said::live(region.key, region.rights, (region.base, region.len), region.through).under(region.authority).at(row)
+fn snapshot(region: &Registered, row: u32) -> KeySnapshot {
+    KeySnapshot::live(region.key, region.rights, (region.base, region.len), region.through)
+        .under(region.authority)
+        .at(row)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -226,7 +228,7 @@ mod tests {
         region
     }
 
-    fn has(owner: Owner<'_>, key: u64) -> bool {
+    fn has(owner: RowOwner<'_>, key: u64) -> bool {
         owner.region().is_some_and(|region| region.key == key)
     }
 
@@ -236,7 +238,7 @@ mod tests {
     /// Requirements: KEY-004, MR-032.
     #[test]
     fn keys_are_found_while_others_come_and_go() {
-        let (lines, mut used) = (Lines::default(), Used::default());
+        let (lines, mut used) = (KeyLines::default(), RowAllocator::default());
         let mut live = HashSet::new();
         let stay: Vec<u64> = (1..200).map(|key| key * 0x1_0000_0001).collect();
         for key in &stay {
@@ -248,7 +250,7 @@ mod tests {
                 let mut looks = 0_u64;
                 while !over.load(Ordering::Relaxed) || looks == 0 {
                     for key in &stay {
-                        let found = lines.find(*key, |said, owner| said.is(*key) && has(owner, *key));
+                        let found = lines.find(*key, |snapshot, owner| snapshot.is(*key) && has(owner, *key));
                         assert_eq!(found, Some(true), "a key that stays");
                         looks += 1;
                     }

@@ -17,19 +17,19 @@ pub mod window;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use self::line::Said;
-pub use self::lines::Lines;
-use self::lines::{Owner, Used};
+use self::line::KeySnapshot;
+pub use self::lines::KeyLines;
+use self::lines::{RowAllocator, RowOwner};
+use super::access_origin::{AccessOrigin, AccessScope};
 use super::counters::RegionCounters;
 use super::hold::Hold;
 use super::local::LocalKeys;
 use super::parked::Parked;
-use super::registered::{Grants, Registered};
+use super::properties::{MemoryProperties, RegistrationProperties};
+use super::registered::{RegionGrants, Registered};
 use super::remote::NO_KEY;
 use super::revocation::{Revocation, wait_until};
-use super::terms::{Kept, Terms};
-use super::via::{Through, Via};
-use super::windows::Windows as RegionWindows;
+use super::windows::WindowCounts as RegionWindows;
 use super::{CloseError, RegisterError};
 use crate::local_memory::access::{Access, AccessExt as _, Refusal};
 use crate::local_memory::buffer::Buffer;
@@ -40,7 +40,7 @@ use crate::local_memory::sealed;
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::system::forked::Process;
 use crate::system::random::fill;
-use crate::window::{Cell, Table as Windows, WindowError, WindowType};
+use crate::window::{WindowCell, WindowError, WindowTable as Windows, WindowType};
 
 /// The number of random keys that are drawn at a time. The probability that none of them has a free home slot is at
 /// most 2^-6.
@@ -51,7 +51,7 @@ const DRAWN: usize = 6;
 pub struct Keys {
     table: Mutex<Table>,
     /// The lines of the same keys, for readers that do not take the lock.
-    lines: Lines,
+    lines: KeyLines,
     local: LocalKeys,
     parked: Parked,
     revoke_timeout: Duration,
@@ -62,12 +62,12 @@ pub struct Keys {
 #[derive(Debug)]
 struct Table {
     /// The rows of regions that are in use.
-    rows: Used,
+    rows: RowAllocator,
     windows: Windows,
 }
 
 impl Table {
-    fn insert(&mut self, lines: &Lines, region: &Arc<Registered>) -> Result<(), RegisterError> {
+    fn insert(&mut self, lines: &KeyLines, region: &Arc<Registered>) -> Result<(), RegisterError> {
         if !lines.add(&mut self.rows, region) {
             return Err(RegisterError::System(std::io::ErrorKind::OutOfMemory.into()));
         }
@@ -75,7 +75,7 @@ impl Table {
         Ok(())
     }
 
-    fn remove(&mut self, lines: &Lines, key: u64) {
+    fn remove(&mut self, lines: &KeyLines, key: u64) {
         if lines.remove(&mut self.rows, key) {
             self.windows.region_went(key);
         }
@@ -86,8 +86,8 @@ impl Keys {
     /// Creates an empty table of a domain that this process opened.
     #[inline]
     pub fn new(revoke_timeout: Duration, process: Process) -> Self {
-        let (lines, local) = (Lines::default(), LocalKeys::default());
-        let table = Mutex::new(Table { rows: Used::default(), windows: Windows::new(lines.origin()) });
+        let (lines, local) = (KeyLines::default(), LocalKeys::default());
+        let table = Mutex::new(Table { rows: RowAllocator::default(), windows: Windows::new(lines.origin()) });
         Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 
@@ -106,10 +106,11 @@ impl Keys {
 
     /// Returns the region with this key, if accesses of this origin are admitted.
     #[inline]
-    pub fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region()).flatten();
-        let found = match self.lines.glance(key) {
-            Some(said) => admitted(&said, self.lines.owner(&said)),
+    pub fn find(&self, key: u64, via: AccessOrigin) -> Result<Arc<Registered>, Refusal> {
+        let admitted =
+            |snapshot: &KeySnapshot, owner: RowOwner<'_>| snapshot.admits(via).then(|| owner.region()).flatten();
+        let found = match self.lines.find_in_home_slot(key) {
+            Some(snapshot) => admitted(&snapshot, self.lines.owner(&snapshot)),
             None => self.lines.find(key, admitted).flatten(),
         };
         // The row may belong to another key in the meantime. In this case this key has been removed.
@@ -118,7 +119,7 @@ impl Keys {
 
     /// Checks an access without a lock. In most cases one cache line is read.
     #[inline]
-    pub fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+    pub fn check(&self, key: u64, via: AccessOrigin, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         match self.lines.check_open(key, via, (address, len), wanted) {
             Some(checked) => checked,
             None => self.check_again(key, via, address, len, wanted),
@@ -127,14 +128,14 @@ impl Keys {
 
     /// Like [`check`](Self::check), for any key, including those that are restricted to certain endpoints or peers.
     #[inline(never)]
-    fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+    fn check_again(&self, key: u64, via: AccessOrigin, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         if !self.is_here() {
             // At the time of the fork a line may have been partly written, and in the child it would stay partly
             // written.
             return Err(Refusal::Key);
         }
-        let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
-            true => said.check(address, len, wanted),
+        let check = |snapshot: &KeySnapshot, _: RowOwner<'_>| match snapshot.admits(via) {
+            true => snapshot.check(address, len, wanted),
             false => Err(Refusal::Key),
         };
         self.lines.find(key, check).unwrap_or(Err(Refusal::Key))
@@ -143,9 +144,9 @@ impl Keys {
     /// Registers memory.
     pub(super) fn register(
         &self,
-        terms: &Terms,
+        terms: &RegistrationProperties,
         memory: Segments,
-        Kept { backed, writable }: Kept,
+        MemoryProperties { backed, writable }: MemoryProperties,
     ) -> Result<Arc<Registered>, RegisterError> {
         if !self.is_here() {
             return Err(RegisterError::Forked);
@@ -168,7 +169,7 @@ impl Keys {
             windows: RegionWindows::new(terms.windows, writable),
             beneath: None,
             local: OnceLock::new(),
-            through: if terms.disabled { Through::Nobody } else { terms.through },
+            through: if terms.disabled { AccessScope::Nobody } else { terms.through },
             authority: terms.authority,
             base: terms.base,
             len,
@@ -177,7 +178,7 @@ impl Keys {
             device: terms.device,
             located,
             pin: Pin::default(),
-            grants: Mutex::new(Grants::default()),
+            grants: Mutex::new(RegionGrants::default()),
             generation: OnceLock::new(),
             counters: RegionCounters::of(&terms.counters),
             process: self.process,
@@ -210,8 +211,8 @@ impl Keys {
 
     /// Replaces a region in the table by a copy for accesses through other endpoints. The copy has no grants, and a pin
     /// that no thread has entered.
-    pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
-        let new = Arc::new(region.anew(through));
+    pub(super) fn replace(&self, region: &Registered, through: AccessScope) -> Arc<Registered> {
+        let new = Arc::new(region.copy_with_scope(through));
         self.local.follow(&new);
         let table = self.table();
         self.lines.replace(&new);
@@ -270,7 +271,7 @@ impl Keys {
 
     /// Allocates a window.
     #[inline]
-    pub fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+    pub fn allocate_window(&self, kind: WindowType) -> Result<Arc<WindowCell>, WindowError> {
         if !self.is_here() {
             return Err(WindowError::Forked);
         }
@@ -306,7 +307,7 @@ impl Keys {
 
     /// Calls `then` with the window that owns this key.
     #[inline]
-    pub fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+    pub fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<WindowCell>) -> R) -> Option<R> {
         self.lines.with_window(key, then)
     }
 
@@ -316,7 +317,7 @@ impl Keys {
         self.type_two_windows().iter().any(|cell| cell.is_bound_through(endpoint))
     }
 
-    fn type_two_windows(&self) -> Vec<Arc<Cell>> {
+    fn type_two_windows(&self) -> Vec<Arc<WindowCell>> {
         if !self.is_here() {
             return Vec::new();
         }
@@ -380,8 +381,8 @@ pub fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc
     let mut memory = memory.into();
     let segment = memory.segment_for_receive().ok_or(std::io::ErrorKind::InvalidInput)?;
     let keys = Keys::new(Duration::ZERO, Process::current()?);
-    let terms = Terms { key: Some(key), ..Terms::new(Access::REMOTE_READ) };
-    let registered = keys.register(&terms, Segments::one(segment), Kept { backed: true, writable: true });
+    let terms = RegistrationProperties { key: Some(key), ..RegistrationProperties::new(Access::REMOTE_READ) };
+    let registered = keys.register(&terms, Segments::one(segment), MemoryProperties { backed: true, writable: true });
     registered.map_err(std::io::Error::other)?;
     Ok((Arc::new(keys), memory))
 }
@@ -394,11 +395,11 @@ mod tests {
     #[test]
     fn domain_chosen_keys_are_found_in_one_probe() {
         let keys = Keys::new(Duration::ZERO, Process::current().unwrap());
-        let terms = Terms::new(Access::REMOTE_READ);
-        let kept = Kept { backed: true, writable: true };
+        let terms = RegistrationProperties::new(Access::REMOTE_READ);
+        let kept = MemoryProperties { backed: true, writable: true };
         let register = |_| keys.register(&terms, Segments::EMPTY, kept).unwrap();
         let regions = (0..3000).map(register).collect::<Vec<_>>();
-        let glanced = |region: &&Arc<Registered>| keys.lines.glance(region.key()).is_some();
+        let glanced = |region: &&Arc<Registered>| keys.lines.find_in_home_slot(region.key()).is_some();
         let found = regions.iter().filter(glanced).count();
         assert!(found > 2950, "{found} of 3,000"); // Without this choice about 2,600 would be found.
     }

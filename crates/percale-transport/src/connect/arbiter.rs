@@ -17,19 +17,19 @@ use std::net::SocketAddr;
 
 use super::ConnectError;
 use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Token, Verdict};
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// The state of an endpoint's connections with one peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Knows {
+pub(super) struct PeerKnowledge {
     /// The incarnation of this endpoint.
     pub(super) own: Incarnation,
     /// The established connection.
-    pub(super) held: Option<Stands>,
+    pub(super) held: Option<EstablishedConnection>,
     /// Whether the endpoint has claimed a connection in another set-up that has not ended.
     pub(super) claimed: bool,
     /// Whether the endpoint has accepted a call from this peer in another set-up that has not ended.
-    pub(super) accepted: Option<Whereabouts>,
+    pub(super) accepted: Option<AddressStatus>,
     /// Whether a call of this endpoint has reached this incarnation and has not ended. If two endpoints call each
     /// other, and neither can be called at the address that it advertises, the call of the endpoint with the smaller
     /// incarnation proceeds.
@@ -40,9 +40,9 @@ pub(super) struct Knows {
 
 /// An established connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stands {
+pub(super) struct EstablishedConnection {
     pub(super) token: Token,
-    pub(super) whereabouts: Whereabouts,
+    pub(super) address_status: AddressStatus,
     /// Whether its peer was reached at the address that is being called now.
     pub(super) there: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Stands {
 /// Whether a peer's address is confirmed. Any third party that has learned an incarnation can use it. So the
 /// incarnation alone does not entitle a caller to anything that belongs to another connection with that incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whereabouts {
+pub(super) enum AddressStatus {
     /// A call to the address has reached the peer.
     Met,
     /// The peer has only claimed to have the address.
@@ -59,7 +59,7 @@ pub(super) enum Whereabouts {
 
 /// An acceptor's decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum CallDecision {
     /// Accept the call.
     Accept,
     /// Accept the call and give up the established connection.
@@ -72,7 +72,7 @@ pub(super) enum Call {
 
 /// An initiator's decision about a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum VerdictDecision {
     /// Claim the connection.
     Claim,
     /// A connection already exists.
@@ -90,73 +90,82 @@ pub(super) enum Reply {
 }
 
 /// Decides about a call with this hello. The call is not from this endpoint itself.
-pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
-    match (knows.held, caller) {
-        (Some(Stands { token, .. }), Whereabouts::Met)
+pub(super) fn call(knowledge: &PeerKnowledge, hello: &Hello, caller: AddressStatus) -> CallDecision {
+    match (knowledge.held, caller) {
+        (Some(EstablishedConnection { token, .. }), AddressStatus::Met)
             if hello.flags.contains(HelloFlags::RESET) && hello.reset == token =>
         {
-            Call::AcceptInstead
+            CallDecision::AcceptInstead
         }
-        (Some(Stands { token, .. }), Whereabouts::Met) => Call::Duplicate(token),
+        (Some(EstablishedConnection { token, .. }), AddressStatus::Met) => CallDecision::Duplicate(token),
         // The token belongs to the connection, so it is sent only to its other end.
-        (Some(_), Whereabouts::Claimed) => Call::Busy,
-        (None, Whereabouts::Met) if knows.claimed || knows.accepted == Some(Whereabouts::Met) => Call::Busy,
-        (None, Whereabouts::Claimed)
-            if knows.claimed || knows.accepted.is_some() || (knows.met && knows.own < hello.incarnation) =>
-        {
-            Call::Busy
+        (Some(_), AddressStatus::Claimed) => CallDecision::Busy,
+        (None, AddressStatus::Met) if knowledge.claimed || knowledge.accepted == Some(AddressStatus::Met) => {
+            CallDecision::Busy
         }
-        (None, _) => Call::Accept,
+        (None, AddressStatus::Claimed)
+            if knowledge.claimed
+                || knowledge.accepted.is_some()
+                || (knowledge.met && knowledge.own < hello.incarnation) =>
+        {
+            CallDecision::Busy
+        }
+        (None, _) => CallDecision::Accept,
     }
 }
 
 /// Decides about `verdict` from `peer`, which was reached at this address and context.
-pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, called: (SocketAddr, u16)) -> Reply {
-    if peer == knows.own {
+pub(super) fn verdict(
+    knowledge: &PeerKnowledge,
+    peer: Incarnation,
+    verdict: &Verdict,
+    called: (SocketAddr, u16),
+) -> VerdictDecision {
+    if peer == knowledge.own {
         let error = || ConnectError::Identity(called.0, "the peer claims to be the calling endpoint".into());
-        return if knows.at_home { Reply::Aliased } else { Reply::Fail(error()) };
+        return if knowledge.at_home { VerdictDecision::Aliased } else { VerdictDecision::Fail(error()) };
     }
-    if let Some(held) = knows.held
+    if let Some(held) = knowledge.held
         && (held.there || (verdict.ruling == Ruling::Duplicate && verdict.token == held.token))
     {
-        return Reply::Aliased;
+        return VerdictDecision::Aliased;
     }
     match verdict.ruling {
         Ruling::Refuse => refused(verdict.why, called),
-        Ruling::Known => Reply::Fail(ConnectError::Protocol("unexpected verdict".into())),
-        _ if knows.held.is_some() => Reply::Ask,
+        Ruling::Known => VerdictDecision::Fail(ConnectError::Protocol("unexpected verdict".into())),
+        _ if knowledge.held.is_some() => VerdictDecision::Ask,
         Ruling::Tcp | Ruling::Shm | Ruling::Verbs
-            if knows.claimed || (knows.accepted.is_some() && peer < knows.own) =>
+            if knowledge.claimed || (knowledge.accepted.is_some() && peer < knowledge.own) =>
         {
-            Reply::Wait
+            VerdictDecision::Wait
         }
-        Ruling::Tcp | Ruling::Shm | Ruling::Verbs => Reply::Claim,
-        Ruling::Busy => Reply::Wait,
-        Ruling::Duplicate if knows.claimed || knows.accepted.is_some() => Reply::Wait,
-        Ruling::Duplicate => Reply::Reset(verdict.token),
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs => VerdictDecision::Claim,
+        Ruling::Busy => VerdictDecision::Wait,
+        Ruling::Duplicate if knowledge.claimed || knowledge.accepted.is_some() => VerdictDecision::Wait,
+        Ruling::Duplicate => VerdictDecision::Reset(verdict.token),
     }
 }
 
-fn refused(why: Why, called: (SocketAddr, u16)) -> Reply {
+fn refused(why: RefusalReason, called: (SocketAddr, u16)) -> VerdictDecision {
     match why {
-        Why::Authorization => Reply::Fail(ConnectError::Authorization),
-        Why::NotItsAddress => Reply::Fail(ConnectError::Relayed(called.0)),
-        Why::OwnAddress | Why::OwnIncarnation | Why::NotKnown => {
-            Reply::Fail(ConnectError::Identity(called.0, why.to_string()))
+        RefusalReason::Authorization => VerdictDecision::Fail(ConnectError::Authorization),
+        RefusalReason::NotItsAddress => VerdictDecision::Fail(ConnectError::Relayed(called.0)),
+        RefusalReason::OwnAddress | RefusalReason::OwnIncarnation | RefusalReason::NotKnown => {
+            VerdictDecision::Fail(ConnectError::Identity(called.0, why.to_string()))
         }
-        Why::Descriptors => Reply::Later(ConnectError::Descriptors { peer: true }),
-        Why::NoContext | Why::ContextClosed => {
-            let closed = why == Why::ContextClosed;
+        RefusalReason::Descriptors => VerdictDecision::Later(ConnectError::Descriptors { peer: true }),
+        RefusalReason::NoContext | RefusalReason::ContextClosed => {
+            let closed = why == RefusalReason::ContextClosed;
             let error = ConnectError::Context { peer: called.0, context: called.1, closed };
-            if closed { Reply::Later(error) } else { Reply::Fail(error) }
+            if closed { VerdictDecision::Later(error) } else { VerdictDecision::Fail(error) }
         }
-        why => Reply::Fail(ConnectError::NoTransport(why.to_string())),
+        why => VerdictDecision::Fail(ConnectError::NoTransport(why.to_string())),
     }
 }
 
-/// The decision after the answer to [`Reply::Ask`].
+/// The decision after the answer to [`VerdictDecision::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum QueryDecision {
     /// The endpoint is the peer of the established connection.
     Aliased,
     /// The established connection is with a third party that used this peer's incarnation: give it up, and call again.
@@ -167,32 +176,32 @@ pub(super) enum Asked {
 
 /// Decides according to the answer of the endpoint that was called. `holds` is true if the endpoint has proved that it
 /// is the peer of the established connection.
-pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked {
+pub(super) fn handle_query_answer(held: AddressStatus, holds: bool, called: SocketAddr) -> QueryDecision {
     match (holds, held) {
-        (true, _) => Asked::Aliased,
-        (false, Whereabouts::Claimed) => Asked::Displace,
+        (true, _) => QueryDecision::Aliased,
+        (false, AddressStatus::Claimed) => QueryDecision::Displace,
         // The peer of the connection was reached at its own address, and this endpoint at a different one: they cannot
         // be the same.
-        (false, Whereabouts::Met) => {
+        (false, AddressStatus::Met) => {
             let why = "the peer claims to be an endpoint that is connected at another address".to_owned();
-            Asked::Later(ConnectError::Identity(called, why))
+            QueryDecision::Later(ConnectError::Identity(called, why))
         }
     }
 }
 
 /// Returns the transport for two endpoints and the reason for it, or the reason why there is none.
-pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
+pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, RefusalReason), RefusalReason> {
     let both = a.flags & b.flags;
     let why = if !a.place.same_host(&b.place) {
-        Why::AnotherHost
+        RefusalReason::AnotherHost
     } else if !a.place.same_network(&b.place) {
-        Why::AnotherNamespace
+        RefusalReason::AnotherNamespace
     } else if a.place.user != b.place.user {
-        Why::AnotherUser
+        RefusalReason::AnotherUser
     } else if !both.contains(HelloFlags::SHM) {
-        Why::ShmNotAllowed
+        RefusalReason::ShmNotAllowed
     } else {
-        return Ok((Ruling::Shm, Why::SameHost));
+        return Ok((Ruling::Shm, RefusalReason::SameHost));
     };
     if both.contains(HelloFlags::VERBS) {
         return Ok((Ruling::Verbs, why));
@@ -202,7 +211,7 @@ pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     }
     // If TCP is not allowed but both sides request shared memory, the error is the reason why shared memory cannot be
     // used.
-    Err(if both.contains(HelloFlags::SHM) { why } else { Why::NoTransport })
+    Err(if both.contains(HelloFlags::SHM) { why } else { RefusalReason::NoTransport })
 }
 
 #[cfg(test)]
@@ -217,29 +226,29 @@ mod tests {
     #[test]
     fn transport_is_chosen_by_host_user_and_namespace() {
         let (a, mut b) = (hello(1, false), hello(2, false));
-        assert_eq!(transport(&a, &b), Ok((Ruling::Shm, Why::SameHost)));
+        assert_eq!(transport(&a, &b), Ok((Ruling::Shm, RefusalReason::SameHost)));
         b.place.user += 1;
-        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, Why::AnotherUser)));
+        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, RefusalReason::AnotherUser)));
         b.place.namespace.1 += 1;
-        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, Why::AnotherNamespace)));
+        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, RefusalReason::AnotherNamespace)));
         b.flags = HelloFlags::SHM;
-        assert_eq!(transport(&a, &b), Err(Why::AnotherNamespace));
+        assert_eq!(transport(&a, &b), Err(RefusalReason::AnotherNamespace));
         b.place.boot = [2; 16];
         b.flags = HelloFlags::TCP;
-        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, Why::AnotherHost)));
+        assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, RefusalReason::AnotherHost)));
         let verbs = |hello: &Hello, flags| Hello { flags: flags | HelloFlags::VERBS, ..hello.clone() };
         let far = verbs(&b, HelloFlags::TCP);
-        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, Why::AnotherHost)), "both have to have it");
-        assert_eq!(transport(&verbs(&a, HelloFlags::TCP), &far), Ok((Ruling::Verbs, Why::AnotherHost)));
+        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, RefusalReason::AnotherHost)), "both have to have it");
+        assert_eq!(transport(&verbs(&a, HelloFlags::TCP), &far), Ok((Ruling::Verbs, RefusalReason::AnotherHost)));
         let near = verbs(&a, HelloFlags::SHM);
-        assert_eq!(transport(&near, &near), Ok((Ruling::Shm, Why::SameHost)), "shared memory first");
+        assert_eq!(transport(&near, &near), Ok((Ruling::Shm, RefusalReason::SameHost)), "shared memory first");
         let alone = verbs(&a, HelloFlags::empty());
-        assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, Why::ShmNotAllowed)));
+        assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, RefusalReason::ShmNotAllowed)));
     }
 
     /// The state of one call at its initiator.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Out {
+    enum CallState {
         Called,
         Claimed,
         Gone,
@@ -260,7 +269,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Side {
         held: Option<Token>,
-        out: Vec<(usize, Out)>,
+        out: Vec<(usize, CallState)>,
         accepted: Vec<usize>,
         wanted: bool,
         waiting: bool,
@@ -280,13 +289,17 @@ mod tests {
     }
 
     impl Model {
-        fn knows(&self, side: usize, but: usize) -> Knows {
+        fn knowledge(&self, side: usize, but: usize) -> PeerKnowledge {
             let me = &self.sides[side];
-            Knows {
+            PeerKnowledge {
                 own: Incarnation([side as u8; 16]),
-                held: me.held.map(|token| Stands { token, whereabouts: Whereabouts::Met, there: true }),
-                claimed: me.out.iter().any(|&(call, state)| call != but && state == Out::Claimed),
-                accepted: me.accepted.iter().any(|&call| call != but).then_some(Whereabouts::Met),
+                held: me.held.map(|token| EstablishedConnection {
+                    token,
+                    address_status: AddressStatus::Met,
+                    there: true,
+                }),
+                claimed: me.out.iter().any(|&(call, state)| call != but && state == CallState::Claimed),
+                accepted: me.accepted.iter().any(|&call| call != but).then_some(AddressStatus::Met),
                 met: false,
                 at_home: false,
             }
@@ -295,11 +308,11 @@ mod tests {
         fn start(&mut self, side: usize) {
             let reset = self.sides[side].reset.take();
             self.sides[side].waiting = false;
-            self.sides[side].out.push((self.calls.len(), Out::Called));
+            self.sides[side].out.push((self.calls.len(), CallState::Called));
             self.calls.push((side, VecDeque::from([Message::Call { reset }]), VecDeque::new()));
         }
 
-        fn set(&mut self, side: usize, call: usize, state: Out) {
+        fn set(&mut self, side: usize, call: usize, state: CallState) {
             self.sides[side].out.iter_mut().filter(|(n, _)| *n == call).for_each(|(_, old)| *old = state);
         }
 
@@ -309,43 +322,43 @@ mod tests {
             let (side, message) =
                 if to_acceptor { (1 - *initiator, forth.pop_front()) } else { (*initiator, back.pop_front()) };
             let Some(message) = message else { return false };
-            let knows = self.knows(side, call);
+            let knowledge = self.knowledge(side, call);
             match message {
                 Message::Call { reset } => {
                     let mut hello = hello((1 - side) as u8, false);
                     hello.flags.set(HelloFlags::RESET, reset.is_some());
                     hello.reset = reset.unwrap_or_default();
-                    let (ruling, token) = match super::call(&knows, &hello, Whereabouts::Met) {
-                        Call::Accept => (Ruling::Tcp, token(call)),
-                        Call::AcceptInstead => {
+                    let (ruling, token) = match super::call(&knowledge, &hello, AddressStatus::Met) {
+                        CallDecision::Accept => (Ruling::Tcp, token(call)),
+                        CallDecision::AcceptInstead => {
                             self.sides[side].held = None;
                             (Ruling::Tcp, token(call))
                         }
-                        Call::Duplicate(token) => (Ruling::Duplicate, token),
-                        Call::Busy => (Ruling::Busy, [0; 16]),
+                        CallDecision::Duplicate(token) => (Ruling::Duplicate, token),
+                        CallDecision::Busy => (Ruling::Busy, [0; 16]),
                     };
                     if ruling == Ruling::Tcp {
                         self.sides[side].accepted.push(call);
                     }
-                    let verdict = Verdict { ruling, why: Why::AnotherHost, token };
+                    let verdict = Verdict { ruling, why: RefusalReason::AnotherHost, token };
                     self.calls[call].2.push_back(Message::Verdict(verdict));
                 }
                 Message::Verdict(verdict) => {
                     let peer = Incarnation([(1 - side) as u8; 16]);
-                    let reply = super::verdict(&knows, peer, &verdict, (([127, 0, 0, 1], 1).into(), 0));
-                    if reply == Reply::Claim {
-                        self.set(side, call, Out::Claimed);
+                    let reply = super::verdict(&knowledge, peer, &verdict, (([127, 0, 0, 1], 1).into(), 0));
+                    if reply == VerdictDecision::Claim {
+                        self.set(side, call, CallState::Claimed);
                         return true;
                     }
-                    self.set(side, call, Out::Gone);
+                    self.set(side, call, CallState::Gone);
                     self.calls[call].1.push_back(Message::End);
                     match reply {
-                        Reply::Wait => self.sides[side].waiting = true,
-                        Reply::Reset(token) => {
+                        VerdictDecision::Wait => self.sides[side].waiting = true,
+                        VerdictDecision::Reset(token) => {
                             self.sides[side].reset = Some(token);
                             self.sides[side].waiting = true;
                         }
-                        Reply::Aliased => self.sides[side].wanted = false,
+                        VerdictDecision::Aliased => self.sides[side].wanted = false,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -361,13 +374,13 @@ mod tests {
 
         /// Commits a claimed call.
         fn commit(&mut self, side: usize) -> bool {
-            let Some(&(call, _)) = self.sides[side].out.iter().find(|(_, state)| *state == Out::Claimed) else {
+            let Some(&(call, _)) = self.sides[side].out.iter().find(|(_, state)| *state == CallState::Claimed) else {
                 return false;
             };
             assert!(self.sides[side].held.is_none(), "two connections at the initiator");
             self.sides[side].held = Some(token(call));
             self.sides[side].wanted = false;
-            self.set(side, call, Out::Gone);
+            self.set(side, call, CallState::Gone);
             self.calls[call].1.push_back(Message::Commit);
             true
         }

@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use super::ConnectTimeouts;
-use super::handshake::Key;
+use super::handshake::AuthorizationKey;
 use super::listen::Listeners;
-use super::mailbox::{LocalBell, Mailbox};
+use super::mailbox::{LocalDoorbell, Mailbox};
 use super::naming::Naming;
 use crate::later::later;
 use crate::system::event::EventDescriptor;
 use crate::system::forked::Process;
 use crate::verbs::{Adapter, Wire};
-use crate::wire::hello::{HelloFlags, Incarnation, Place};
+use crate::wire::hello::{HelloFlags, HostIdentity, Incarnation};
 
 /// The initial state of an endpoint in the service thread.
-pub(super) struct Opened {
+pub(super) struct InitialState {
     pub(super) listeners: Listeners,
     pub(super) flags: HelloFlags,
-    pub(super) place: Place,
+    pub(super) place: HostIdentity,
     pub(super) incarnation: Incarnation,
-    pub(super) key: Option<Key>,
+    pub(super) key: Option<AuthorizationKey>,
     pub(super) timeouts: ConnectTimeouts,
     pub(super) cma: bool,
     pub(super) verbs: Option<Arc<Adapter>>,
-    pub(super) bell: Option<Arc<dyn LocalBell>>,
+    pub(super) doorbell: Option<Arc<dyn LocalDoorbell>>,
     pub(super) shm_missing: Option<Arc<str>>,
     /// For a context: the site to which it belongs, and its index there.
     pub(super) site: Option<(u64, u16)>,
@@ -40,7 +40,7 @@ pub(super) struct Opened {
 
 /// A command for the service thread.
 pub(super) enum Command {
-    Open(u64, Box<Opened>),
+    Open(u64, Box<InitialState>),
     Connect {
         endpoint: u64,
         attempt: u64,
@@ -62,7 +62,7 @@ pub(super) enum Command {
 }
 
 /// The state that the handles share with the thread.
-pub(super) struct Shared {
+pub(super) struct ServiceState {
     /// `None` once the thread has ended. Later commands are dropped, so that no caller waits for an answer.
     commands: Mutex<Option<VecDeque<Command>>>,
     pub(super) wake: EventDescriptor,
@@ -72,7 +72,7 @@ pub(super) struct Shared {
     next: AtomicU64,
 }
 
-impl Shared {
+impl ServiceState {
     pub(super) fn new() -> io::Result<Self> {
         let wake = EventDescriptor::new()?;
         Ok(Self {
@@ -109,9 +109,9 @@ impl Shared {
 }
 
 /// A guard that exists as long as the thread. It is dropped no matter how the thread ends.
-pub(super) struct Running(pub(super) Arc<Shared>);
+pub(super) struct RunningGuard(pub(super) Arc<ServiceState>);
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         drop(self.0.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

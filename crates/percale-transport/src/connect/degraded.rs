@@ -4,12 +4,12 @@ use rustix::io::Errno;
 
 use crate::later::later;
 use crate::system::call::errno;
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// The reason why a pair of endpoints that could have used shared memory does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Degraded {
-    pub(super) why: Why,
+    pub(super) why: RefusalReason,
     /// The kernel's error number (from this process or from the peer), or 0.
     pub(super) errno: i32,
 }
@@ -17,9 +17,9 @@ pub(super) struct Degraded {
 impl From<Errno> for Degraded {
     fn from(errno: Errno) -> Self {
         let why = match errno {
-            Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS => Why::Descriptors,
-            Errno::CONNREFUSED => Why::SocketUnreachable,
-            _ => Why::MeetingFailed,
+            Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS => RefusalReason::Descriptors,
+            Errno::CONNREFUSED => RefusalReason::SocketUnreachable,
+            _ => RefusalReason::MeetingFailed,
         };
         Self { why, errno: errno.raw_os_error() }
     }
@@ -33,7 +33,7 @@ impl From<std::io::Error> for Degraded {
 }
 
 impl Degraded {
-    pub(super) const fn because(why: Why) -> Self {
+    pub(super) const fn because(why: RefusalReason) -> Self {
         Self { why, errno: 0 }
     }
 

@@ -11,23 +11,25 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::arbiter::{self, Asked, Call, Knows, Reply, Stands, Whereabouts};
+use super::arbiter::{
+    self, AddressStatus, CallDecision, EstablishedConnection, PeerKnowledge, QueryDecision, VerdictDecision,
+};
 use super::degraded::Degraded;
-use super::handshake::{Event, Handshake};
-use super::mailbox::Notice;
+use super::handshake::{Handshake, HandshakeEvent};
+use super::mailbox::ServiceNotice;
 use super::meeting::Meeting;
-use super::reactor::{Held, Reactor, plain};
+use super::reactor::{HeldConnection, Reactor, plain};
 use super::settle::PAUSE;
-use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
+use super::setup::{Attempt, Setup, SetupOutcome, SetupRole, SetupStage, commit, degrade, drain};
 use super::{ConnectError, ConnectTimeouts, listen};
 use crate::later::later;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 use crate::system::random::random;
 use crate::wire::hello::{
-    Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding,
+    ConnectionChoice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding,
 };
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// Configures keepalive so that the socket of a call fails once its host has been silent for `timeout`.
 fn watch_host(socket: &ProcessSocket, timeout: Duration) -> rustix::io::Result<()> {
@@ -61,12 +63,13 @@ impl Reactor {
             Ok(hello) => Hello { wanted: context, ..hello },
             Err(error) => {
                 let error = ConnectError::of_error(&error);
-                owner.post(Notice::Failed { attempt: number, error });
+                owner.post(ServiceNotice::Failed { attempt: number, error });
                 return;
             }
         };
         let handshake = Handshake::new(true, &hello, None);
-        let setup = Setup::new(endpoint, Side::Initiator(attempt), Stage::Waiting, handshake, hello, peer, deadline);
+        let setup =
+            Setup::new(endpoint, SetupRole::Initiator(attempt), SetupStage::Waiting, handshake, hello, peer, deadline);
         let id = self.number();
         self.restart(id, setup);
     }
@@ -80,7 +83,7 @@ impl Reactor {
                 self.setups.insert(id, setup);
                 self.drive(id);
             }
-            Err(error) => self.settle(id, setup, Next::Fail(error)),
+            Err(error) => self.settle(id, setup, SetupOutcome::Fail(error)),
         }
     }
 
@@ -89,7 +92,7 @@ impl Reactor {
         let mut hello = owner.hello().map_err(|error| ConnectError::of_error(&error))?;
         (hello.wanted, hello.called) = (setup.ours.wanted, plain(setup.remote));
         match &mut setup.side {
-            Side::Initiator(attempt) => {
+            SetupRole::Initiator(attempt) => {
                 if attempt.asks {
                     hello.flags |= HelloFlags::PROBE;
                 } else if let Some(token) = attempt.reset.take() {
@@ -99,18 +102,18 @@ impl Reactor {
                 attempt.claimed = false;
                 setup.due = attempt.deadline.min(Instant::now() + attempt.timeouts.host);
             }
-            Side::Prober { .. } => {
+            SetupRole::Prober { .. } => {
                 hello.flags |= HelloFlags::PROBE;
                 hello.reset = setup.name;
             }
-            Side::Acceptor { .. } => return Ok(()),
+            SetupRole::Acceptor { .. } => return Ok(()),
         }
         if setup.is_initiator() {
             (setup.name, setup.at_home) = (name_of_call(&hello.nonce, hello.called), false);
         }
         setup.handshake = Handshake::new(true, &hello, owner.opened.key.clone());
         setup.ours = hello;
-        (setup.stage, setup.peer, setup.meeting) = (Stage::Connecting, None, None);
+        (setup.stage, setup.peer, setup.meeting) = (SetupStage::Connecting, None, None);
         let connect = || {
             let socket = listen::tcp_socket(setup.remote).map_err(|errno| ("socket", errno))?;
             listen::send_at_once(&socket);
@@ -130,11 +133,11 @@ impl Reactor {
     pub(super) fn drive(&mut self, id: u64) {
         let Some(mut setup) = self.setups.remove(&id) else { return };
         let next = match setup.stage {
-            Stage::Connecting => match setup.connected() {
-                Ok(false) => Next::Stay,
+            SetupStage::Connecting => match setup.connected() {
+                Ok(false) => SetupOutcome::Stay,
                 Ok(true) => {
-                    setup.stage = Stage::Talking;
-                    if let Side::Initiator(attempt) = &setup.side {
+                    setup.stage = SetupStage::Talking;
+                    if let SetupRole::Initiator(attempt) = &setup.side {
                         // The host has accepted the connection. The process may now use the rest of the attempt's time
                         // to answer, as long as the host is reachable.
                         if let Some(Err(error)) =
@@ -145,34 +148,34 @@ impl Reactor {
                         setup.due = attempt.deadline;
                         self.wake_at(setup.due, id);
                     }
-                    self.talk(id, &mut setup)
+                    self.drive_handshake(id, &mut setup)
                 }
-                Err(error) => Next::Fail(error),
+                Err(error) => SetupOutcome::Fail(error),
             },
-            Stage::Talking => self.talk(id, &mut setup),
-            Stage::Meeting => self.meet(&mut setup),
-            Stage::Waiting => Next::Stay,
-            Stage::Proving if setup.is_abandoned() => Next::Drop,
-            Stage::Proving => Next::Stay,
-            Stage::Draining => drain(&mut setup),
+            SetupStage::Talking => self.drive_handshake(id, &mut setup),
+            SetupStage::Meeting => self.meet(&mut setup),
+            SetupStage::Waiting => SetupOutcome::Stay,
+            SetupStage::Proving if setup.is_abandoned() => SetupOutcome::Drop,
+            SetupStage::Proving => SetupOutcome::Stay,
+            SetupStage::Draining => drain(&mut setup),
         };
         self.settle(id, setup, next);
     }
 
-    pub(super) fn talk(&mut self, id: u64, setup: &mut Setup) -> Next {
+    pub(super) fn drive_handshake(&mut self, id: u64, setup: &mut Setup) -> SetupOutcome {
         loop {
             match setup.flush() {
                 Ok(true) => {}
-                Ok(false) => return Next::Stay,
-                Err(errno) => return Next::Fail(setup.socket_error("sendto", errno)),
+                Ok(false) => return SetupOutcome::Stay,
+                Err(errno) => return SetupOutcome::Fail(setup.socket_error("sendto", errno)),
             }
             // The meeting may have been confirmed, and the initiator may have closed TCP immediately afterwards, so
             // check the meeting first.
             if setup.tcp.is_none() && setup.meeting.is_none() {
-                return Next::Drop;
+                return SetupOutcome::Drop;
             }
             let met = match setup.meeting.as_ref().map(Meeting::read_confirm) {
-                Some(Ok(true)) => return Next::Shm,
+                Some(Ok(true)) => return SetupOutcome::Shm,
                 Some(Ok(false)) => true,
                 Some(Err(degraded)) => {
                     later!(debug: ?degraded, "set-up of shared memory was not confirmed");
@@ -185,9 +188,9 @@ impl Reactor {
                 Ok(Some(event)) => event,
                 // The bytes that were read may have produced a proof to send.
                 Ok(None) if !setup.handshake.output().is_empty() => continue,
-                Ok(None) => return Next::Stay,
+                Ok(None) => return SetupOutcome::Stay,
                 // The end of TCP is ignored while the confirmation may still arrive.
-                Err(Next::Fail(ConnectError::Closed(_))) if met => {
+                Err(SetupOutcome::Fail(ConnectError::Closed(_))) if met => {
                     if let Some(socket) = setup.tcp.take() {
                         self.unregister(&socket);
                     }
@@ -196,7 +199,7 @@ impl Reactor {
                 Err(next) => return next,
             };
             let event = match event {
-                Event::Wanted { context, probes } => match self.answer_as(setup, context, probes) {
+                HandshakeEvent::Wanted { context, probes } => match self.select_context(setup, context, probes) {
                     Ok(Some(event)) => event,
                     Ok(None) => continue,
                     Err(next) => return next,
@@ -204,53 +207,57 @@ impl Reactor {
                 event => event,
             };
             match event {
-                Event::Wanted { .. } => {}
-                Event::Hello(hello) => {
-                    if let Err(next) = self.greet(setup, hello) {
+                HandshakeEvent::Wanted { .. } => {}
+                HandshakeEvent::Hello(hello) => {
+                    if let Err(next) = self.handle_hello(setup, hello) {
                         return next;
                     }
                 }
-                Event::Verdict(hello, verdict) => {
-                    if let Some(next) = self.heard(id, setup, hello, verdict) {
+                HandshakeEvent::Verdict(hello, verdict) => {
+                    if let Some(next) = self.handle_verdict(id, setup, hello, verdict) {
                         return next;
                     }
                 }
-                Event::Offered(offered) => {
+                HandshakeEvent::Offered(offered) => {
                     if let Some(next) = self.offered(id, setup, offered) {
                         return next;
                     }
                 }
-                Event::Commit(commit) => {
+                HandshakeEvent::Commit(commit) => {
                     return match commit.choice {
-                        Choice::Tcp if setup.both().contains(HelloFlags::TCP) => Next::Tcp(commit.why, commit.errno),
-                        Choice::Verbs if setup.wire.is_some() => Next::Verbs(commit.why),
-                        Choice::Tcp | Choice::Verbs => {
-                            Next::Fail(ConnectError::Protocol("the peer chose a transport that is not allowed".into()))
+                        ConnectionChoice::Tcp if setup.both().contains(HelloFlags::TCP) => {
+                            SetupOutcome::Tcp(commit.why, commit.errno)
                         }
-                        Choice::Nothing => Next::Drop,
+                        ConnectionChoice::Verbs if setup.wire.is_some() => SetupOutcome::Verbs(commit.why),
+                        ConnectionChoice::Tcp | ConnectionChoice::Verbs => SetupOutcome::Fail(ConnectError::Protocol(
+                            "the peer chose a transport that is not allowed".into(),
+                        )),
+                        ConnectionChoice::Nothing => SetupOutcome::Drop,
                     };
                 }
             }
         }
     }
 
-    fn knows(&self, setup: &Setup, peer: Incarnation) -> Option<Knows> {
+    fn knowledge(&self, setup: &Setup, peer: Incarnation) -> Option<PeerKnowledge> {
         let owner = self.endpoints.get(&setup.endpoint)?;
         let others = || {
             let same = move |other: &&Setup| other.endpoint == setup.endpoint && other.incarnation() == Some(peer);
             self.setups.values().filter(same)
         };
-        let accepted = || others().filter(|other| other.is_accepted()).map(|other| other.whereabouts);
-        let there = |held: &Held| setup.is_initiator() && held.at == Some(setup.called_at());
-        Some(Knows {
+        let accepted = || others().filter(|other| other.is_accepted()).map(|other| other.address_status);
+        let there = |held: &HeldConnection| setup.is_initiator() && held.at == Some(setup.called_address());
+        Some(PeerKnowledge {
             own: owner.opened.incarnation,
-            held: owner.held.get(&peer).map(|held| Stands {
+            held: owner.held.get(&peer).map(|held| EstablishedConnection {
                 token: held.token,
-                whereabouts: held.whereabouts(),
+                address_status: held.address_status(),
                 there: there(held),
             }),
             claimed: others().any(Setup::is_claimed),
-            accepted: accepted().find(|whereabouts| *whereabouts == Whereabouts::Met).or_else(|| accepted().next()),
+            accepted: accepted()
+                .find(|address_status| *address_status == AddressStatus::Met)
+                .or_else(|| accepted().next()),
             met: others().any(Setup::is_initiator),
             at_home: setup.at_home,
         })
@@ -258,33 +265,38 @@ impl Reactor {
 
     /// Selects the context of a site that answers a call. If the wanted context does not exist, the site itself answers
     /// with a refusal. Contexts that do not accept connections still answer probes about their own calls.
-    fn answer_as(&self, setup: &mut Setup, context: u16, probes: bool) -> Result<Option<Event>, Next> {
-        let listener = self.endpoints.get(&setup.listener).ok_or(Next::Drop)?;
+    fn select_context(
+        &self,
+        setup: &mut Setup,
+        context: u16,
+        probes: bool,
+    ) -> Result<Option<HandshakeEvent>, SetupOutcome> {
+        let listener = self.endpoints.get(&setup.listener).ok_or(SetupOutcome::Drop)?;
         match (listener.opened.contexts, listener.members.get(&context)) {
             (None, _) if context == 0 => {}
-            (Some(contexts), None) if context < contexts => setup.refusal = Some(Why::ContextClosed),
-            (_, None) => setup.refusal = Some(Why::NoContext),
-            (Some(contexts), _) if context >= contexts && !probes => setup.refusal = Some(Why::NoContext),
+            (Some(contexts), None) if context < contexts => setup.refusal = Some(RefusalReason::ContextClosed),
+            (_, None) => setup.refusal = Some(RefusalReason::NoContext),
+            (Some(contexts), _) if context >= contexts && !probes => setup.refusal = Some(RefusalReason::NoContext),
             (_, Some(member)) => {
-                let owner = self.endpoints.get(member).ok_or(Next::Drop)?;
+                let owner = self.endpoints.get(member).ok_or(SetupOutcome::Drop)?;
                 let called = setup.ours.called;
-                setup.ours = Hello { called, ..owner.hello().map_err(|_| Next::Drop)? };
+                setup.ours = Hello { called, ..owner.hello().map_err(|_| SetupOutcome::Drop)? };
                 setup.endpoint = *member;
             }
         }
-        setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
+        setup.handshake.answer_with_hello(&setup.ours).map_err(|error| SetupOutcome::Drain(Some(error)))
     }
 
     /// Handles the caller's hello at the acceptor. The acceptor uses the caller's statements about itself only for the
     /// connection that the caller requests, unless a call to the caller's advertised address reaches the caller.
-    fn greet(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
+    fn handle_hello(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), SetupOutcome> {
         if setup.refusal.is_none() && !setup.handshake.is_direct() {
-            setup.refusal = Some(Why::NotItsAddress);
+            setup.refusal = Some(RefusalReason::NotItsAddress);
         }
         if hello.flags.contains(HelloFlags::PROBE) {
             return Err(self.answer_probe(setup, &hello));
         }
-        let owner = self.endpoints.get(&setup.endpoint).ok_or(Next::Drop)?;
+        let owner = self.endpoints.get(&setup.endpoint).ok_or(SetupOutcome::Drop)?;
         let advertised = setup.peer_address(&hello);
         if setup.refusal.is_some() {
         } else if hello.incarnation == owner.opened.incarnation {
@@ -294,30 +306,34 @@ impl Reactor {
             };
             match self.setups.values_mut().find(ours) {
                 Some(call) => call.at_home = true,
-                None => setup.refusal = Some(Why::OwnIncarnation),
+                None => setup.refusal = Some(RefusalReason::OwnIncarnation),
             }
             if setup.refusal.is_none() {
-                setup.handshake.answer(Verdict { ruling: Ruling::Duplicate, why: Why::SameHost, token: [0; 16] });
+                setup.handshake.answer(Verdict {
+                    ruling: Ruling::Duplicate,
+                    why: RefusalReason::SameHost,
+                    token: [0; 16],
+                });
                 setup.peer = Some(hello);
-                return Err(Next::Drain(None));
+                return Err(SetupOutcome::Drain(None));
             }
         } else if (advertised, hello.context) == (setup.ours.address, setup.ours.context) {
-            setup.refusal = Some(Why::OwnAddress);
+            setup.refusal = Some(RefusalReason::OwnAddress);
         } else {
             setup.at = owner.opened.naming.candidate(advertised, plain(setup.remote));
         }
         setup.peer = Some(hello);
-        if setup.refusal.is_none() && setup.at.is_some() { Err(Next::Prove) } else { self.decide(setup) }
+        if setup.refusal.is_none() && setup.at.is_some() { Err(SetupOutcome::Prove) } else { self.decide(setup) }
     }
 
     /// Answers a probe, which asks whether this endpoint made a certain call, or whether it holds a connection with the
     /// caller.
-    fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> Next {
+    fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> SetupOutcome {
         let others = || self.setups.values().filter(|other| other.endpoint == setup.endpoint && other.is_initiator());
         let token = if setup.refusal.is_some() {
             None
         } else if hello.reset != [0; 16] {
-            others().any(|call| call.name == hello.reset && call.stage == Stage::Talking).then_some(hello.reset)
+            others().any(|call| call.name == hello.reset && call.stage == SetupStage::Talking).then_some(hello.reset)
         } else {
             let held = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation));
             let claimed = || others().find(|call| call.is_claimed() && call.incarnation() == Some(hello.incarnation));
@@ -325,11 +341,11 @@ impl Reactor {
             token.map(|token| proof_of_holding(&token, &hello.nonce, &setup.ours.nonce))
         };
         let (ruling, why) = match token {
-            Some(_) => (Ruling::Known, Why::SameHost),
-            None => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NotKnown)),
+            Some(_) => (Ruling::Known, RefusalReason::SameHost),
+            None => (Ruling::Refuse, setup.refusal.unwrap_or(RefusalReason::NotKnown)),
         };
         setup.handshake.answer(Verdict { ruling, why, token: token.unwrap_or_default() });
-        Next::Drain(None)
+        SetupOutcome::Drain(None)
     }
 
     /// Calls the address that the caller of an acceptor advertises.
@@ -337,12 +353,12 @@ impl Reactor {
         let Some(setup) = self.setups.get(&id) else { return };
         let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
         let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeouts.host) else { return };
-        let (side, hello) = (Side::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
+        let (side, hello) = (SetupRole::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
         // The caller itself does not wait longer than this for its answer.
         let due = setup.due.min(Instant::now() + timeout / 2);
         let handshake = Handshake::new(true, &hello, None);
         let name = name_of_call(&peer.nonce, setup.ours.called);
-        let mut prober = Setup::new(setup.endpoint, side, Stage::Waiting, handshake, hello, at, due);
+        let mut prober = Setup::new(setup.endpoint, side, SetupStage::Waiting, handshake, hello, at, due);
         prober.name = name;
         let number = self.number();
         if let Some(setup) = self.setups.get_mut(&id) {
@@ -357,18 +373,18 @@ impl Reactor {
         let Some(mut setup) = self.setups.remove(&caller) else { return };
         setup.prober = None;
         match found {
-            Ok(true) => setup.whereabouts = Whereabouts::Met,
+            Ok(true) => setup.address_status = AddressStatus::Met,
             Ok(false) => {}
             Err(error) => {
                 later!(debug: %error, "cannot connect to the address of a caller");
                 if matches!(error, ConnectError::Descriptors { .. }) {
-                    setup.refusal = Some(Why::Descriptors);
+                    setup.refusal = Some(RefusalReason::Descriptors);
                 }
             }
         }
-        setup.stage = Stage::Talking;
+        setup.stage = SetupStage::Talking;
         let next = match self.decide(&mut setup) {
-            Ok(()) => self.talk(caller, &mut setup),
+            Ok(()) => self.drive_handshake(caller, &mut setup),
             Err(next) => next,
         };
         self.settle(caller, setup, next);
@@ -377,42 +393,44 @@ impl Reactor {
     /// Returns whether there is a shared-memory connection with `peer` that neither side has ended.
     fn holds(&self, endpoint: u64, peer: Incarnation) -> bool {
         let held = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer));
-        held.is_some_and(|held| self.lives(held.serial))
+        held.is_some_and(|held| self.is_alive(held.serial))
     }
 
     /// Decides about a call as the acceptor.
-    fn decide(&mut self, setup: &mut Setup) -> Result<(), Next> {
-        let hello = setup.peer.clone().ok_or(Next::Drop)?;
-        let knows = self.knows(setup, hello.incarnation).ok_or(Next::Drop)?;
-        let call = match arbiter::call(&knows, &hello, setup.whereabouts) {
+    fn decide(&mut self, setup: &mut Setup) -> Result<(), SetupOutcome> {
+        let hello = setup.peer.clone().ok_or(SetupOutcome::Drop)?;
+        let knowledge = self.knowledge(setup, hello.incarnation).ok_or(SetupOutcome::Drop)?;
+        let call = match arbiter::call(&knowledge, &hello, setup.address_status) {
             // A peer that lost the connection has closed its end of it, and this side will detect that.
-            Call::AcceptInstead if self.holds(setup.endpoint, hello.incarnation) => Call::Busy,
+            CallDecision::AcceptInstead if self.holds(setup.endpoint, hello.incarnation) => CallDecision::Busy,
             call => call,
         };
         let (ruling, why, token) = match call {
-            _ if setup.refusal.is_some() => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NoContext), [0; 16]),
-            Call::Duplicate(token) => (Ruling::Duplicate, Why::SameHost, token),
-            Call::Busy => (Ruling::Busy, Why::SameHost, [0; 16]),
-            Call::Accept | Call::AcceptInstead => match arbiter::transport(&setup.ours, &hello) {
-                Ok((ruling, why)) => (ruling, why, random().map_err(|_| Next::Drop)?),
+            _ if setup.refusal.is_some() => {
+                (Ruling::Refuse, setup.refusal.unwrap_or(RefusalReason::NoContext), [0; 16])
+            }
+            CallDecision::Duplicate(token) => (Ruling::Duplicate, RefusalReason::SameHost, token),
+            CallDecision::Busy => (Ruling::Busy, RefusalReason::SameHost, [0; 16]),
+            CallDecision::Accept | CallDecision::AcceptInstead => match arbiter::transport(&setup.ours, &hello) {
+                Ok((ruling, why)) => (ruling, why, random().map_err(|_| SetupOutcome::Drop)?),
                 Err(why) => (Ruling::Refuse, why, [0; 16]),
             },
         };
         let accepts = matches!(ruling, Ruling::Tcp | Ruling::Shm | Ruling::Verbs);
         if accepts
-            && call == Call::AcceptInstead
+            && call == CallDecision::AcceptInstead
             && let Some(old) = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation))
         {
             let (serial, reason) = (old.serial, "the peer lost the connection and reconnects".to_owned());
-            self.bury(setup.endpoint, hello.incarnation, serial, reason);
+            self.remove_connection(setup.endpoint, hello.incarnation, serial, reason);
         }
-        if accepts && setup.whereabouts == Whereabouts::Met {
+        if accepts && setup.address_status == AddressStatus::Met {
             // A third party that uses this caller's incarnation must not block the caller itself.
             let posing = |other: &Setup| {
                 other.endpoint == setup.endpoint
                     && other.incarnation() == Some(hello.incarnation)
                     && other.is_accepted()
-                    && other.whereabouts == Whereabouts::Claimed
+                    && other.address_status == AddressStatus::Claimed
             };
             let posing: Vec<u64> = self.setups.iter().filter(|(_, other)| posing(other)).map(|(id, _)| *id).collect();
             posing.into_iter().for_each(|id| self.forget_setup(id));
@@ -420,9 +438,9 @@ impl Reactor {
         setup.handshake.answer(Verdict { ruling, why, token });
         (setup.ruling, setup.why, setup.token) = (ruling, why, token);
         if !accepts {
-            return Err(Next::Drain(None));
+            return Err(SetupOutcome::Drain(None));
         }
-        setup.side = Side::Acceptor { accepted: true };
+        setup.side = SetupRole::Acceptor { accepted: true };
         // The caller has sent its hello and, if a key is used, has proved that it has the key. So it may be slow from
         // now on.
         if let Some(owner) = self.endpoints.get(&setup.endpoint) {
@@ -432,37 +450,37 @@ impl Reactor {
     }
 
     /// Handles the verdict at the initiator. Returns `None` if the handshake continues.
-    fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<Next> {
-        let Some(knows) = self.knows(setup, hello.incarnation) else { return Some(Next::Drop) };
+    fn handle_verdict(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<SetupOutcome> {
+        let Some(knowledge) = self.knowledge(setup, hello.incarnation) else { return Some(SetupOutcome::Drop) };
         let peer = hello.incarnation;
-        if let Side::Prober { caller } = setup.side {
+        if let SetupRole::Prober { caller } = setup.side {
             let caller = self.setups.get(&caller).and_then(Setup::incarnation);
             let found = verdict.ruling == Ruling::Known && verdict.token == setup.name && caller == Some(peer);
-            return Some(Next::Proved(found));
+            return Some(SetupOutcome::Proved(found));
         }
         setup.peer = Some(hello);
-        if matches!(&setup.side, Side::Initiator(attempt) if attempt.asks) {
-            return Some(self.asked(setup, peer, &verdict, &knows));
+        if matches!(&setup.side, SetupRole::Initiator(attempt) if attempt.asks) {
+            return Some(self.handle_query_answer(setup, peer, &verdict, &knowledge));
         }
-        let reply = arbiter::verdict(&knows, peer, &verdict, (setup.remote, setup.ours.wanted));
-        let Side::Initiator(attempt) = &mut setup.side else { return Some(Next::Drop) };
+        let reply = arbiter::verdict(&knowledge, peer, &verdict, (setup.remote, setup.ours.wanted));
+        let SetupRole::Initiator(attempt) = &mut setup.side else { return Some(SetupOutcome::Drop) };
         match reply {
-            Reply::Aliased => return Some(Next::Aliased(peer)),
-            Reply::Wait => return Some(Next::Again { pause: true }),
-            Reply::Later(error) => {
+            VerdictDecision::Aliased => return Some(SetupOutcome::Aliased(peer)),
+            VerdictDecision::Wait => return Some(SetupOutcome::Again { pause: true }),
+            VerdictDecision::Later(error) => {
                 attempt.last = Some(error);
-                return Some(Next::Again { pause: true });
+                return Some(SetupOutcome::Again { pause: true });
             }
-            Reply::Reset(token) => {
+            VerdictDecision::Reset(token) => {
                 attempt.reset = Some(token);
-                return Some(Next::Again { pause: std::mem::replace(&mut attempt.has_reset, true) });
+                return Some(SetupOutcome::Again { pause: std::mem::replace(&mut attempt.has_reset, true) });
             }
-            Reply::Ask => {
+            VerdictDecision::Ask => {
                 attempt.asks = true;
-                return Some(Next::Again { pause: false });
+                return Some(SetupOutcome::Again { pause: false });
             }
-            Reply::Fail(error) => return Some(Next::Fail(error)),
-            Reply::Claim => {}
+            VerdictDecision::Fail(error) => return Some(SetupOutcome::Fail(error)),
+            VerdictDecision::Claim => {}
         }
         attempt.claimed = true;
         (setup.token, setup.ruling, setup.why) = (verdict.token, verdict.ruling, verdict.why);
@@ -472,50 +490,59 @@ impl Reactor {
                 None
             }
             Ruling::Tcp if !setup.ours.flags.contains(HelloFlags::TCP) => {
-                Some(Next::Fail(ConnectError::NoTransport(verdict.why.to_string())))
+                Some(SetupOutcome::Fail(ConnectError::NoTransport(verdict.why.to_string())))
             }
-            Ruling::Tcp => Some(commit(setup, Choice::Tcp, verdict.why, 0)),
+            Ruling::Tcp => Some(commit(setup, ConnectionChoice::Tcp, verdict.why, 0)),
             _ => Some(self.call_meeting(id, setup, &peer, verdict.token)),
         }
     }
 
     /// Handles the called endpoint's answer to the query whether it is the peer of the established connection.
-    fn asked(&mut self, setup: &mut Setup, peer: Incarnation, verdict: &Verdict, knows: &Knows) -> Next {
-        let (at, nonces) = (setup.called_at(), setup.handshake.nonces());
-        let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };
+    fn handle_query_answer(
+        &mut self,
+        setup: &mut Setup,
+        peer: Incarnation,
+        verdict: &Verdict,
+        knowledge: &PeerKnowledge,
+    ) -> SetupOutcome {
+        let (at, nonces) = (setup.called_address(), setup.handshake.nonces());
+        let SetupRole::Initiator(attempt) = &mut setup.side else { return SetupOutcome::Drop };
         attempt.asks = false;
         // Either another endpoint answers now, or the connection has ended.
-        let (Some(held), Some((asking, asked))) = (knows.held, nonces) else { return Next::Again { pause: true } };
-        let holds = verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &asked);
-        match arbiter::asked(held.whereabouts, holds, at.0) {
-            Asked::Aliased => {
+        let (Some(held), Some((asking, requested))) = (knowledge.held, nonces) else {
+            return SetupOutcome::Again { pause: true };
+        };
+        let holds =
+            verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &requested);
+        match arbiter::handle_query_answer(held.address_status, holds, at.0) {
+            QueryDecision::Aliased => {
                 if let Some(owner) = self.endpoints.get_mut(&setup.endpoint)
                     && let Some(held) = owner.held.get_mut(&peer)
                 {
                     held.at.get_or_insert(at);
                 }
-                Next::Aliased(peer)
+                SetupOutcome::Aliased(peer)
             }
-            Asked::Displace => {
+            QueryDecision::Displace => {
                 let old = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&peer));
                 if let Some(serial) = old.map(|held| held.serial) {
                     let reason = "it had taken the name of another endpoint".to_owned();
-                    self.bury(setup.endpoint, peer, serial, reason);
+                    self.remove_connection(setup.endpoint, peer, serial, reason);
                 }
-                Next::Again { pause: true }
+                SetupOutcome::Again { pause: true }
             }
-            Asked::Later(error) => {
+            QueryDecision::Later(error) => {
                 attempt.last = Some(error);
-                Next::Again { pause: true }
+                SetupOutcome::Again { pause: true }
             }
         }
     }
 
     /// Connects the initiator to the peer's Unix socket.
-    fn call_meeting(&mut self, id: u64, setup: &mut Setup, peer: &Incarnation, token: Token) -> Next {
-        let bell = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.bell.clone());
-        let meeting = match bell {
-            Some(bell) => Meeting::call(&bell, peer, token, setup.room()),
+    fn call_meeting(&mut self, id: u64, setup: &mut Setup, peer: &Incarnation, token: Token) -> SetupOutcome {
+        let doorbell = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.doorbell.clone());
+        let meeting = match doorbell {
+            Some(doorbell) => Meeting::call(&doorbell, peer, token, setup.room()),
             None => Err(Degraded::from(Errno::OPNOTSUPP)),
         };
         let registered = meeting.and_then(|meeting| {
@@ -524,7 +551,7 @@ impl Reactor {
         });
         match registered {
             Ok(meeting) => {
-                setup.stage = Stage::Meeting;
+                setup.stage = SetupStage::Meeting;
                 setup.meeting = Some(meeting);
                 self.meet(setup)
             }
@@ -533,12 +560,12 @@ impl Reactor {
     }
 
     /// Checks, as the initiator, for the answer at the Unix socket.
-    fn meet(&mut self, setup: &mut Setup) -> Next {
+    fn meet(&mut self, setup: &mut Setup) -> SetupOutcome {
         match setup.meeting.as_mut().map(Meeting::read_answer) {
-            Some(Ok(true)) => Next::Shm,
-            Some(Ok(false)) => Next::Stay,
+            Some(Ok(true)) => SetupOutcome::Shm,
+            Some(Ok(false)) => SetupOutcome::Stay,
             Some(Err(degraded)) => degrade(setup, degraded),
-            None => Next::Drop,
+            None => SetupOutcome::Drop,
         }
     }
 
@@ -546,22 +573,22 @@ impl Reactor {
     pub(super) fn overdue(&mut self, id: u64) {
         let Some(setup) = self.setups.remove(&id) else { return };
         let next = match (&setup.side, setup.stage) {
-            (Side::Initiator(attempt), Stage::Waiting) if attempt.may_try_again() => {
+            (SetupRole::Initiator(attempt), SetupStage::Waiting) if attempt.may_try_again() => {
                 self.restart(id, setup);
                 return;
             }
-            (Side::Initiator(attempt), stage) => {
+            (SetupRole::Initiator(attempt), stage) => {
                 let ConnectTimeouts { host, process } = attempt.timeouts;
-                let timeout = if stage == Stage::Connecting { host } else { process };
+                let timeout = if stage == SetupStage::Connecting { host } else { process };
                 let timeout = ConnectError::Timeout { peer: setup.remote, timeout };
-                Next::Fail(attempt.last.clone().unwrap_or(timeout))
+                SetupOutcome::Fail(attempt.last.clone().unwrap_or(timeout))
             }
-            (Side::Prober { .. }, _) => Next::Proved(false),
-            (Side::Acceptor { .. }, Stage::Draining) => Next::Drop,
-            (Side::Acceptor { .. }, _) => {
+            (SetupRole::Prober { .. }, _) => SetupOutcome::Proved(false),
+            (SetupRole::Acceptor { .. }, SetupStage::Draining) => SetupOutcome::Drop,
+            (SetupRole::Acceptor { .. }, _) => {
                 let timeout =
                     self.endpoints.get(&setup.endpoint).map_or(Duration::ZERO, |owner| owner.opened.timeouts.host);
-                Next::Fail(ConnectError::Timeout { peer: setup.remote, timeout })
+                SetupOutcome::Fail(ConnectError::Timeout { peer: setup.remote, timeout })
             }
         };
         self.settle(id, setup, next);

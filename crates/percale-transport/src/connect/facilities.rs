@@ -8,13 +8,13 @@ use std::os::fd::AsFd;
 
 use super::listen::{self, unix_listener, unix_socket};
 use super::{liveness, passing};
-use crate::local_memory::bell::BellExt as _;
-use crate::shm::{Bell, Mappings, PAIR_BYTES, pair_memory};
+use crate::local_memory::doorbell::DoorbellExt as _;
+use crate::shm::{Doorbell, Mappings, PAIR_BYTES, pair_memory};
 use crate::system::call::{call, named};
 use crate::system::event::EventDescriptor;
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::{Incarnation, Token};
-use crate::wire::meeting::{Half, Offer};
+use crate::wire::meeting::{MeetingHalf, MeetingOffer};
 use rustix::io::Errno;
 
 /// A facility of the system that shared memory needs.
@@ -37,7 +37,7 @@ pub fn facilities() -> Vec<Facility> {
     vec![
         facility("sealed memory", "memfd_create, ftruncate, fallocate, fcntl, fstatfs, mmap, madvise", sealed_memory()),
         facility("events", "eventfd2", EventDescriptor::eventfd().map(drop)),
-        facility("sleep on shared words", "futex", Bell::private().and_then(|bell| bell.try_futex())),
+        facility("sleep on shared words", "futex", Doorbell::private().and_then(|doorbell| doorbell.try_futex())),
         facility("local sockets", "socket, bind, listen, accept4, connect", over(&|_| Ok(()))),
         facility("identity of peers", "getsockopt, pidfd_open", over(&Connection::identify)),
         facility("passing descriptors", "sendmsg, recvmsg, readlinkat", over(&Connection::pass)),
@@ -45,8 +45,8 @@ pub fn facilities() -> Vec<Facility> {
 }
 
 fn sealed_memory() -> io::Result<()> {
-    let bell = Bell::new()?;
-    let [page, _] = bell.descriptors().ok_or(io::ErrorKind::Unsupported)?;
+    let doorbell = Doorbell::new()?;
+    let [page, _] = doorbell.descriptors().ok_or(io::ErrorKind::Unsupported)?;
     Mappings::new(pair_memory()?.as_fd(), page).map(drop)
 }
 
@@ -73,12 +73,12 @@ impl Connection {
 
     fn pass(&self) -> io::Result<()> {
         let (memory, event) = (pair_memory()?, EventDescriptor::eventfd()?);
-        let offer = Offer::new(Token::default(), Half::default());
+        let offer = MeetingOffer::new(Token::default(), MeetingHalf::default());
         let refused = |call: &'static str| {
             move |degraded: super::degraded::Degraded| named(call)(Errno::from_raw_os_error(degraded.errno.max(1)))
         };
         passing::send(self.caller.as_fd(), &offer, &[memory.as_fd(), event.as_fd()]).map_err(refused("sendmsg"))?;
-        let received = passing::receive::<Offer>(self.called.as_fd()).map_err(refused("recvmsg"))?;
+        let received = passing::receive::<MeetingOffer>(self.called.as_fd()).map_err(refused("recvmsg"))?;
         let (_, descriptors) = received.ok_or_else(|| named("recvmsg")(Errno::AGAIN))?;
         let [memory, event] = descriptors.as_slice() else { return Err(named("recvmsg")(Errno::BADMSG)) };
         passing::check_memory(memory.as_fd(), PAIR_BYTES as u64).map_err(refused("fcntl"))?;

@@ -6,7 +6,7 @@ use super::fuzz::hello;
 use super::*;
 
 /// Transfers bytes in both directions until neither side has output. Returns the last results of both sides.
-fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<Event>, ConnectError>; 2] {
+fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<HandshakeEvent>, ConnectError>; 2] {
     let mut results = [Ok(None), Ok(None)];
     loop {
         let mut idle = true;
@@ -19,11 +19,13 @@ fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Opt
             idle = false;
             let bytes: Vec<u8> = from.output().drain(..wants).collect();
             let result = match to.feed(&bytes) {
-                Ok(Some(Event::Wanted { .. })) => to.speak_for(&hello(1 - turn as u8, to.key.is_some())),
+                Ok(Some(HandshakeEvent::Wanted { .. })) => {
+                    to.answer_with_hello(&hello(1 - turn as u8, to.key.is_some()))
+                }
                 result => result,
             };
-            if let Ok(Some(Event::Hello(_))) = &result {
-                to.answer(Verdict { ruling, why: Why::SameHost, token: [9; 16] });
+            if let Ok(Some(HandshakeEvent::Hello(_))) = &result {
+                to.answer(Verdict { ruling, why: RefusalReason::SameHost, token: [9; 16] });
             }
             if result != Ok(None) && results[1 - turn].is_ok() {
                 results[1 - turn] = result;
@@ -37,7 +39,7 @@ fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Opt
 
 fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
     let side = |n: u8| {
-        let key = keys[usize::from(n)].map(|key| Key::new(key.into()));
+        let key = keys[usize::from(n)].map(|key| AuthorizationKey::new(key.into()));
         Handshake::new(n == 0, &hello(n, key.is_some()), key)
     };
     [side(0), side(1)]
@@ -47,7 +49,7 @@ fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
 #[test]
 fn proofs_are_hmac_sha_256() {
     let mac = |key: &[u8], parts: &[&[u8]]| -> String {
-        Key::new(key.to_vec()).mac(parts).finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        AuthorizationKey::new(key.to_vec()).mac(parts).finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     };
     assert_eq!(
         mac(b"Jefe", &[b"what do ya want ", b"for nothing?"]),
@@ -65,9 +67,9 @@ fn the_verdict_arrives_with_and_without_a_key() {
         let [mut a, mut b] = pair(keys);
         let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
         let key = keys[0].is_some();
-        let verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [9; 16] };
-        assert_eq!(first, Ok(Some(Event::Verdict(hello(1, key), verdict))));
-        assert_eq!(second, Ok(Some(Event::Hello(hello(0, key)))));
+        let verdict = Verdict { ruling: Ruling::Tcp, why: RefusalReason::SameHost, token: [9; 16] };
+        assert_eq!(first, Ok(Some(HandshakeEvent::Verdict(hello(1, key), verdict))));
+        assert_eq!(second, Ok(Some(HandshakeEvent::Hello(hello(0, key)))));
         assert_eq!(b.wants(), size_of::<CommitBytes>());
     }
 }
@@ -90,7 +92,7 @@ fn reflected_proof_is_rejected() {
     assert_eq!(a.feed(&mirror.as_bytes()[..PREFIX_BYTES]), Ok(None));
     assert_eq!(a.feed(&mirror.as_bytes()[PREFIX_BYTES..]), Ok(None));
     let own: Vec<u8> = a.output().drain(..).collect();
-    let mut verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [0; 16] }.to_bytes();
+    let mut verdict = Verdict { ruling: Ruling::Tcp, why: RefusalReason::SameHost, token: [0; 16] }.to_bytes();
     verdict.mac.copy_from_slice(&own);
     assert_eq!(a.feed(verdict.as_bytes()), Err(ConnectError::Authorization));
 }
@@ -99,14 +101,17 @@ fn reflected_proof_is_rejected() {
 fn caller_receives_descriptor_shortage_with_and_without_key() {
     for key in [None, Some("k")] {
         let [mut a, b] = pair([key; 2]);
-        let mut said = b.no_descriptors();
+        let mut text = b.no_descriptors();
         let mut last = Ok(None);
         while a.wants() > 0 && last == Ok(None) {
-            let next: Vec<u8> = said.drain(..a.wants()).collect();
+            let next: Vec<u8> = text.drain(..a.wants()).collect();
             last = a.feed(&next);
         }
         match last {
-            Ok(Some(Event::Verdict(_, Verdict { ruling: Ruling::Refuse, why: Why::Descriptors, .. }))) => {
+            Ok(Some(HandshakeEvent::Verdict(
+                _,
+                Verdict { ruling: Ruling::Refuse, why: RefusalReason::Descriptors, .. },
+            ))) => {
                 assert_eq!(key, None);
             }
             other => assert_eq!((other, key), (Err(ConnectError::Descriptors { peer: true }), Some("k"))),
@@ -119,9 +124,9 @@ fn answered_caller_gets_no_descriptor_shortage_reply() {
     let [mut a, mut b] = pair([Some("k"); 2]);
     let words: Vec<u8> = a.output().drain(..).collect();
     assert_eq!(b.feed(&words[..PREFIX_BYTES]), Ok(None));
-    assert!(matches!(b.feed(&words[PREFIX_BYTES..]), Ok(Some(Event::Wanted { .. }))));
+    assert!(matches!(b.feed(&words[PREFIX_BYTES..]), Ok(Some(HandshakeEvent::Wanted { .. }))));
     assert!(!b.no_descriptors().is_empty());
-    assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
+    assert_eq!(b.answer_with_hello(&hello(1, true)), Ok(None));
     assert!(b.no_descriptors().is_empty(), "a second hello would be taken for a verdict");
 }
 
@@ -151,8 +156,8 @@ proptest! {
         } else {
             let hello_a: Vec<u8> = a.output().drain(..).collect();
             prop_assert_eq!(b.feed(&hello_a[..PREFIX_BYTES]), Ok(None));
-            prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(Event::Wanted { context: 0, probes: false })));
-            prop_assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
+            prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(HandshakeEvent::Wanted { context: 0, probes: false })));
+            prop_assert_eq!(b.answer_with_hello(&hello(1, true)), Ok(None));
             b.output()[at] ^= 1 << bit;
             let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
             prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
@@ -165,9 +170,9 @@ proptest! {
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,
     ) {
         let mut bytes = hello(2, key).to_bytes().as_bytes().to_vec();
-        let verdict = Verdict { ruling: Ruling::Shm, why: Why::SameHost, token: [3; 16] };
+        let verdict = Verdict { ruling: Ruling::Shm, why: RefusalReason::SameHost, token: [3; 16] };
         bytes.extend_from_slice(verdict.to_bytes().as_bytes());
-        bytes.extend_from_slice(Commit { choice: crate::wire::hello::Choice::Tcp, why: Why::AnotherHost, errno: 0 }.to_bytes().as_bytes());
+        bytes.extend_from_slice(Commit { choice: crate::wire::hello::ConnectionChoice::Tcp, why: RefusalReason::AnotherHost, errno: 0 }.to_bytes().as_bytes());
         for (at, value) in changes {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;

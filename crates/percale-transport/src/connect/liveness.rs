@@ -67,16 +67,16 @@ fn last_errno() -> Errno {
 
 /// The objects of a local peer that are watched after the connection is established.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct WatchedObjects {
     /// The process.
     pub(super) process: Arc<PeerProcess>,
     /// A duplicate of the control socket, which hangs up when the peer closes its end.
     pub(super) control: ProcessSocket,
 }
 
-impl Watched {
+impl WatchedObjects {
     /// Returns the reason why the peer is considered dead, or `None` if it is not.
-    pub(super) fn obituary(&self) -> Option<String> {
+    pub(super) fn end_reason(&self) -> Option<String> {
         use rustix::event::{PollFd, PollFlags, Timespec};
         match self.process.ended() {
             Some(ProcessEnded::Exited) => return Some(format!("process {} ended", self.process.pid())),
@@ -109,10 +109,10 @@ mod tests {
         assert_eq!(who.uid, rustix::process::geteuid().as_raw());
         let pidfd = peer_pidfd(a.as_fd(), who.pid).unwrap();
         let process = Arc::new(PeerProcess::new(who.pid, pidfd).unwrap());
-        let watched = Watched { process, control: a.into() };
-        assert_eq!(watched.obituary(), None);
+        let watched = WatchedObjects { process, control: a.into() };
+        assert_eq!(watched.end_reason(), None);
         drop(b);
-        assert_eq!(watched.obituary().as_deref(), Some("connection closed"));
+        assert_eq!(watched.end_reason().as_deref(), Some("connection closed"));
     }
 
     #[test]
@@ -121,10 +121,10 @@ mod tests {
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
-        let watched = Watched { process, control: a.into() };
-        assert_eq!(watched.obituary(), None);
+        let watched = WatchedObjects { process, control: a.into() };
+        assert_eq!(watched.end_reason(), None);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(watched.obituary(), Some(format!("process {} ended", child.id())));
+        assert_eq!(watched.end_reason(), Some(format!("process {} ended", child.id())));
     }
 }

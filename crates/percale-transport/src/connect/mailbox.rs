@@ -40,7 +40,7 @@ pub struct PeerIdentity {
 }
 
 /// The parts of the local endpoint's doorbell that connection set-up needs.
-pub trait LocalBell: Send + Sync {
+pub trait LocalDoorbell: Send + Sync {
     /// Returns the sealed memory of the doorbell page, and the eventfd through which peers wake up the endpoint.
     /// Returns `None` if peers cannot ring the doorbell. In this case the endpoint does not use shared memory.
     fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]>;
@@ -57,14 +57,14 @@ pub trait LocalBell: Send + Sync {
     ///
     /// # Errors
     /// The error of the system call.
-    fn map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<Option<Mappings>> {
-        let _ = (pair, peer_bell);
+    fn map(&self, pair: BorrowedFd<'_>, peer_doorbell: BorrowedFd<'_>) -> std::io::Result<Option<Mappings>> {
+        let _ = (pair, peer_doorbell);
         Ok(None)
     }
     /// Returns the size of pair memory in bytes.
     fn pair_bytes(&self) -> u64;
     /// Returns the size of a doorbell page in bytes.
-    fn bell_bytes(&self) -> u64;
+    fn doorbell_bytes(&self) -> u64;
 }
 
 /// The parts of a link over shared memory.
@@ -77,7 +77,7 @@ pub struct ShmParts {
     /// The bit of the local doorbell that the peer sets. The link has to release it.
     pub my_bit: u32,
     /// The sealed memory of the peer's doorbell page.
-    pub peer_bell: OwnedFd,
+    pub peer_doorbell: OwnedFd,
     /// The mappings of the pair and the page, if they are already mapped, otherwise `None`.
     pub mappings: Option<Mappings>,
     /// The eventfd that wakes up the peer.
@@ -96,7 +96,7 @@ pub struct ShmParts {
 
 /// An established connection for which no link was created yet.
 #[derive(Debug)]
-pub enum Made {
+pub enum EstablishedTransport {
     /// A connection over shared memory.
     Shm(ShmParts),
     /// A connection over TCP. The socket is non-blocking with TCP_NODELAY, and the next bytes to read are the peer's
@@ -110,18 +110,18 @@ pub enum Made {
 /// An event that the service thread reports to an endpoint.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum ServiceNotice {
     /// A connection was established.
     Established {
         /// The attempt that it completes, if there was one.
         attempt: Option<u64>,
-        /// The number of the connection in [`Registration::closed`](super::Registration::closed) and in
-        /// [`Notice::Dead`].
+        /// The number of the connection in [`EndpointRegistration::closed`](super::EndpointRegistration::closed) and in
+        /// [`ServiceNotice::Dead`].
         serial: u64,
         /// The peer of the connection.
         identity: PeerIdentity,
         /// The parts of the link.
-        link: Made,
+        link: EstablishedTransport,
         /// The reason for this transport.
         reason: String,
     },
@@ -151,7 +151,7 @@ pub enum Notice {
         reason: String,
     },
     /// Another incarnation was reached at the advertised address of a connection's peer, so that peer no longer exists.
-    /// Posted before the [`Notice::Established`] of the new one.
+    /// Posted before the [`ServiceNotice::Established`] of the new one.
     Replaced {
         /// The old connection.
         serial: u64,
@@ -170,13 +170,13 @@ pub enum Notice {
     },
 }
 
-/// The maximum number of [`Notice::TurnedAway`] notices in an unread mailbox.
+/// The maximum number of [`ServiceNotice::TurnedAway`] notices in an unread mailbox.
 const STRANGERS: usize = 64;
 
 /// The notices for one endpoint.
 pub struct Mailbox {
     flag: AtomicBool,
-    queue: Mutex<Vec<Notice>>,
+    queue: Mutex<Vec<ServiceNotice>>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -203,7 +203,7 @@ impl Mailbox {
 
     /// Removes and returns all notices, oldest first.
     #[must_use]
-    pub fn take(&self) -> Vec<Notice> {
+    pub fn take(&self) -> Vec<ServiceNotice> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.flag.store(false, Ordering::Relaxed);
         std::mem::take(&mut *queue)
@@ -212,7 +212,7 @@ impl Mailbox {
     /// Removes the notice of the connection `serial` if the owner has not read it yet. Returns whether it was removed.
     pub(super) fn retract(&self, serial: u64) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |notice: &Notice| matches!(notice, Notice::Established { serial: its, attempt: None, .. } if *its == serial);
+        let is_it = |notice: &ServiceNotice| matches!(notice, ServiceNotice::Established { serial: its, attempt: None, .. } if *its == serial);
         let found = queue.iter().position(is_it);
         let notice = found.map(|at| queue.remove(at));
         drop(queue); // Close the descriptors of a link after the lock is released.
@@ -223,8 +223,8 @@ impl Mailbox {
     /// than `limit` such unread notices. Returns the serial of the connection.
     pub(super) fn retract_oldest(&self, limit: usize) -> Option<u64> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let unproven = |notice: &Notice| match notice {
-            Notice::Established { serial, attempt: None, identity, .. } if !identity.proven => Some(*serial),
+        let unproven = |notice: &ServiceNotice| match notice {
+            ServiceNotice::Established { serial, attempt: None, identity, .. } if !identity.proven => Some(*serial),
             _ => None,
         };
         let mut all = queue.iter().filter_map(unproven);
@@ -236,11 +236,11 @@ impl Mailbox {
 
     /// Adds a notice and wakes up the owner.
     #[doc(hidden)]
-    pub fn post(&self, notice: Notice) {
+    pub fn post(&self, notice: ServiceNotice) {
         {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(notice, Notice::TurnedAway { .. }) {
-                let strangers = |old: &Notice| matches!(old, Notice::TurnedAway { .. });
+            if matches!(notice, ServiceNotice::TurnedAway { .. }) {
+                let strangers = |old: &ServiceNotice| matches!(old, ServiceNotice::TurnedAway { .. });
                 if queue.iter().filter(|old| strangers(old)).count() >= STRANGERS
                     && let Some(oldest) = queue.iter().position(strangers)
                 {

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::little_endian::{U32, U64};
 
 use super::degraded::Degraded;
-use super::liveness::{self, Credentials, Watched};
-use super::mailbox::{LocalBell, ShmParts};
+use super::liveness::{self, Credentials, WatchedObjects};
+use super::mailbox::{LocalDoorbell, ShmParts};
 use super::{listen, passing};
 use crate::local_memory::kernel;
 use crate::peer_process::PeerProcess;
@@ -27,8 +27,8 @@ use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 use crate::system::random::random;
 use crate::wire::hello::{Incarnation, Token};
-use crate::wire::meeting::{Answer, Confirm, Half, Offer};
-use crate::wire::why::Why;
+use crate::wire::meeting::{Confirm, MeetingAnswer, MeetingHalf, MeetingOffer};
+use crate::wire::refusal_reason::RefusalReason;
 
 /// A random word of this process, by which peers identify its memory: they read or write it together with the data that
 /// they copy by process id. A forked child does not inherit the word, and creates its own if it needs one.
@@ -47,16 +47,16 @@ fn word() -> std::io::Result<&'static AtomicU64> {
 }
 
 /// A bit of the local doorbell that is not owned by a link yet.
-struct Bit {
-    bell: Arc<dyn LocalBell>,
+struct ReservedBit {
+    doorbell: Arc<dyn LocalDoorbell>,
     bit: u32,
     given: bool,
 }
 
-impl Bit {
-    fn of(bell: &Arc<dyn LocalBell>) -> Result<Self, Degraded> {
-        let bit = bell.allocate().ok_or(Degraded::because(Why::BellFull))?;
-        Ok(Self { bell: Arc::clone(bell), bit, given: false })
+impl ReservedBit {
+    fn of(doorbell: &Arc<dyn LocalDoorbell>) -> Result<Self, Degraded> {
+        let bit = doorbell.allocate().ok_or(Degraded::because(RefusalReason::DoorbellFull))?;
+        Ok(Self { doorbell: Arc::clone(doorbell), bit, given: false })
     }
 
     fn give(mut self) -> u32 {
@@ -65,25 +65,25 @@ impl Bit {
     }
 }
 
-impl Drop for Bit {
+impl Drop for ReservedBit {
     fn drop(&mut self) {
         if !self.given {
-            self.bell.release(self.bit);
+            self.doorbell.release(self.bit);
         }
     }
 }
 
 /// The resources that the other side passed, after all checks.
-struct Passed {
-    half: Half,
-    bell: OwnedFd,
+struct PassedResources {
+    half: MeetingHalf,
+    doorbell: OwnedFd,
     event: OwnedFd,
     mappings: Option<Mappings>,
 }
 
 /// The descriptors that a pair may use.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Room {
+pub(super) enum DescriptorBudget {
     /// All except some that are reserved for connections over TCP. A TCP connection needs one descriptor, and a pair
     /// needs several.
     Spare,
@@ -91,7 +91,7 @@ pub(super) enum Room {
     All,
 }
 
-impl Room {
+impl DescriptorBudget {
     /// The number of descriptors that pairs leave free. If a quarter of the process's limit is smaller, they leave that
     /// quarter free instead.
     const SPARE: u64 = 256;
@@ -103,7 +103,7 @@ impl Room {
         let (Self::Spare, Some(limit)) = (self, limit) else { return Ok(()) };
         let most = limit.saturating_sub((limit / 4).min(Self::SPARE));
         let is_free = u64::try_from(newest).is_ok_and(|newest| newest < most);
-        is_free.then_some(()).ok_or(Degraded::because(Why::Descriptors))
+        is_free.then_some(()).ok_or(Degraded::because(RefusalReason::Descriptors))
     }
 }
 
@@ -111,37 +111,41 @@ impl Room {
 pub(super) struct Meeting {
     side: usize,
     control: ProcessSocket,
-    watched: Watched,
+    watched: WatchedObjects,
     who: Credentials,
-    bit: Bit,
-    ours: Half,
+    bit: ReservedBit,
+    ours: MeetingHalf,
     pair: OwnedFd,
-    passed: Option<Passed>,
+    passed: Option<PassedResources>,
 }
 
 impl Meeting {
     fn new(
         side: usize,
         control: ProcessSocket,
-        bell: &Arc<dyn LocalBell>,
-        room: Room,
+        doorbell: &Arc<dyn LocalDoorbell>,
+        room: DescriptorBudget,
         pair: impl FnOnce() -> Result<OwnedFd, Degraded>,
     ) -> Result<Self, (ProcessSocket, Degraded)> {
         let gathered = (|| {
             let who = liveness::credentials(control.as_fd())?;
             if who.uid != rustix::process::geteuid().as_raw() {
-                return Err(Degraded::because(Why::AnotherUser));
+                return Err(Degraded::because(RefusalReason::AnotherUser));
             }
             let pidfd = liveness::peer_pidfd(control.as_fd(), who.pid).map_err(Degraded::from).map_err(|error| {
-                if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
+                if error.why == RefusalReason::Descriptors {
+                    error
+                } else {
+                    Degraded { why: RefusalReason::PeerUnknown, ..error }
+                }
             })?;
             let process = Arc::new(PeerProcess::new(who.pid, pidfd)?);
             let duplicate = control.try_clone()?;
             room.check(duplicate.as_raw_fd())?;
-            let watched = Watched { process, control: duplicate };
-            let bit = Bit::of(bell)?;
+            let watched = WatchedObjects { process, control: duplicate };
+            let bit = ReservedBit::of(doorbell)?;
             let word = word()?;
-            let ours = Half {
+            let ours = MeetingHalf {
                 bit: U32::new(bit.bit),
                 reserved: U32::new(0),
                 word_address: U64::new(std::ptr::from_ref(word).addr() as u64),
@@ -160,58 +164,60 @@ impl Meeting {
 
     /// Starts the initiator's side: connects to the acceptor's socket and sends the offer.
     pub(super) fn call(
-        bell: &Arc<dyn LocalBell>,
+        doorbell: &Arc<dyn LocalDoorbell>,
         acceptor: &Incarnation,
         token: Token,
-        room: Room,
+        room: DescriptorBudget,
     ) -> Result<Self, Degraded> {
         let (control, address) = listen::unix_socket(acceptor)?;
         uninterrupted(|| rustix::net::connect(&control, &address))?;
-        let meeting = Self::new(0, control, bell, room, || {
-            let pair = bell.make_pair()?;
-            passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
+        let meeting = Self::new(0, control, doorbell, room, || {
+            let pair = doorbell.make_pair()?;
+            passing::check_memory(pair.as_fd(), doorbell.pair_bytes())?;
             Ok(pair)
         })
         .map_err(|(_, degraded)| degraded)?;
-        let [page, event] = bell.descriptors().ok_or(Degraded::because(Why::ShmNotAllowed))?;
+        let [page, event] = doorbell.descriptors().ok_or(Degraded::because(RefusalReason::ShmNotAllowed))?;
         let descriptors = [meeting.pair.as_fd(), page, event];
-        passing::send(meeting.control.as_fd(), &Offer::new(token, meeting.ours), &descriptors)?;
+        passing::send(meeting.control.as_fd(), &MeetingOffer::new(token, meeting.ours), &descriptors)?;
         Ok(meeting)
     }
 
     /// Reads the answer at the initiator. Returns `true` once the answer has arrived and was confirmed.
     pub(super) fn read_answer(&mut self) -> Result<bool, Degraded> {
-        let Some((answer, descriptors)) = passing::receive::<Answer>(self.control.as_fd())? else { return Ok(false) };
-        let bad = Degraded::because(Why::BadResources);
+        let Some((answer, descriptors)) = passing::receive::<MeetingAnswer>(self.control.as_fd())? else {
+            return Ok(false);
+        };
+        let bad = Degraded::because(RefusalReason::BadResources);
         let (why, errno) = answer.outcome().ok_or(bad)?;
-        if why != Why::SameHost {
+        if why != RefusalReason::SameHost {
             return Err(Degraded { why, errno: errno.cast_signed() });
         }
         if answer.echo != self.ours.challenge {
-            return Err(Degraded::because(Why::PeerUnknown));
+            return Err(Degraded::because(RefusalReason::PeerUnknown));
         }
-        let [peer_bell, event] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| bad)?;
-        self.take(answer.half, peer_bell, event)?;
+        let [peer_doorbell, event] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| bad)?;
+        self.take(answer.half, peer_doorbell, event)?;
         passing::send(self.control.as_fd(), &Confirm::new(answer.half.challenge), &[])?;
         Ok(true)
     }
 
     /// Answers an offer as the acceptor. A failure is reported to the initiator, which then chooses TCP.
     pub(super) fn answer(
-        bell: &Arc<dyn LocalBell>,
+        doorbell: &Arc<dyn LocalDoorbell>,
         control: ProcessSocket,
-        offer: &Offer,
+        offer: &MeetingOffer,
         descriptors: Vec<OwnedFd>,
-        room: Room,
+        room: DescriptorBudget,
     ) -> Result<Self, Degraded> {
-        let bad = Degraded::because(Why::BadResources);
+        let bad = Degraded::because(RefusalReason::BadResources);
         let received = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| bad);
         let result = match received {
-            Ok([pair, peer_bell, event]) => Self::new(1, control, bell, room, || {
-                passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
+            Ok([pair, peer_doorbell, event]) => Self::new(1, control, doorbell, room, || {
+                passing::check_memory(pair.as_fd(), doorbell.pair_bytes())?;
                 Ok(pair)
             })
-            .and_then(|mut meeting| match meeting.take(offer.half, peer_bell, event) {
+            .and_then(|mut meeting| match meeting.take(offer.half, peer_doorbell, event) {
                 Ok(()) => Ok(meeting),
                 Err(degraded) => Err((meeting.control, degraded)),
             }),
@@ -219,13 +225,14 @@ impl Meeting {
         };
         match result {
             Ok(meeting) => {
-                let answer = Answer::new(Why::SameHost, 0, offer.half.challenge, meeting.ours);
-                let descriptors = bell.descriptors().ok_or(Degraded::because(Why::ShmNotAllowed))?;
+                let answer = MeetingAnswer::new(RefusalReason::SameHost, 0, offer.half.challenge, meeting.ours);
+                let descriptors = doorbell.descriptors().ok_or(Degraded::because(RefusalReason::ShmNotAllowed))?;
                 passing::send(meeting.control.as_fd(), &answer, &descriptors)?;
                 Ok(meeting)
             }
             Err((control, degraded)) => {
-                let answer = Answer::new(degraded.why, degraded.number(), offer.half.challenge, Half::default());
+                let answer =
+                    MeetingAnswer::new(degraded.why, degraded.number(), offer.half.challenge, MeetingHalf::default());
                 passing::send(control.as_fd(), &answer, &[])?;
                 Err(degraded)
             }
@@ -236,18 +243,18 @@ impl Meeting {
     pub(super) fn read_confirm(&self) -> Result<bool, Degraded> {
         let Some((confirm, descriptors)) = passing::receive::<Confirm>(self.control.as_fd())? else { return Ok(false) };
         if !descriptors.is_empty() || confirm != Confirm::new(self.ours.challenge) {
-            return Err(Degraded::because(Why::PeerUnknown));
+            return Err(Degraded::because(RefusalReason::PeerUnknown));
         }
         Ok(true)
     }
 
-    fn take(&mut self, half: Half, bell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
-        passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
+    fn take(&mut self, half: MeetingHalf, doorbell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
+        passing::check_memory(doorbell.as_fd(), self.bit.doorbell.doorbell_bytes())?;
         passing::check_event(&event)?;
         // This process cannot use the memory if it cannot map it. At this point the connection can still change to
         // another transport.
-        let mappings = self.bit.bell.map(self.pair.as_fd(), bell.as_fd())?;
-        self.passed = Some(Passed { half, bell, event, mappings });
+        let mappings = self.bit.doorbell.map(self.pair.as_fd(), doorbell.as_fd())?;
+        self.passed = Some(PassedResources { half, doorbell, event, mappings });
         Ok(())
     }
 
@@ -258,13 +265,13 @@ impl Meeting {
 
     /// Ends the meeting. Returns the parts of the link, the objects to watch from now on, and the credentials of the
     /// peer process. Returns `None` if the other side has not passed anything yet.
-    pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
-        let Passed { half, bell, event, mappings } = self.passed?;
+    pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, WatchedObjects, Credentials)> {
+        let PassedResources { half, doorbell, event, mappings } = self.passed?;
         let parts = ShmParts {
             side: self.side,
             pair: self.pair,
             my_bit: self.bit.give(),
-            peer_bell: bell,
+            peer_doorbell: doorbell,
             mappings,
             peer_event: event,
             peer_bit: half.bit.get(),

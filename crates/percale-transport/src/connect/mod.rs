@@ -1,8 +1,8 @@
 //! Connection set-up, from an address to an established link, and the detection of the end of a link.
 //!
 //! One [`Service`] thread per domain, which blocks in epoll, does all of this for all endpoints of the domain, so that
-//! endpoints never block. An endpoint submits a request ([`Registration::connect`]) and reads the results from its
-//! [`Mailbox`].
+//! endpoints never block. An endpoint submits a request ([`EndpointRegistration::connect`]) and reads the results from
+//! its [`Mailbox`].
 //!
 //! * `service` contains the handles, and `commands` the commands that they send to the thread.
 //! * `handshake` is the protocol over TCP, without I/O. It proves the identity of the peer and whether it has the key.
@@ -61,9 +61,9 @@ mod timeouts;
 pub use error::ConnectError;
 pub use facilities::{Facility, facilities};
 pub use listen::tcp_listens;
-pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
+pub use mailbox::{EstablishedTransport, LocalDoorbell, Mailbox, PeerIdentity, ServiceNotice, ShmParts};
 pub use naming::Naming;
-pub use service::{EndpointOptions, Registration, Service, Site, Transports};
+pub use service::{EndpointOptions, EndpointRegistration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
 /// Passes arbitrary bytes to both sides of the handshake. Must never panic.

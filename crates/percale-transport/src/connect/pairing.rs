@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ConnectError;
-use super::queue_pairs::{Pair, Pairing, failed};
+use super::queue_pairs::{Pairing, QueuePairJob, failed};
 use super::reactor::Reactor;
-use super::setup::{Next, Setup, Side, commit, reason};
+use super::setup::{Setup, SetupOutcome, SetupRole, commit, reason};
 use crate::background::Job;
 use crate::verbs::Wire;
-use crate::wire::hello::{Choice, HelloFlags};
-use crate::wire::queue_pair::{End, Offered};
-use crate::wire::why::Why;
+use crate::wire::hello::{ConnectionChoice, HelloFlags};
+use crate::wire::queue_pair::{Offered, QueuePairEnd};
+use crate::wire::refusal_reason::RefusalReason;
 
 /// The number of callers that may have queue pairs without having sent their final message. Their queue pairs lock 41
 /// MiB of memory.
@@ -55,7 +55,7 @@ impl Reactor {
 
     /// Starts a job that creates the queue pair of this side if it does not exist, and connects it if the peer's queue
     /// pair is known.
-    fn pair(&self, id: u64, setup: &mut Setup, peer: Option<End>) -> Result<(), u32> {
+    fn pair(&self, id: u64, setup: &mut Setup, peer: Option<QueuePairEnd>) -> Result<(), u32> {
         let adapter = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.verbs.as_ref());
         let adapter = adapter.ok_or_else(|| failed(&io::ErrorKind::Unsupported.into()))?;
         let tcp = setup.both().contains(HelloFlags::TCP);
@@ -70,7 +70,18 @@ impl Reactor {
         let (is_called, adapter) = (setup.is_called(), Arc::clone(adapter));
         let (shared, caller) = (Arc::clone(&self.shared), is_called.then(|| setup.remote.ip()));
         let limit = if tcp { ROUND_TRIP } else { ROUND_TRIP_ALONE };
-        self.pairs.start(Pair { shared, setup: id, is_called, number, adapter, wire, peer, limit, caller, wanted });
+        self.pairs.start(QueuePairJob {
+            shared,
+            setup: id,
+            is_called,
+            number,
+            adapter,
+            wire,
+            peer,
+            limit,
+            caller,
+            wanted,
+        });
         Ok(())
     }
 
@@ -83,7 +94,7 @@ impl Reactor {
 
     /// Handles the peer's answer: the identification of its queue pair, or the reason why it has none. Returns `None`
     /// if the handshake continues.
-    pub(super) fn offered(&self, id: u64, setup: &mut Setup, theirs: Offered) -> Option<Next> {
+    pub(super) fn offered(&self, id: u64, setup: &mut Setup, theirs: Offered) -> Option<SetupOutcome> {
         if setup.is_called() {
             let place = if self.has_place() { Ok(()) } else { Err(CROWDED) };
             if let Err(errno) = theirs.and_then(|end| place.and_then(|()| self.pair(id, setup, Some(end)))) {
@@ -110,11 +121,11 @@ impl Reactor {
         setup.wire = result.ok();
         let why = setup.why;
         let next = match offer {
-            Ok(_) if pairing.is_last => commit(&mut setup, Choice::Verbs, why, 0),
+            Ok(_) if pairing.is_last => commit(&mut setup, ConnectionChoice::Verbs, why, 0),
             Err(errno) if pairing.is_last => unpaired(&mut setup, errno),
             offer => {
                 setup.handshake.offer(&offer);
-                self.talk(id, &mut setup)
+                self.drive_handshake(id, &mut setup)
             }
         };
         self.settle(id, setup, next);
@@ -122,16 +133,16 @@ impl Reactor {
 }
 
 /// Continues an initiator that has no connected queue pair: tries again, uses TCP, or fails.
-fn unpaired(setup: &mut Setup, errno: u32) -> Next {
+fn unpaired(setup: &mut Setup, errno: u32) -> SetupOutcome {
     setup.wire = None;
     let tcp = setup.both().contains(HelloFlags::TCP);
-    let error = ConnectError::NoTransport(format!("verbs: {}", reason(Why::PairFailed, errno)));
+    let error = ConnectError::NoTransport(format!("verbs: {}", reason(RefusalReason::PairFailed, errno)));
     match &mut setup.side {
-        Side::Initiator(attempt) if errno == CROWDED && (attempt.is_early() || !tcp) => {
+        SetupRole::Initiator(attempt) if errno == CROWDED && (attempt.is_early() || !tcp) => {
             attempt.last = Some(error);
-            Next::Again { pause: true }
+            SetupOutcome::Again { pause: true }
         }
-        _ if tcp => commit(setup, Choice::Tcp, Why::PairFailed, errno),
-        _ => Next::Fail(error),
+        _ if tcp => commit(setup, ConnectionChoice::Tcp, RefusalReason::PairFailed, errno),
+        _ => SetupOutcome::Fail(error),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A peer may pass anything. The checks guarantee the following for everything that is used afterwards: the number of
 //! descriptors is as expected (all others are closed at once), memory cannot change its size and can be mapped
-//! writable, and wake-ups do not block, unless the peer changes that later (see `bell`).
+//! writable, and wake-ups do not block, unless the peer changes that later (see `doorbell`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::degraded::Degraded;
 use crate::system::interrupted::uninterrupted;
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// The largest number of descriptors in a packet.
 const MOST: usize = 3;
@@ -62,23 +62,23 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
         }
     }
     if got.bytes == 0 && descriptors.is_empty() {
-        return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET.raw_os_error() });
+        return Err(Degraded { why: RefusalReason::MeetingFailed, errno: Errno::CONNRESET.raw_os_error() });
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
         // Either more descriptors arrived than expected, or this process has no room for descriptors. Determine which
         // of these is the case.
         return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
             Err(errno) => errno.into(),
-            Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE.raw_os_error() },
+            Ok(_) => Degraded { why: RefusalReason::BadResources, errno: Errno::MSGSIZE.raw_os_error() },
         });
     }
     if got.bytes != size_of::<T>() || got.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Degraded { why: Why::BadResources, errno: Errno::BADMSG.raw_os_error() });
+        return Err(Degraded { why: RefusalReason::BadResources, errno: Errno::BADMSG.raw_os_error() });
     }
     Ok(Some((packet, descriptors)))
 }
 
-const BAD: Degraded = Degraded { why: Why::BadResources, errno: Errno::INVAL.raw_os_error() };
+const BAD: Degraded = Degraded { why: RefusalReason::BadResources, errno: Errno::INVAL.raw_os_error() };
 
 /// Checks memory that a peer passed. It has to be a memfd of exactly `bytes` bytes, of fixed size, and writable.
 pub(super) fn check_memory(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Degraded> {

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::commands::{Command, Shared};
-use crate::background::{Crew, Job};
+use super::commands::{Command, ServiceState};
+use crate::background::{Job, WorkerPool};
 use crate::later::later;
 use crate::verbs::{Adapter, Wire, errno_of};
-use crate::wire::queue_pair::End;
+use crate::wire::queue_pair::QueuePairEnd;
 
 /// A job that a set-up waits for.
 #[derive(Debug)]
@@ -27,15 +27,15 @@ pub(super) struct Pairing {
 }
 
 /// A job that creates a queue pair if `wire` does not contain one, and connects it if the peer's queue pair is known.
-pub(super) struct Pair {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct QueuePairJob {
+    pub(super) shared: Arc<ServiceState>,
     pub(super) setup: u64,
     /// Whether the set-up is one of an acceptor.
     pub(super) is_called: bool,
     pub(super) number: u64,
     pub(super) adapter: Arc<Adapter>,
     pub(super) wire: Option<Box<Wire>>,
-    pub(super) peer: Option<End>,
+    pub(super) peer: Option<QueuePairEnd>,
     /// The timeout of a round trip.
     pub(super) limit: Duration,
     /// For an acceptor: the address of the peer.
@@ -43,11 +43,11 @@ pub(super) struct Pair {
     pub(super) wanted: Weak<()>,
 }
 
-impl Pair {
+impl QueuePairJob {
     fn make(
         adapter: &Arc<Adapter>,
         wire: Option<Box<Wire>>,
-        peer: Option<End>,
+        peer: Option<QueuePairEnd>,
         limit: Duration,
     ) -> io::Result<Box<Wire>> {
         let is_last = wire.is_some();
@@ -64,7 +64,7 @@ impl Pair {
     }
 }
 
-impl Job for Pair {
+impl Job for QueuePairJob {
     fn run(self) {
         let Self { shared, setup, number, adapter, wire, peer, limit, .. } = self;
         let result = Self::make(&adapter, wire, peer, limit).map_err(|error| failed(&error));
@@ -82,7 +82,7 @@ impl Job for Pair {
 
 /// A thread pool that creates a few queue pairs at a time. A peer with a port that is not found does not delay other
 /// peers.
-pub(super) type Pairs = Crew<Pair>;
+pub(super) type Pairs = WorkerPool<QueuePairJob>;
 
 /// Logs the reason why there is no queue pair, and returns its error number.
 pub(super) fn failed(error: &io::Error) -> u32 {

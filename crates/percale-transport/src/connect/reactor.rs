@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 
-use super::arbiter::Whereabouts;
-use super::commands::{Command, Opened, Shared};
-use super::liveness::Watched;
-use super::mailbox::Notice;
+use super::arbiter::AddressStatus;
+use super::commands::{Command, InitialState, ServiceState};
+use super::liveness::WatchedObjects;
+use super::mailbox::ServiceNotice;
 use super::naming::Naming;
 use super::queue_pairs::Pairs;
 use super::setup::Setup;
@@ -63,10 +63,10 @@ const ROUND: Duration = Duration::from_secs(1);
 const EVERYTHING: Duration = Duration::from_millis(2);
 
 /// The state of an endpoint.
-pub(super) struct Endpoint {
-    pub(super) opened: Opened,
+pub(super) struct EndpointState {
+    pub(super) opened: InitialState,
     /// The established connections.
-    pub(super) held: HashMap<Incarnation, Held>,
+    pub(super) held: HashMap<Incarnation, HeldConnection>,
     /// The open contexts of a site.
     pub(super) members: HashMap<u16, u64>,
     /// The time at which its paused listeners resume.
@@ -76,20 +76,20 @@ pub(super) struct Endpoint {
 }
 
 /// An established connection.
-pub(super) struct Held {
+pub(super) struct HeldConnection {
     pub(super) serial: u64,
     pub(super) token: Token,
     /// The address and context at which a call has met the peer.
     pub(super) at: Option<(SocketAddr, u16)>,
 }
 
-impl Held {
-    pub(super) const fn whereabouts(&self) -> Whereabouts {
-        if self.at.is_some() { Whereabouts::Met } else { Whereabouts::Claimed }
+impl HeldConnection {
+    pub(super) const fn address_status(&self) -> AddressStatus {
+        if self.at.is_some() { AddressStatus::Met } else { AddressStatus::Claimed }
     }
 }
 
-impl Endpoint {
+impl EndpointState {
     /// Creates a hello of this endpoint, with a new nonce.
     pub(super) fn hello(&self) -> io::Result<Hello> {
         Ok(Hello {
@@ -105,41 +105,41 @@ impl Endpoint {
         })
     }
 
-    pub(super) fn post(&self, notice: Notice) {
+    pub(super) fn post(&self, notice: ServiceNotice) {
         self.opened.mailbox.post(notice);
     }
 }
 
 /// A caller at the Unix socket that has not sent its offer yet.
-struct Caller {
+struct PendingCaller {
     endpoint: u64,
     socket: ProcessSocket,
     due: Instant,
 }
 
 /// A local peer with an established connection.
-struct Watch {
+struct WatchedPeer {
     endpoint: u64,
     incarnation: Incarnation,
-    watched: Watched,
+    watched: WatchedObjects,
 }
 
-impl Watch {
-    fn lives(&self) -> bool {
-        self.watched.obituary().is_none()
+impl WatchedPeer {
+    fn is_alive(&self) -> bool {
+        self.watched.end_reason().is_none()
     }
 }
 
 /// The state of the service thread.
 pub(super) struct Reactor {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServiceState>,
     pub(super) pairs: Arc<Pairs>,
     epoll: OwnedFd,
-    pub(super) endpoints: HashMap<u64, Endpoint>,
+    pub(super) endpoints: HashMap<u64, EndpointState>,
     pub(super) setups: HashMap<u64, Setup>,
-    callers: HashMap<u64, Caller>,
+    callers: HashMap<u64, PendingCaller>,
     /// The watched local peers, indexed by serial.
-    watches: HashMap<u64, Watch>,
+    watches: HashMap<u64, WatchedPeer>,
     /// The time when all of them are checked, even without an event.
     round: Option<Instant>,
     timers: BTreeSet<(Instant, u64)>,
@@ -147,7 +147,7 @@ pub(super) struct Reactor {
 }
 
 impl Reactor {
-    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<ServiceState>) -> io::Result<Self> {
         let reactor = Self {
             epoll: call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?,
             endpoints: HashMap::new(),
@@ -181,14 +181,14 @@ impl Reactor {
             });
             if let Err(error) = self.wait(&mut events, timeout.as_ref()) {
                 later!(debug: %error, "epoll failed: all connections are polled");
-                if !self.look_at_all() {
+                if !self.process_all() {
                     return;
                 }
             }
             for event in &events {
                 let data = event.data.u64();
                 if data == WAKE {
-                    if !self.obey() {
+                    if !self.execute_commands() {
                         return;
                     }
                 } else {
@@ -196,7 +196,7 @@ impl Reactor {
                 }
             }
             self.expire();
-            self.look_around();
+            self.check_local_peers();
             if !self.watches.is_empty() {
                 // A local peer exists. Registering takes time, but on this thread it does not delay any sender.
                 barrier::register();
@@ -212,12 +212,12 @@ impl Reactor {
     /// Processes everything after a short pause, for systems that do not allow waiting for events. Returns `false` when
     /// the thread has to end.
     #[cold]
-    fn look_at_all(&mut self) -> bool {
+    fn process_all(&mut self) -> bool {
         let mut wake = [PollFd::new(&self.shared.wake, PollFlags::IN)];
         if rustix::event::poll(&mut wake, Some(&timespec(EVERYTHING))).is_err() {
             crate::system::thread::pause(EVERYTHING);
         }
-        if !self.obey() {
+        if !self.execute_commands() {
             return false;
         }
         let endpoints: Vec<u64> = self.endpoints.keys().copied().collect();
@@ -232,7 +232,7 @@ impl Reactor {
     }
 
     /// Executes the queued commands. Returns `false` when the thread has to end.
-    fn obey(&mut self) -> bool {
+    fn execute_commands(&mut self) -> bool {
         // Cleared before the queue is read. A command that is queued later wakes up the thread again.
         if let Err(error) = self.shared.wake.clear() {
             later!(error: %error, "the connection service's wake-up failed");
@@ -246,7 +246,8 @@ impl Reactor {
                         site.members.insert(index, id);
                     }
                     let (held, members) = (HashMap::new(), HashMap::new());
-                    self.endpoints.insert(id, Endpoint { opened: *opened, held, members, resting: None, uncounted: 0 });
+                    self.endpoints
+                        .insert(id, EndpointState { opened: *opened, held, members, resting: None, uncounted: 0 });
                     self.listen(id);
                 }
                 Command::Connect { endpoint, attempt, peer, context } => {
@@ -285,7 +286,7 @@ impl Reactor {
         } else if self.endpoints.contains_key(&id) {
             if channel == UNIX { self.accept_unix(id) } else { self.accept_tcp(id) }
         } else if self.callers.contains_key(&id) {
-            self.hear(id);
+            self.read_token(id);
         } else if self.watches.contains_key(&id) {
             self.look(id);
         }
@@ -366,7 +367,7 @@ impl Reactor {
         match incarnation {
             Some(incarnation) if seen => {
                 let reason = "too many peers connected that cannot be met at their addresses".to_owned();
-                self.bury(id, incarnation, serial, reason);
+                self.remove_connection(id, incarnation, serial, reason);
             }
             Some(incarnation) => {
                 endpoint.held.remove(&incarnation);
@@ -377,20 +378,20 @@ impl Reactor {
     }
 
     /// Starts watching the peer of an established connection.
-    pub(super) fn watch(&mut self, endpoint: u64, serial: u64, incarnation: Incarnation, watched: Watched) {
+    pub(super) fn watch(&mut self, endpoint: u64, serial: u64, incarnation: Incarnation, watched: WatchedObjects) {
         let data = |channel| epoll::EventData::new_u64(serial << 2 | channel);
         let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &watched.control, data(UNIX), epoll::EventFlags::RDHUP));
         if let Err(error) = result {
             later!(error: %error, "cannot watch a peer process: its exit will be detected late");
         }
-        self.watches.insert(serial, Watch { endpoint, incarnation, watched });
+        self.watches.insert(serial, WatchedPeer { endpoint, incarnation, watched });
     }
 
     /// Stops watching a peer and ends the connection. The peer sees a hang-up even if a forked child of this process
     /// still has the socket.
     pub(super) fn unwatch(&mut self, serial: u64) {
-        if let Some(Watch { watched, .. }) = self.take_watch(serial)
+        if let Some(WatchedPeer { watched, .. }) = self.take_watch(serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
         {
             later!(debug: %error, "a control socket was closed already");
@@ -399,7 +400,7 @@ impl Reactor {
 
     /// Stops watching a peer. Both descriptors are also held elsewhere, so closing these would not remove them from
     /// epoll.
-    fn take_watch(&mut self, serial: u64) -> Option<Watch> {
+    fn take_watch(&mut self, serial: u64) -> Option<WatchedPeer> {
         let watch = self.watches.remove(&serial)?;
         for fd in [watch.watched.process.pidfd(), watch.watched.control.as_fd()] {
             if let Err(error) = epoll::delete(&self.epoll, fd) {
@@ -411,10 +412,10 @@ impl Reactor {
 
     /// Checks all local peers from time to time. This is the only way to detect that a peer executes another program
     /// while a forked child of it has the control socket.
-    fn look_around(&mut self) {
+    fn check_local_peers(&mut self) {
         let now = Instant::now();
         if self.round.is_some_and(|due| due <= now) {
-            let gone = |watch: &Watch| watch.watched.process.ended().is_some();
+            let gone = |watch: &WatchedPeer| watch.watched.process.ended().is_some();
             let gone: Vec<u64> =
                 self.watches.iter().filter(|(_, watch)| gone(watch)).map(|(serial, _)| *serial).collect();
             gone.into_iter().for_each(|serial| self.look(serial));
@@ -429,23 +430,23 @@ impl Reactor {
 
     /// Returns whether the connection uses shared memory and the peer has neither ended nor closed it. In this case a
     /// message from a caller over TCP must not end the connection.
-    pub(super) fn lives(&self, serial: u64) -> bool {
-        self.watches.get(&serial).is_some_and(Watch::lives)
+    pub(super) fn is_alive(&self, serial: u64) -> bool {
+        self.watches.get(&serial).is_some_and(WatchedPeer::is_alive)
     }
 
     /// Handles an event of a local peer.
     fn look(&mut self, serial: u64) {
-        let Some(reason) = self.watches.get(&serial).and_then(|watch| watch.watched.obituary()) else { return };
-        let Some(Watch { endpoint, incarnation, .. }) = self.take_watch(serial) else { return };
-        self.bury(endpoint, incarnation, serial, reason);
+        let Some(reason) = self.watches.get(&serial).and_then(|watch| watch.watched.end_reason()) else { return };
+        let Some(WatchedPeer { endpoint, incarnation, .. }) = self.take_watch(serial) else { return };
+        self.remove_connection(endpoint, incarnation, serial, reason);
     }
 
     /// Removes a connection that has ended, and reports its end.
-    pub(super) fn bury(&mut self, endpoint: u64, incarnation: Incarnation, serial: u64, reason: String) {
+    pub(super) fn remove_connection(&mut self, endpoint: u64, incarnation: Incarnation, serial: u64, reason: String) {
         self.unwatch(serial);
         if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
             endpoint.held.retain(|_, held| held.serial != serial);
-            endpoint.post(Notice::Dead { serial, incarnation, reason });
+            endpoint.post(ServiceNotice::Dead { serial, incarnation, reason });
         }
     }
 }

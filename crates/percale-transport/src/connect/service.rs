@@ -11,10 +11,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use super::ConnectTimeouts;
-use super::commands::{Command, Opened, Running, Shared};
-use super::handshake::Key;
+use super::commands::{Command, InitialState, RunningGuard, ServiceState};
+use super::handshake::AuthorizationKey;
 use super::listen::Listeners;
-use super::mailbox::{LocalBell, Mailbox};
+use super::mailbox::{LocalDoorbell, Mailbox};
 use super::naming::Naming;
 use super::reactor::Reactor;
 use crate::later::later;
@@ -49,14 +49,14 @@ pub struct EndpointOptions {
     pub transports: Transports,
     /// The authorization key. Peers must have the same one.
     pub authorization_key: Option<Vec<u8>>,
-    /// The timeouts of a connection attempt, from [`Registration::connect`] to its notice.
+    /// The timeouts of a connection attempt, from [`EndpointRegistration::connect`] to its notice.
     pub timeouts: ConnectTimeouts,
     /// Whether links may read and write peers' memory directly.
     pub cma_allowed: bool,
     /// The port of the RDMA device. If it is `None`, the endpoint does not use verbs.
     pub verbs: Option<Arc<Adapter>>,
     /// The endpoint's doorbell. If it is `None`, the endpoint does not use shared memory.
-    pub bell: Option<Arc<dyn LocalBell>>,
+    pub doorbell: Option<Arc<dyn LocalDoorbell>>,
     /// The reason why the endpoint has no shared memory, unless its owner has disabled it.
     pub shm_missing: Option<Arc<str>>,
     /// The site and the index, if the endpoint is a context. It is then reached at the site's address.
@@ -91,7 +91,7 @@ impl EndpointOptions {
             timeouts: ConnectTimeouts::DEFAULT,
             cma_allowed: true,
             verbs: None,
-            bell: None,
+            doorbell: None,
             shm_missing: None,
             context: None,
             naming: Naming::None,
@@ -102,7 +102,7 @@ impl EndpointOptions {
 /// The connection service of one domain. Dropping it stops its thread and discards all set-ups and connections of its
 /// endpoints that are in progress.
 pub struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -118,11 +118,11 @@ impl Service {
     /// # Errors
     /// If there is no descriptor or no thread left.
     pub fn start() -> io::Result<Arc<Self>> {
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(ServiceState::new()?);
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
-        let running = Running(Arc::clone(&shared));
+        let running = RunningGuard(Arc::clone(&shared));
         let thread = start_thread("percale-connect", move || {
-            background::step_back();
+            background::reset_scheduling();
             reactor.run();
             // Close the sockets before the end of the thread is reported.
             drop(reactor);
@@ -136,7 +136,11 @@ impl Service {
     /// # Errors
     /// The error of a system call, such as `bind`; `NotFound` if the requested interface has no address, or the site
     /// has no such context; `AddrInUse` if the context is already open.
-    pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
+    pub fn open(
+        self: &Arc<Self>,
+        options: EndpointOptions,
+        mailbox: &Arc<Mailbox>,
+    ) -> io::Result<EndpointRegistration> {
         self.enter(options, mailbox, None)
     }
 
@@ -155,13 +159,13 @@ impl Service {
         options: EndpointOptions,
         mailbox: &Arc<Mailbox>,
         contexts: Option<u16>,
-    ) -> io::Result<Registration> {
-        let shm = options.transports.contains(Transports::SHM) && options.bell.is_some();
+    ) -> io::Result<EndpointRegistration> {
+        let shm = options.transports.contains(Transports::SHM) && options.doorbell.is_some();
         let unix = shm.then_some(&options.incarnation);
-        let site = options.context.map(|(site, index)| Seat::take(site, index)).transpose()?;
+        let site = options.context.map(|(site, index)| ContextSlot::take(site, index)).transpose()?;
         let listeners = match &site {
             None => Listeners::open(options.bind, options.interface.as_deref(), unix)?,
-            Some(Seat { site, .. }) => {
+            Some(ContextSlot { site, .. }) => {
                 Listeners::of_context(site.registration.address, site.registration.explanation.clone(), unix)
             }
         };
@@ -174,25 +178,25 @@ impl Service {
         let id = self.shared.number();
         self.shared.send(Command::Open(
             id,
-            Box::new(Opened {
+            Box::new(InitialState {
                 listeners,
                 flags,
                 place: host::place(),
                 incarnation: options.incarnation,
-                key: options.authorization_key.map(Key::new),
+                key: options.authorization_key.map(AuthorizationKey::new),
                 timeouts: options.timeouts,
                 cma: options.cma_allowed,
                 verbs: options.verbs,
-                bell: options.bell,
+                doorbell: options.doorbell,
                 shm_missing: options.shm_missing,
-                site: site.as_ref().map(|seat| (seat.site.registration.id, seat.index)),
+                site: site.as_ref().map(|context_slot| (context_slot.site.registration.id, context_slot.index)),
                 contexts,
                 naming: options.naming,
                 mailbox: Arc::clone(mailbox),
             }),
         ));
         let service = Arc::clone(self);
-        Ok(Registration { service, id, address, explanation, incarnation: options.incarnation, _seat: site })
+        Ok(EndpointRegistration { service, id, address, explanation, incarnation: options.incarnation, _seat: site })
     }
 }
 
@@ -215,7 +219,7 @@ impl Drop for Service {
 /// An address that several endpoints share, each as a context.
 #[derive(Debug)]
 pub struct Site {
-    registration: Registration,
+    registration: EndpointRegistration,
     contexts: Contexts,
     /// The contexts that are open.
     taken: ProcessMutex<HashSet<u16>>,
@@ -231,12 +235,12 @@ impl Site {
 
 /// A reserved context of a site. The site exists as long as any of its contexts is reserved.
 #[derive(Debug)]
-struct Seat {
+struct ContextSlot {
     site: Arc<Site>,
     index: u16,
 }
 
-impl Seat {
+impl ContextSlot {
     fn take(site: Arc<Site>, index: u16) -> io::Result<Self> {
         let mut taken = site.taken.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         if !site.contexts.has(index) {
@@ -250,7 +254,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ContextSlot {
     fn drop(&mut self) {
         if let Some(mut taken) = self.site.taken.lock() {
             taken.remove(&self.index);
@@ -261,17 +265,17 @@ impl Drop for Seat {
 /// The registration of an endpoint with the service. Dropping it closes the listeners and ends all attempts. When the
 /// drop returns, the port is free.
 #[derive(Debug)]
-pub struct Registration {
+pub struct EndpointRegistration {
     service: Arc<Service>,
     id: u64,
     address: SocketAddr,
     explanation: String,
     incarnation: Incarnation,
     /// Released after the service has removed the endpoint.
-    _seat: Option<Seat>,
+    _seat: Option<ContextSlot>,
 }
 
-impl Registration {
+impl EndpointRegistration {
     /// Returns the address that is advertised to peers: a concrete IP address and the port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
@@ -308,7 +312,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for EndpointRegistration {
     fn drop(&mut self) {
         if !self.service.shared.is_home() {
             return;

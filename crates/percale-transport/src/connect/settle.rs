@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::ConnectError;
-use super::mailbox::{Made, Notice, PeerIdentity};
-use super::reactor::{Held, Reactor};
-use super::setup::{Next, Setup, Side, Stage, drain, reason};
+use super::mailbox::{EstablishedTransport, PeerIdentity, ServiceNotice};
+use super::reactor::{HeldConnection, Reactor};
+use super::setup::{Setup, SetupOutcome, SetupRole, SetupStage, drain, reason};
 use crate::later::later;
 use crate::system::random::random;
 use crate::wire::hello::Incarnation;
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// The time that the last message of an acceptor that makes no connection may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -22,63 +22,65 @@ const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {
     /// Handles the outcome of a set-up.
-    pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: Next) {
+    pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: SetupOutcome) {
         let (endpoint, peer) = (setup.endpoint, setup.incarnation());
         let next = match next {
-            Next::Tcp(..) | Next::Shm | Next::Verbs(_) if !self.is_new(&setup) => Next::Drop,
+            SetupOutcome::Tcp(..) | SetupOutcome::Shm | SetupOutcome::Verbs(_) if !self.is_new(&setup) => {
+                SetupOutcome::Drop
+            }
             next => next,
         };
-        if let Side::Prober { caller } = setup.side {
+        if let SetupRole::Prober { caller } = setup.side {
             match next {
-                Next::Stay => drop(self.setups.insert(id, setup)),
-                Next::Proved(found) => self.proved(caller, Ok(found)),
-                Next::Fail(error) => self.proved(caller, Err(error)),
+                SetupOutcome::Stay => drop(self.setups.insert(id, setup)),
+                SetupOutcome::Proved(found) => self.proved(caller, Ok(found)),
+                SetupOutcome::Fail(error) => self.proved(caller, Err(error)),
                 _ => self.proved(caller, Ok(false)),
             }
             return;
         }
         match next {
-            Next::Stay => {
+            SetupOutcome::Stay => {
                 self.setups.insert(id, setup);
                 return;
             }
-            Next::Prove => {
-                setup.stage = Stage::Proving;
+            SetupOutcome::Prove => {
+                setup.stage = SetupStage::Proving;
                 self.setups.insert(id, setup);
                 self.probe(id);
                 return;
             }
-            Next::Drop | Next::Proved(_) => {
+            SetupOutcome::Drop | SetupOutcome::Proved(_) => {
                 if let Some(prober) = setup.prober {
                     self.setups.remove(&prober);
                 }
             }
-            Next::Drain(error) => {
+            SetupOutcome::Drain(error) => {
                 if let Some(error) = error {
-                    self.turned_away(&setup, error);
+                    self.report_refusal(&setup, error);
                 }
-                setup.stage = Stage::Draining;
+                setup.stage = SetupStage::Draining;
                 setup.due = Instant::now() + DRAIN;
                 self.wake_at(setup.due, id);
-                if matches!(drain(&mut setup), Next::Stay) {
+                if matches!(drain(&mut setup), SetupOutcome::Stay) {
                     self.setups.insert(id, setup);
                     return;
                 }
             }
-            Next::Fail(error) => {
+            SetupOutcome::Fail(error) => {
                 if !self.fail(id, setup, error) {
                     return;
                 }
             }
-            Next::Again { pause } => return self.try_again(id, setup, pause),
-            Next::Aliased(incarnation) => {
-                if let (Side::Initiator(attempt), Some(owner)) = (&setup.side, self.endpoints.get(&endpoint)) {
-                    owner.post(Notice::Aliased { attempt: attempt.number, incarnation });
+            SetupOutcome::Again { pause } => return self.try_again(id, setup, pause),
+            SetupOutcome::Aliased(incarnation) => {
+                if let (SetupRole::Initiator(attempt), Some(owner)) = (&setup.side, self.endpoints.get(&endpoint)) {
+                    owner.post(ServiceNotice::Aliased { attempt: attempt.number, incarnation });
                 }
             }
-            Next::Tcp(why, errno) => self.establish_tcp(setup, why, errno),
-            Next::Verbs(why) => self.establish_verbs(setup, why),
-            Next::Shm => self.establish_shm(setup),
+            SetupOutcome::Tcp(why, errno) => self.establish_tcp(setup, why, errno),
+            SetupOutcome::Verbs(why) => self.establish_verbs(setup, why),
+            SetupOutcome::Shm => self.establish_shm(setup),
         }
         if let Some(peer) = peer {
             self.release(endpoint, peer);
@@ -88,8 +90,8 @@ impl Reactor {
     /// Reports the failure of a set-up. Returns false if the attempt is tried again instead, so that the set-up has not
     /// ended.
     fn fail(&mut self, id: u64, mut setup: Setup, error: ConnectError) -> bool {
-        let Side::Initiator(attempt) = &mut setup.side else {
-            self.turned_away(&setup, error);
+        let SetupRole::Initiator(attempt) = &mut setup.side else {
+            self.report_refusal(&setup, error);
             return true;
         };
         if matches!(error, ConnectError::Closed(_)) && attempt.closed < CLOSED_TRIES {
@@ -106,15 +108,15 @@ impl Reactor {
         let (endpoint, attempt) = (setup.endpoint, attempt.number);
         drop(setup);
         if let Some(owner) = self.endpoints.get(&endpoint) {
-            owner.post(Notice::Failed { attempt, error });
+            owner.post(ServiceNotice::Failed { attempt, error });
         }
         true
     }
 
     /// Restarts an initiator's attempt, after a pause or at once.
     fn try_again(&mut self, id: u64, mut setup: Setup, pause: bool) {
-        let Side::Initiator(attempt) = &mut setup.side else { return };
-        (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
+        let SetupRole::Initiator(attempt) = &mut setup.side else { return };
+        (setup.stage, setup.tcp, setup.meeting) = (SetupStage::Waiting, None, None);
         (setup.wire, setup.pairing) = (None, None);
         attempt.claimed = false;
         if !pause {
@@ -132,26 +134,26 @@ impl Reactor {
     }
 
     /// Establishes a connection over TCP.
-    fn establish_tcp(&mut self, mut setup: Setup, why: Why, errno: u32) {
+    fn establish_tcp(&mut self, mut setup: Setup, why: RefusalReason, errno: u32) {
         if let Some(socket) = setup.tcp.take() {
             self.unregister(&socket);
             let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
             let mut text = reason(why, errno);
             let missing = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.shm_missing.as_ref());
-            if let (Why::ShmNotAllowed, Some(missing)) = (why, missing) {
+            if let (RefusalReason::ShmNotAllowed, Some(missing)) = (why, missing) {
                 text = format!("{text}: {missing}");
             }
-            self.establish(setup, Made::Tcp(socket), (0, uid), text);
+            self.establish(setup, EstablishedTransport::Tcp(socket), (0, uid), text);
         }
     }
 
     /// Establishes a connection over queue pairs.
-    fn establish_verbs(&mut self, mut setup: Setup, why: Why) {
+    fn establish_verbs(&mut self, mut setup: Setup, why: RefusalReason) {
         if let (Some(socket), Some(wire)) = (setup.tcp.take(), setup.wire.take()) {
             self.unregister(&socket);
             let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
             let text = reason(why, 0);
-            self.establish(setup, Made::Verbs(wire, socket), (0, uid), text);
+            self.establish(setup, EstablishedTransport::Verbs(wire, socket), (0, uid), text);
         }
     }
 
@@ -163,7 +165,7 @@ impl Reactor {
             self.unregister(meeting.control());
             if let Some((parts, watched, who)) = meeting.into_parts(cma) {
                 let text = reason(setup.why, 0);
-                let serial = self.establish(setup, Made::Shm(parts), (who.pid, who.uid), text);
+                let serial = self.establish(setup, EstablishedTransport::Shm(parts), (who.pid, who.uid), text);
                 if let (Some(serial), Some(peer)) = (serial, peer) {
                     self.watch(endpoint, serial, peer, watched);
                 }
@@ -177,24 +179,30 @@ impl Reactor {
         setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))
     }
 
-    fn turned_away(&self, setup: &Setup, error: ConnectError) {
+    fn report_refusal(&self, setup: &Setup, error: ConnectError) {
         // A caller that just hangs up is not reported. It may have given up the connection in favor of another one, or
         // it may be a port scanner.
-        if matches!(setup.side, Side::Acceptor { .. })
+        if matches!(setup.side, SetupRole::Acceptor { .. })
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
         {
             later!(warn: from = %setup.remote, %error, "rejected a connection");
-            owner.post(Notice::TurnedAway { from: setup.remote, error });
+            owner.post(ServiceNotice::TurnedAway { from: setup.remote, error });
         }
     }
 
     /// Establishes the connection: notifies its owner, and returns its serial.
-    fn establish(&mut self, setup: Setup, link: Made, (pid, uid): (i32, u32), reason: String) -> Option<u64> {
+    fn establish(
+        &mut self,
+        setup: Setup,
+        link: EstablishedTransport,
+        (pid, uid): (i32, u32),
+        reason: String,
+    ) -> Option<u64> {
         let serial = self.number();
         let hello = setup.peer.as_ref()?;
         let peer = hello.incarnation;
-        let at = setup.met_at();
+        let at = setup.confirmed_address();
         let advertised = (setup.peer_address(hello), hello.context);
         let (address, context) = if setup.is_initiator() { advertised } else { at.unwrap_or(advertised) };
         let identity = PeerIdentity {
@@ -212,26 +220,26 @@ impl Reactor {
         let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
         let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
-            Side::Initiator(attempt) => Some(attempt.number),
+            SetupRole::Initiator(attempt) => Some(attempt.number),
             _ => {
-                let waiting = |other: &Setup| other.stage == Stage::Waiting && other.incarnation() == Some(peer);
-                let there = |other: &Setup| other.endpoint == setup.endpoint && Some(other.called_at()) == at;
+                let waiting = |other: &Setup| other.stage == SetupStage::Waiting && other.incarnation() == Some(peer);
+                let there = |other: &Setup| other.endpoint == setup.endpoint && Some(other.called_address()) == at;
                 let same = self.setups.iter().filter(|(_, other)| waiting(other) && there(other));
                 let found = same.map(|(id, _)| *id).min();
                 found.and_then(|id| self.setups.remove(&id)).and_then(|other| match other.side {
-                    Side::Initiator(attempt) => Some(attempt.number),
-                    Side::Acceptor { .. } | Side::Prober { .. } => None,
+                    SetupRole::Initiator(attempt) => Some(attempt.number),
+                    SetupRole::Acceptor { .. } | SetupRole::Prober { .. } => None,
                 })
             }
         };
-        owner.held.insert(peer, Held { serial, token: setup.token, at });
+        owner.held.insert(peer, HeldConnection { serial, token: setup.token, at });
         let mut gone = Vec::new();
         for (old, serial) in replaced {
             owner.held.remove(&old);
-            owner.post(Notice::Replaced { serial, old, new: peer });
+            owner.post(ServiceNotice::Replaced { serial, old, new: peer });
             gone.push(serial);
         }
-        owner.post(Notice::Established { attempt, serial, identity, link, reason });
+        owner.post(ServiceNotice::Established { attempt, serial, identity, link, reason });
         gone.into_iter().for_each(|serial| self.unwatch(serial));
         if at.is_none() {
             self.limit_unproven(setup.endpoint);
@@ -244,7 +252,7 @@ impl Reactor {
     /// only the endpoint that answers there can prove that it is the same peer. Without such a connection, the attempt
     /// continues to wait for its timer.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
-        let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
+        let waits = |setup: &Setup| setup.stage == SetupStage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));
         let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
         let Some(held) = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer)) else { return };
@@ -252,8 +260,8 @@ impl Reactor {
         for id in waiting {
             let Some(mut setup) = self.setups.remove(&id) else { continue };
             match (&setup.side, self.endpoints.get(&endpoint)) {
-                (Side::Initiator(attempt), Some(owner)) if at == Some(setup.called_at()) => {
-                    owner.post(Notice::Aliased { attempt: attempt.number, incarnation: peer });
+                (SetupRole::Initiator(attempt), Some(owner)) if at == Some(setup.called_address()) => {
+                    owner.post(ServiceNotice::Aliased { attempt: attempt.number, incarnation: peer });
                 }
                 _ => {
                     setup.due = Instant::now();

@@ -8,17 +8,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use zerocopy::IntoBytes;
 
-use super::arbiter::Whereabouts;
+use super::arbiter::AddressStatus;
 use super::degraded::Degraded;
-use super::handshake::{Event, Handshake};
-use super::meeting::{Meeting, Room};
+use super::handshake::{Handshake, HandshakeEvent};
+use super::meeting::{DescriptorBudget, Meeting};
 use super::queue_pairs::Pairing;
 use super::{ConnectError, ConnectTimeouts};
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 use crate::verbs::Wire;
-use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
-use crate::wire::why::Why;
+use crate::wire::hello::{Commit, ConnectionChoice, Hello, HelloFlags, Incarnation, Ruling, Token};
+use crate::wire::refusal_reason::RefusalReason;
 
 /// A connection attempt of an endpoint.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Attempt {
 
 /// The role of this process in the set-up.
 #[derive(Debug)]
-pub(super) enum Side {
+pub(super) enum SetupRole {
     Initiator(Attempt),
     Acceptor {
         accepted: bool,
@@ -72,7 +72,7 @@ pub(super) enum Side {
 
 /// The stage of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SetupStage {
     Connecting,
     Talking,
     /// The acceptor waits for the result of its prober.
@@ -87,8 +87,8 @@ pub(super) struct Setup {
     pub(super) endpoint: u64,
     /// The owner of the address that was called: the endpoint, or the site to which the endpoint belongs as a context.
     pub(super) listener: u64,
-    pub(super) side: Side,
-    pub(super) stage: Stage,
+    pub(super) side: SetupRole,
+    pub(super) stage: SetupStage,
     pub(super) handshake: Handshake,
     pub(super) ours: Hello,
     pub(super) remote: SocketAddr,
@@ -96,7 +96,7 @@ pub(super) struct Setup {
     pub(super) peer: Option<Hello>,
     /// For an acceptor: the address at which its caller is probed, and whether the caller is there.
     pub(super) at: Option<SocketAddr>,
-    pub(super) whereabouts: Whereabouts,
+    pub(super) address_status: AddressStatus,
     /// The set-up of the prober, if this acceptor has one.
     pub(super) prober: Option<u64>,
     /// For an initiator: the name of its call, which the peer's prober uses, and whether the call arrived at the
@@ -104,10 +104,10 @@ pub(super) struct Setup {
     pub(super) name: Token,
     pub(super) at_home: bool,
     /// The reason why the call is refused, regardless of the caller.
-    pub(super) refusal: Option<Why>,
+    pub(super) refusal: Option<RefusalReason>,
     pub(super) token: Token,
     pub(super) ruling: Ruling,
-    pub(super) why: Why,
+    pub(super) why: RefusalReason,
     pub(super) meeting: Option<Meeting>,
     /// The queue pair of this side, after a verdict for verbs.
     pub(super) wire: Option<Box<Wire>>,
@@ -119,7 +119,7 @@ pub(super) struct Setup {
 }
 
 /// The outcome of one pass over a set-up.
-pub(super) enum Next {
+pub(super) enum SetupOutcome {
     /// The set-up continues.
     Stay,
     /// The set-up ends without a notice.
@@ -133,11 +133,11 @@ pub(super) enum Next {
     /// The initiator reached a peer to which it is already connected, or itself.
     Aliased(Incarnation),
     /// The connection is established over this TCP connection.
-    Tcp(Why, u32),
+    Tcp(RefusalReason, u32),
     /// The connection is established over shared memory.
     Shm,
     /// The connection is established over queue pairs.
-    Verbs(Why),
+    Verbs(RefusalReason),
     /// The acceptor has to check the address of its caller before it decides.
     Prove,
     /// The prober has determined whether the caller is there.
@@ -153,21 +153,21 @@ impl Setup {
         (socket, remote): (ProcessSocket, SocketAddr),
         due: Instant,
     ) -> Self {
-        let side = Side::Acceptor { accepted: false };
-        Self { tcp: Some(socket), ..Self::new(endpoint, side, Stage::Talking, handshake, ours, remote, due) }
+        let side = SetupRole::Acceptor { accepted: false };
+        Self { tcp: Some(socket), ..Self::new(endpoint, side, SetupStage::Talking, handshake, ours, remote, due) }
     }
 
     pub(super) const fn new(
         endpoint: u64,
-        side: Side,
-        stage: Stage,
+        side: SetupRole,
+        stage: SetupStage,
         handshake: Handshake,
         ours: Hello,
         remote: SocketAddr,
         due: Instant,
     ) -> Self {
         let (tcp, peer, refusal, meeting, listener) = (None, None, None, None, endpoint);
-        let (token, ruling, why) = ([0; 16], Ruling::Refuse, Why::NoTransport);
+        let (token, ruling, why) = ([0; 16], Ruling::Refuse, RefusalReason::NoTransport);
         Self {
             endpoint,
             listener,
@@ -179,7 +179,7 @@ impl Setup {
             tcp,
             peer,
             at: None,
-            whereabouts: Whereabouts::Claimed,
+            address_status: AddressStatus::Claimed,
             prober: None,
             name: [0; 16],
             at_home: false,
@@ -202,15 +202,15 @@ impl Setup {
     }
 
     /// Returns the address and the context that were called.
-    pub(super) const fn called_at(&self) -> (SocketAddr, u16) {
+    pub(super) const fn called_address(&self) -> (SocketAddr, u16) {
         (self.remote, self.ours.wanted)
     }
 
     /// Returns the address and the context of the peer, if a call has met it there.
-    pub(super) fn met_at(&self) -> Option<(SocketAddr, u16)> {
-        match (&self.side, self.whereabouts, self.at, &self.peer) {
-            (Side::Initiator(_), ..) => Some(self.called_at()),
-            (Side::Acceptor { .. }, Whereabouts::Met, Some(at), Some(peer)) => Some((at, peer.context)),
+    pub(super) fn confirmed_address(&self) -> Option<(SocketAddr, u16)> {
+        match (&self.side, self.address_status, self.at, &self.peer) {
+            (SetupRole::Initiator(_), ..) => Some(self.called_address()),
+            (SetupRole::Acceptor { .. }, AddressStatus::Met, Some(at), Some(peer)) => Some((at, peer.context)),
             _ => None,
         }
     }
@@ -224,7 +224,7 @@ impl Setup {
 
     /// Returns whether the set-up waits for a caller with this token at the Unix socket.
     pub(super) fn expects(&self, token: &Token) -> bool {
-        let invited = matches!(self.side, Side::Acceptor { accepted: true }) && self.ruling == Ruling::Shm;
+        let invited = matches!(self.side, SetupRole::Acceptor { accepted: true }) && self.ruling == Ruling::Shm;
         invited && self.meeting.is_none() && self.token == *token
     }
 
@@ -234,8 +234,8 @@ impl Setup {
     }
 
     /// Returns which descriptors a pair may use.
-    pub(super) fn room(&self) -> Room {
-        if self.both().contains(HelloFlags::TCP) { Room::Spare } else { Room::All }
+    pub(super) fn room(&self) -> DescriptorBudget {
+        if self.both().contains(HelloFlags::TCP) { DescriptorBudget::Spare } else { DescriptorBudget::All }
     }
 
     pub(super) fn incarnation(&self) -> Option<Incarnation> {
@@ -244,20 +244,20 @@ impl Setup {
 
     /// Returns whether this is an outgoing call that requests a connection.
     pub(super) const fn is_initiator(&self) -> bool {
-        matches!(self.side, Side::Initiator(_))
+        matches!(self.side, SetupRole::Initiator(_))
     }
 
     pub(super) const fn is_claimed(&self) -> bool {
-        matches!(&self.side, Side::Initiator(attempt) if attempt.claimed)
+        matches!(&self.side, SetupRole::Initiator(attempt) if attempt.claimed)
     }
 
     /// Returns whether the set-up began with a call from another endpoint.
     pub(super) const fn is_called(&self) -> bool {
-        matches!(self.side, Side::Acceptor { .. })
+        matches!(self.side, SetupRole::Acceptor { .. })
     }
 
     pub(super) const fn is_accepted(&self) -> bool {
-        matches!(self.side, Side::Acceptor { accepted: true })
+        matches!(self.side, SetupRole::Acceptor { accepted: true })
     }
 
     /// Sends pending output. Returns `Ok(true)` once there is none left.
@@ -275,7 +275,7 @@ impl Setup {
     }
 
     /// Reads the bytes that the handshake needs, and no more. Returns `Ok(None)` if more bytes have to arrive first.
-    pub(super) fn read(&mut self) -> Result<Option<Event>, Next> {
+    pub(super) fn read(&mut self) -> Result<Option<HandshakeEvent>, SetupOutcome> {
         let mut buffer = [0u8; 256];
         loop {
             let wants = self.handshake.wants().min(buffer.len());
@@ -284,23 +284,25 @@ impl Setup {
                 return Ok(None);
             }
             match uninterrupted(|| rustix::net::recv(socket, &mut buffer[..wants], RecvFlags::DONTWAIT)) {
-                Ok((0, _)) => return Err(Next::Fail(ConnectError::Closed(self.remote))),
+                Ok((0, _)) => return Err(SetupOutcome::Fail(ConnectError::Closed(self.remote))),
                 Ok((got, _)) => match self.handshake.feed(&buffer[..got]) {
                     Ok(None) => {}
                     Ok(event) => return Ok(event),
                     Err(error) => {
-                        let says = matches!(self.side, Side::Acceptor { .. }) && !self.handshake.output().is_empty();
-                        return Err(if says { Next::Drain(Some(error)) } else { Next::Fail(error) });
+                        let says =
+                            matches!(self.side, SetupRole::Acceptor { .. }) && !self.handshake.output().is_empty();
+                        return Err(if says { SetupOutcome::Drain(Some(error)) } else { SetupOutcome::Fail(error) });
                     }
                 },
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(errno) => return Err(Next::Fail(self.socket_error("recvfrom", errno))),
+                Err(errno) => return Err(SetupOutcome::Fail(self.socket_error("recvfrom", errno))),
             }
         }
     }
 
     pub(super) fn socket_error(&self, call: &'static str, errno: Errno) -> ConnectError {
-        let timeout = if let Side::Initiator(attempt) = &self.side { attempt.timeouts.host } else { Duration::ZERO };
+        let timeout =
+            if let SetupRole::Initiator(attempt) = &self.side { attempt.timeouts.host } else { Duration::ZERO };
         ConnectError::of_socket(call, errno, self.remote, timeout)
     }
 
@@ -341,7 +343,7 @@ impl Setup {
 }
 
 /// Returns the reason for a transport as text. The text does not contain the name of the transport.
-pub(super) fn reason(why: Why, errno: u32) -> String {
+pub(super) fn reason(why: RefusalReason, errno: u32) -> String {
     match i32::try_from(errno) {
         Ok(errno @ 1..) => format!("{why} ({})", std::io::Error::from_raw_os_error(errno)),
         _ => why.to_string(),
@@ -349,24 +351,24 @@ pub(super) fn reason(why: Why, errno: u32) -> String {
 }
 
 /// Sends the initiator's final message over TCP, which states the transport of the connection.
-pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) -> Next {
+pub(super) fn commit(setup: &mut Setup, choice: ConnectionChoice, why: RefusalReason, errno: u32) -> SetupOutcome {
     setup.handshake.output().extend_from_slice(Commit { choice, why, errno }.to_bytes().as_bytes());
     match setup.flush() {
-        Ok(true) if choice == Choice::Verbs => Next::Verbs(why),
-        Ok(true) => Next::Tcp(why, errno),
+        Ok(true) if choice == ConnectionChoice::Verbs => SetupOutcome::Verbs(why),
+        Ok(true) => SetupOutcome::Tcp(why, errno),
         // An empty socket buffer always has room for a few bytes. Otherwise treat the connection as closed.
-        Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
-        Err(errno) => Next::Fail(setup.socket_error("sendto", errno)),
+        Ok(false) => SetupOutcome::Fail(ConnectError::Closed(setup.remote)),
+        Err(errno) => SetupOutcome::Fail(setup.socket_error("sendto", errno)),
     }
 }
 
 /// Continues after a failed meeting: uses TCP if that is allowed.
-pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
+pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> SetupOutcome {
     setup.meeting = None;
     if setup.both().contains(HelloFlags::TCP) {
-        return commit(setup, Choice::Tcp, degraded.why, degraded.number());
+        return commit(setup, ConnectionChoice::Tcp, degraded.why, degraded.number());
     }
-    Next::Fail(ConnectError::NoTransport(format!("shared memory: {}", reason(degraded.why, degraded.number()))))
+    SetupOutcome::Fail(ConnectError::NoTransport(format!("shared memory: {}", reason(degraded.why, degraded.number()))))
 }
 
 /// The maximum number of reads, of 1 KiB each, that discard data that a caller sends after its refusal. A conforming
@@ -375,25 +377,25 @@ const DISCARDED: u32 = 64;
 
 /// Drains an acceptor that has sent its last bytes: waits until the caller has received them, because closing the
 /// socket earlier could destroy them in transit.
-pub(super) fn drain(setup: &mut Setup) -> Next {
+pub(super) fn drain(setup: &mut Setup) -> SetupOutcome {
     match setup.flush() {
         Ok(true) => {}
-        Ok(false) => return Next::Stay,
-        Err(_) => return Next::Drop,
+        Ok(false) => return SetupOutcome::Stay,
+        Err(_) => return SetupOutcome::Drop,
     }
-    let Some(socket) = &setup.tcp else { return Next::Drop };
+    let Some(socket) = &setup.tcp else { return SetupOutcome::Drop };
     // Shut down only once: the shutdown makes the socket ready, so repeating it at each readiness event would never
     // end.
     if !std::mem::replace(&mut setup.said_all, true) && rustix::net::shutdown(socket, Shutdown::Write).is_err() {
-        return Next::Drop;
+        return SetupOutcome::Drop;
     }
     let mut discard = [0u8; 1024];
     for _ in 0..DISCARDED {
         match rustix::net::recv(socket, &mut discard, RecvFlags::DONTWAIT) {
             Ok((1.., _)) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Next::Stay,
-            Ok((0, _)) | Err(_) => return Next::Drop,
+            Err(Errno::AGAIN) => return SetupOutcome::Stay,
+            Ok((0, _)) | Err(_) => return SetupOutcome::Drop,
         }
     }
-    Next::Drop // A caller that sends so much does not read, and would keep the thread from all others.
+    SetupOutcome::Drop // A caller that sends so much does not read, and would keep the thread from all others.
 }

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::stream::{Data, Pulled, Pulls, Pushes, pull_frame};
-use super::{Broken, Connection, Link, Refused, Sink};
+use super::{Broken, ConnectionId, Link, Refused, Sink};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
-use crate::wire::head::{Head, Kind, Offer};
+use crate::wire::head::{FrameKind, Head, Offer};
 
 /// Payloads up to this length are copied twice. For longer payloads the second copy would cost more than an offer.
 const EAGER_LIMIT: usize = 8 << 10;
@@ -52,7 +52,7 @@ impl LoopbackLink {
         Self::default()
     }
 
-    fn admit(&self, kind: Kind) -> Result<(), Refused> {
+    fn admit(&self, kind: FrameKind) -> Result<(), Refused> {
         if self.broken.is_some() || self.said_bye {
             return Err(Refused::Broken);
         }
@@ -104,7 +104,7 @@ impl Link for LoopbackLink {
     fn send(&mut self, head: &Head, payload: &Segments, _more: bool) -> Result<(), Refused> {
         debug_assert_eq!(head.len as usize, payload.len());
         self.admit(head.kind)?;
-        self.said_bye = head.kind == Kind::Bye;
+        self.said_bye = head.kind == FrameKind::Bye;
         let at = self.payloads.len();
         self.payloads.resize(at + payload.len(), 0);
         payload.copy_to(0, &mut self.payloads[at..]);
@@ -112,7 +112,7 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
@@ -126,13 +126,13 @@ impl Link for LoopbackLink {
         let mut at = 0;
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
-            if head.kind == Kind::Data {
+            if head.kind == FrameKind::Data {
                 // This is the only `Data` frame that is queued as a frame. It ends an expected pull.
                 match self.pulls.data(&head) {
                     Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
                     Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),
                 }
-            } else if head.kind != Kind::Nothing {
+            } else if head.kind != FrameKind::Nothing {
                 sink.frame(me, &head, View::of(&self.payloads[at..end]));
             }
             at = end;
@@ -151,7 +151,7 @@ impl Link for LoopbackLink {
     }
 
     fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
-        self.admit(Kind::Pull)?;
+        self.admit(FrameKind::Pull)?;
         let (head, wanted) = pull_frame(id, offer, into, token);
         self.payloads.extend_from_slice(wanted.as_bytes());
         self.heads.push_back(head);
@@ -187,11 +187,11 @@ mod tests {
     use crate::PullError;
     use crate::region::Refusal;
     use crate::stream::{expected_pull, refused_pull};
-    use crate::testing::{Lent, Notes, Revocable, Told};
+    use crate::testing::{Lent, Notes, Revocable, SinkReport};
     use crate::wire::head::Flags;
 
     fn message(len: usize, tag: u64) -> Head {
-        Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
+        Head { kind: FrameKind::Tagged, len: len as u32, tag, ..Head::default() }
     }
 
     #[test]
@@ -201,11 +201,11 @@ mod tests {
         for n in 0..40 {
             link.send(&message(n, n as u64), &memory.cut(&[7]).slice(n, n), false).unwrap();
         }
-        assert!(notes.told.is_empty(), "nothing completes within its call");
+        assert!(notes.reported.is_empty(), "nothing completes within its call");
         assert_eq!(link.poll(0, &mut notes), Ok(true));
         let sent: Vec<_> =
-            (0..40).map(|n| Told::Frame(message(n, n as u64), (n as u8..2 * n as u8).collect())).collect();
-        assert_eq!(notes.told, sent);
+            (0..40).map(|n| SinkReport::Frame(message(n, n as u64), (n as u8..2 * n as u8).collect())).collect();
+        assert_eq!(notes.reported, sent);
         assert_eq!(link.poll(0, &mut notes), Ok(false));
     }
 
@@ -219,9 +219,9 @@ mod tests {
         }
         assert!((16..64).contains(&count), "{count}");
         assert_eq!(link.send(&message(0, 0), &Segments::EMPTY, false), Err(Refused::Full));
-        assert_eq!(link.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
+        assert_eq!(link.send(&Head { kind: FrameKind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
         assert_eq!(link.poll(0, &mut notes), Ok(true));
-        assert_eq!(notes.told.len(), count + 1);
+        assert_eq!(notes.reported.len(), count + 1);
         assert_eq!(link.send(&message(0, 0), &Segments::EMPTY, false), Ok(()));
     }
 
@@ -233,12 +233,14 @@ mod tests {
         let offer = Offer { len: 256.into(), ..Offer::default() };
         link.pull(7, &offer, &target.lease(&[33]), 9).unwrap();
         link.poll(0, &mut notes).unwrap();
-        let Some(Told::Frame(head, request)) = notes.told.pop() else { panic!("no pull: {:?}", notes.told) };
-        assert_eq!((head.kind, head.id, head.flags), (Kind::Pull, 7, Flags::ID));
+        let Some(SinkReport::Frame(head, request)) = notes.reported.pop() else {
+            panic!("no pull: {:?}", notes.reported)
+        };
+        assert_eq!((head.kind, head.id, head.flags), (FrameKind::Pull, 7, Flags::ID));
         link.push(7, head.tag, View::of(&request), &source.lease(&[3, 50])).unwrap();
         assert!(!link.is_idle());
         link.poll(0, &mut notes).unwrap();
-        assert_eq!(notes.told, [Told::Pulled(9, Ok(100)), Told::Pushed(7, Ok(()))]);
+        assert_eq!(notes.reported, [SinkReport::Pulled(9, Ok(100)), SinkReport::Pushed(7, Ok(()))]);
         assert_eq!(target.bytes(), (0..100).collect::<Vec<u8>>());
         assert!(link.is_idle());
     }
@@ -251,12 +253,15 @@ mod tests {
         let (token, request) = expected_pull(256, 0);
         link.push(7, token, View::of(request.as_bytes()), &source.lease(&[3])).unwrap();
         link.poll(0, &mut notes).unwrap();
-        assert_eq!(std::mem::take(&mut notes.told), [Told::Pulled(0, Ok(256)), Told::Pushed(7, Ok(()))]);
+        assert_eq!(
+            std::mem::take(&mut notes.reported),
+            [SinkReport::Pulled(0, Ok(256)), SinkReport::Pushed(7, Ok(()))]
+        );
         assert_eq!(target.bytes(), source.bytes());
         link.expect(&target.lease(&[]), 0);
         link.send(&refused_pull(0, Refusal::Right), &Segments::EMPTY, false).unwrap();
         link.poll(0, &mut notes).unwrap();
-        assert_eq!(notes.told, [Told::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
+        assert_eq!(notes.reported, [SinkReport::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
         assert!(link.is_idle());
     }
 
@@ -270,7 +275,9 @@ mod tests {
             let (from, into) = (Revocable::new(source.cut(&[9])), Revocable::new(target.cut(&[300_000])));
             link.pull(7, &offer, &into.lease(), 9).unwrap();
             link.poll(0, &mut notes).unwrap();
-            let Some(Told::Frame(head, request)) = notes.told.pop() else { panic!("no pull: {:?}", notes.told) };
+            let Some(SinkReport::Frame(head, request)) = notes.reported.pop() else {
+                panic!("no pull: {:?}", notes.reported)
+            };
             if revoke_source {
                 from.revoke();
             }
@@ -286,8 +293,12 @@ mod tests {
                 (false, false) => Ok(600_000),
             };
             let pushed = if revoke_source { Err(PullError::Revoked) } else { Ok(()) };
-            let expected = [Told::Pulled(9, pulled), Told::Pushed(7, pushed), Told::Frame(message(3, 5), vec![1; 3])];
-            assert_eq!(std::mem::take(&mut notes.told), expected);
+            let expected = [
+                SinkReport::Pulled(9, pulled),
+                SinkReport::Pushed(7, pushed),
+                SinkReport::Frame(message(3, 5), vec![1; 3]),
+            ];
+            assert_eq!(std::mem::take(&mut notes.reported), expected);
             let filled = if pulled.is_ok() { 1 } else { 0 };
             assert!(target.bytes() == vec![filled; 600_000]);
             assert!(link.is_idle());
@@ -297,10 +308,10 @@ mod tests {
     #[test]
     fn goodbye_closes_the_link() {
         let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
-        link.send(&Head { kind: Kind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
+        link.send(&Head { kind: FrameKind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
         assert_eq!(link.send(&message(0, 0), &Segments::EMPTY, false), Err(Refused::Broken));
         assert_eq!(link.poll(0, &mut notes), Err(Broken::Closed));
-        assert_eq!(notes.told.len(), 1);
+        assert_eq!(notes.reported.len(), 1);
         assert_eq!(link.poll(0, &mut notes), Err(Broken::Closed));
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::Bell;
+use super::Doorbell;
 
 /// The end of a connection. Any thread may set it; the first reason is kept. The link reports the end after it has
 /// handled everything that the peer sent before.
@@ -14,14 +14,14 @@ use super::Bell;
 pub struct ConnectionEnd {
     ended: AtomicBool,
     reason: OnceLock<String>,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     bit: u32,
 }
 
 impl ConnectionEnd {
     #[inline]
-    pub(super) fn new(bell: Arc<Bell>, bit: u32) -> Self {
-        Self { ended: AtomicBool::new(false), reason: OnceLock::new(), bell, bit }
+    pub(super) fn new(doorbell: Arc<Doorbell>, bit: u32) -> Self {
+        Self { ended: AtomicBool::new(false), reason: OnceLock::new(), doorbell, bit }
     }
 
     /// Ends the connection for this reason. Rings the link's bit and wakes up its endpoint, as a frame would.
@@ -29,7 +29,7 @@ impl ConnectionEnd {
         // The first reason is kept.
         self.reason.set(reason.into()).ok();
         self.ended.store(true, Ordering::Release);
-        self.bell.ring(self.bit);
+        self.doorbell.ring(self.bit);
     }
 
     /// Returns whether the connection has ended. A caller that reads true sees everything that the peer wrote before

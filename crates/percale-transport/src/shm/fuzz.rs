@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
 use super::pair::{IDLE_LINES as LINES, PAGE as CONTROL};
-use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
+use super::{Doorbell, PAIR_BYTES, ShmLink, ShmLinkParts, pair_memory};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::mapping::Mapping;
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::region::lease::Lease;
-use crate::region::{Keys, Via, table_of_one};
-use crate::wire::head::{Head, Kind, Offer};
-use crate::{Connection, Landing, Link, PullError, Sink};
+use crate::region::{AccessOrigin, Keys, table_of_one};
+use crate::wire::head::{FrameKind, Head, Offer};
+use crate::{ConnectionId, Landing, Link, PullError, Sink};
 
 /// The number of polls in one run.
 const POLLS: usize = 200;
@@ -27,12 +27,12 @@ struct Answers {
 }
 
 impl Sink for Answers {
-    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, _: ConnectionId, head: &Head, payload: View<'_>) {
         let bytes = payload.to_vec();
         assert_eq!(bytes.len(), head.len as usize);
         match head.kind {
-            Kind::Pull => self.requests.push((head.id, head.tag, bytes)),
-            Kind::MessageOffer | Kind::TaggedOffer | Kind::CollectiveOffer => {
+            FrameKind::Pull => self.requests.push((head.id, head.tag, bytes)),
+            FrameKind::MessageOffer | FrameKind::TaggedOffer | FrameKind::CollectiveOffer => {
                 if let Some(offer) = payload.read::<Offer>(0) {
                     self.offers.push((head.id, offer));
                 }
@@ -41,19 +41,19 @@ impl Sink for Answers {
         }
     }
 
-    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+    fn begin(&mut self, _: ConnectionId, _: Head) -> Landing {
         Landing { token: 0, into: crate::region::lease::Lease::own(&Segments::EMPTY) }
     }
 
-    fn landed(&mut self, _: Connection, _: u32) {}
+    fn landed(&mut self, _: ConnectionId, _: u32) {}
 
-    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
+    fn pulled(&mut self, _: ConnectionId, _: u32, _: Result<u64, PullError>) {}
 
-    fn undone(&mut self, _: Connection, _: u32) {}
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
 
-    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 
-    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn pushed(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 }
 
 /// Runs a link on pair memory that contains `bytes`. If the first byte is odd, the other bytes are written to the
@@ -98,15 +98,15 @@ pub fn fuzz_ring(bytes: &[u8]) {
 fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     let pair = pair_memory()?;
     let scribble = Mapping::of(pair.as_fd(), PAIR_BYTES)?;
-    let bell = Arc::new(Bell::new()?);
+    let doorbell = Arc::new(Doorbell::new()?);
     let (control, _) = std::os::unix::net::UnixDatagram::pair()?;
-    let link = ShmLink::new(Parts {
+    let link = ShmLink::new(ShmLinkParts {
         side: 1,
         pair,
-        peer_bell: rustix::io::dup(bell.descriptors().ok_or(rustix::io::Errno::INVAL)?[0])?,
+        peer_doorbell: rustix::io::dup(doorbell.descriptors().ok_or(rustix::io::Errno::INVAL)?[0])?,
         mappings: None,
-        peer_event: rustix::io::dup(bell.event_fd())?,
-        my_bell: bell,
+        peer_event: rustix::io::dup(doorbell.event_fd())?,
+        my_doorbell: doorbell,
         my_bit: 0,
         peer_bit: 1,
         control: std::os::fd::OwnedFd::from(control).into(),
@@ -115,7 +115,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         cma: false,
         process: None,
         keys: Some(keys()?),
-        via: Via::default(),
+        via: AccessOrigin::default(),
     })
     .map_err(std::io::Error::other)?;
     Ok((link, scribble))

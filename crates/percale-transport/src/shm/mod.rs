@@ -1,8 +1,8 @@
 //! Shared memory: connections between processes of one machine and one user.
 //!
 //! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction, and each endpoint has a
-//! doorbell ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the
-//! ring and out of it. The payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
+//! doorbell ([`Doorbell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into
+//! the ring and out of it. The payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
 //!
 //! # Modules
 //! * `ring`: lines, byte ring, credits
@@ -15,7 +15,7 @@
 //! * `sync`: the switch to loom
 //! * `cache`: cache hints
 //! * `connection_end`: the watcher's report to a link
-//! * `residue`: operations that wait for a peer that may still be copying
+//! * `draining_link`: operations that wait for a peer that may still be copying
 //!
 //! # Trust
 //! The peer may write anything to the pair's memory at any time. Each word is read once, and only the copy that was
@@ -26,10 +26,10 @@
 mod cache;
 mod connection_end;
 mod direct;
+mod draining_link;
 mod link;
 mod pair;
 mod parts;
-mod residue;
 mod ring;
 mod sender;
 mod sync;
@@ -38,14 +38,14 @@ mod transfer;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 
-pub use crate::local_memory::bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
+pub use crate::local_memory::doorbell::{DOORBELL_BITS, DOORBELL_BYTES, Doorbell, WakeMethod};
 pub use connection_end::ConnectionEnd;
 pub use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
+pub use draining_link::DrainingLink;
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
-pub use link::Glance;
+pub use link::PeekResult;
 pub use link::ShmLink;
 pub use pair::Mappings;
 pub use pair::{PAIR_BYTES, pair_memory};
-pub use parts::{Parts, SetUpError};
-pub use residue::Residue;
+pub use parts::{SetUpError, ShmLinkParts};

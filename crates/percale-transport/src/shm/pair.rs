@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::ring::{Area, Credits, LINE, Line};
+use super::ring::{Area, ConsumerProgress, LINE, RingLine};
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
 use crate::local_memory::rundown;
@@ -41,7 +41,7 @@ pub(super) const SLOTS: usize = 8;
 /// The data that the two ends of one direction exchange besides frames. Each part has its own cache line.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Direction {
+pub(super) struct DirectionState {
     credits: CreditLine,
     pub(super) consumer: ConsumerMarks,
     pub(super) producer: ProducerMarks,
@@ -49,13 +49,13 @@ pub(super) struct Direction {
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct CreditLine([Credits; 2]);
+struct CreditLine([ConsumerProgress; 2]);
 
 /// The fields that the consumer writes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ConsumerMarks {
-    /// Whether the consumer does not poll this ring, so that the producer must ring its bell.
+    /// Whether the consumer does not poll this ring, so that the producer must ring its doorbell.
     pub(super) cold: AtomicU32,
     /// Whether the consumer can fence on behalf of a producer that does not fence.
     pub(super) barrier: AtomicU32,
@@ -75,17 +75,17 @@ pub(super) struct ProducerMarks {
 /// state.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Slot {
+pub(super) struct TransferSlot {
     /// The number of chunks claimed from the front and from the back, 32 bits each. Both sides add to it.
     pub(super) claimed: AtomicU64,
-    pub(super) puller: Half,
+    pub(super) puller: TransferHalf,
     pub(super) pusher: PusherHalf,
 }
 
 /// The state of a transfer that one side publishes.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Half {
+pub(super) struct TransferHalf {
     /// The number of bytes that this side has copied.
     pub(super) done: AtomicU64,
     pub(super) state: AtomicU32,
@@ -93,7 +93,7 @@ pub(super) struct Half {
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct PusherHalf(pub(super) Half);
+pub(super) struct PusherHalf(pub(super) TransferHalf);
 
 /// The chunks of one long access that both sides have claimed, and those that the target has finished. There is one
 /// line for each side as the initiator.
@@ -113,9 +113,9 @@ pub(super) struct Claims {
 /// its own memory for reading. Only that side writes it.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Gone(AtomicU32);
+pub(super) struct StoppedMark(AtomicU32);
 
-impl Gone {
+impl StoppedMark {
     #[cfg(loom)]
     pub(super) fn for_model() -> Self {
         Self(AtomicU32::new(0))
@@ -145,23 +145,23 @@ impl Gone {
 #[derive(Debug)]
 #[repr(C)]
 struct Control {
-    directions: [Direction; 2],
+    directions: [DirectionState; 2],
     /// Indexed by the side that pulls.
-    slots: [[Slot; SLOTS]; 2],
+    slots: [[TransferSlot; SLOTS]; 2],
     /// The lines in which each side announces its accesses to the other's regions.
-    announcements: [rundown::Line; 2],
+    announcements: [rundown::AnnouncementLine; 2],
     /// The claims of both sides in a long access, indexed by the side that initiates it.
     claims: [Claims; 2],
     /// Indexed by the side that has stopped copying.
-    gone: [Gone; 2],
+    gone: [StoppedMark; 2],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<Slot>() == 128);
+const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<TransferSlot>() == 128);
 
 /// Identifies one of a direction's two rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum RingSize {
     Idle,
     Grown,
 }
@@ -179,7 +179,7 @@ pub fn pair_memory() -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub struct Mappings {
     pub(super) pair: Mapping,
-    pub(super) bell: Mapping,
+    pub(super) doorbell: Mapping,
 }
 
 impl Mappings {
@@ -188,19 +188,19 @@ impl Mappings {
     /// # Errors
     /// The error of the system call.
     #[doc(hidden)]
-    pub fn new(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { pair: Pair::map(pair)?, bell: crate::local_memory::bell::PeerBell::map(bell)? })
+    pub fn new(pair: BorrowedFd<'_>, doorbell: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { pair: PairMemory::map(pair)?, doorbell: crate::local_memory::doorbell::PeerDoorbell::map(doorbell)? })
     }
 }
 
 /// The mapped memory of a pair.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct PairMemory {
     mapping: Mapping,
     memory: OwnedFd,
 }
 
-impl Pair {
+impl PairMemory {
     pub(super) fn new(memory: OwnedFd) -> io::Result<Self> {
         Ok(Self::of(Self::map(memory.as_fd())?, memory))
     }
@@ -234,20 +234,20 @@ impl Pair {
 
     /// Returns the marks of the direction in which `side` sends.
     #[inline]
-    pub(super) fn direction(&self, side: usize) -> &Direction {
+    pub(super) fn direction(&self, side: usize) -> &DirectionState {
         // The side is 0 or 1. The mask avoids a bounds check for each call.
         &self.control().directions[side & 1]
     }
 
     /// Returns a slot for pulls of `side`.
     #[inline]
-    pub(super) fn slot(&self, side: usize, slot: usize) -> Option<&Slot> {
+    pub(super) fn slot(&self, side: usize, slot: usize) -> Option<&TransferSlot> {
         self.control().slots[side].get(slot)
     }
 
     /// Returns the line in which `side` announces its accesses to the other's regions.
     #[inline]
-    pub(super) fn announcements(&self, side: usize) -> &rundown::Line {
+    pub(super) fn announcements(&self, side: usize) -> &rundown::AnnouncementLine {
         &self.control().announcements[side]
     }
 
@@ -257,20 +257,20 @@ impl Pair {
     }
 
     /// Returns the mark with which `side` reports that it has permanently stopped copying.
-    pub(super) fn gone(&self, side: usize) -> &Gone {
+    pub(super) fn gone(&self, side: usize) -> &StoppedMark {
         &self.control().gone[side & 1]
     }
 
-    const fn offset(side: usize, size: Size) -> usize {
+    const fn offset(side: usize, size: RingSize) -> usize {
         match size {
-            Size::Idle => PAGE + side * IDLE,
-            Size::Grown => BACKED + side * GROWN,
+            RingSize::Idle => PAGE + side * IDLE,
+            RingSize::Grown => BACKED + side * GROWN,
         }
     }
 
     /// Backs the large ring in which `side` sends with pages.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
-        let offset = Self::offset(side, Size::Grown);
+        let offset = Self::offset(side, RingSize::Grown);
         // If fallocate has been forbidden in the meantime, touching the pages is sufficient, as is an allocation by the
         // peer.
         let touch = |error| self.mapping.populate(offset, GROWN).map_err(|_| error);
@@ -278,14 +278,14 @@ impl Pair {
     }
 
     /// Returns the ring in which `side` sends. A producer or consumer of this ring must not outlive this pair.
-    pub(super) fn area(&self, side: usize, size: Size) -> Area {
+    pub(super) fn area(&self, side: usize, size: RingSize) -> Area {
         let (shift, lines, bulk, max) = match size {
-            Size::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),
-            Size::Grown => (GROWN_SHIFT, GROWN_LINES, GROWN_BULK, GROWN_MAX),
+            RingSize::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),
+            RingSize::Grown => (GROWN_SHIFT, GROWN_LINES, GROWN_BULK, GROWN_MAX),
         };
         let at = self.mapping.as_ptr().wrapping_add(Self::offset(side, size));
         let credits = &raw const self.direction(side).credits.0[size as usize];
         // SAFETY: the ranges lie within the mapping (PAIR_BYTES includes them), on page boundaries, and do not overlap.
-        unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines), bulk, credits, max) }
+        unsafe { Area::new(at.cast::<RingLine>(), shift, at.wrapping_add(lines), bulk, credits, max) }
     }
 }

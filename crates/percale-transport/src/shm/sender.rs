@@ -2,23 +2,23 @@
 //! notified, and when the ring grows.
 //!
 //! After a single frame the sender fences and checks at once. Within a batch (`more`) the check is *due*, and is made
-//! with the last frame, with a refusal, or in the next poll. A sender that streams does not use fences (see `bell`). It
-//! starts to stream after [`STREAMING`] frames with few answers. It stops when it sends nothing for [`SILENCE`] polls,
-//! when its owner is about to sleep, or when its owner ends the stream ([`Sender::end_stream`]). The small ring is
-//! replaced by the large one when it was full a few times, or at the first payload that does not fit.
+//! with the last frame, with a refusal, or in the next poll. A sender that streams does not use fences (see
+//! `doorbell`). It starts to stream after [`STREAMING`] frames with few answers. It stops when it sends nothing for
+//! [`SILENCE`] polls, when its owner is about to sleep, or when its owner ends the stream ([`RingSender::end_stream`]).
+//! The small ring is replaced by the large one when it was full a few times, or at the first payload that does not fit.
 
 use std::sync::Arc;
 
-use super::pair::{GROWN_MAX, IDLE_MAX, Pair, Size};
+use super::pair::{GROWN_MAX, IDLE_MAX, PairMemory, RingSize};
 use super::ring::{NoRoom, Producer, Publish};
 use super::sync::{Ordering, compiler_barrier, fence};
 use crate::Refused;
 use crate::local_memory::barrier;
-use crate::local_memory::bell::PeerBell;
+use crate::local_memory::doorbell::PeerDoorbell;
 use crate::local_memory::volatile::{Segment, Segments};
-use crate::wire::head::{Head, Kind};
+use crate::wire::head::{FrameKind, Head};
 
-/// The tag of a `Kind::Transport` frame that announces that all further frames are in the large ring.
+/// The tag of a `FrameKind::Transport` frame that announces that all further frames are in the large ring.
 pub(super) const GROW: u64 = 1;
 /// The number of frames without an answer after which a sender streams.
 const STREAMING: u32 = 64;
@@ -27,15 +27,15 @@ const ANSWER: u32 = 4;
 /// The number of polls without a frame sent after which a sender stops streaming.
 const SILENCE: u32 = 4096;
 /// The number of times that the small ring may be full before it grows.
-const PATIENCE: u32 = 4;
+const FULL_BEFORE_GROWTH: u32 = 4;
 
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct RingSender {
     tx: Producer,
     /// Declared after `tx`, which points into it.
-    pair: Arc<Pair>,
+    pair: Arc<PairMemory>,
     side: usize,
-    bell: PeerBell,
+    doorbell: PeerDoorbell,
     /// Whether frames were published and the peer may have to be notified.
     due: bool,
     /// Whether frames are published without fences. This is also stored in the pair memory.
@@ -48,43 +48,43 @@ pub(super) struct Sender {
     /// frames were sent in between.
     wanting: Option<u64>,
     found_full: u32,
-    growth: Growth,
+    growth: RingGrowth,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Growth {
+enum RingGrowth {
     Possible,
     Done,
     /// There is no memory for the large ring.
     Failed,
 }
 
-impl Sender {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, bell: PeerBell) -> Self {
+impl RingSender {
+    pub(super) fn new(pair: Arc<PairMemory>, side: usize, doorbell: PeerDoorbell) -> Self {
         Self {
-            tx: Producer::new(pair.area(side, Size::Idle)),
+            tx: Producer::new(pair.area(side, RingSize::Idle)),
             pair,
             side,
-            bell,
+            doorbell,
             due: false,
             unfenced: false,
             streak: 0,
             silence: 0,
             wanting: None,
             found_full: 0,
-            growth: Growth::Possible,
+            growth: RingGrowth::Possible,
         }
     }
 
     #[inline]
     pub(super) fn peer_processor(&self) -> Option<u32> {
-        self.bell.processor()
+        self.doorbell.processor()
     }
 
     /// Returns the longest payload that can be sent now or after growing.
     #[inline]
     pub(super) fn limit(&self) -> usize {
-        if self.growth == Growth::Failed { IDLE_MAX } else { GROWN_MAX }
+        if self.growth == RingGrowth::Failed { IDLE_MAX } else { GROWN_MAX }
     }
 
     /// Sends a frame.
@@ -130,17 +130,17 @@ impl Sender {
         } else if publish == Publish::Fenced {
             self.look();
         } else {
-            self.poke();
+            self.wake_peer();
         }
     }
 
-    /// Checks whether the peer's bell must be rung or the peer must be woken up, after the published frames are visible
-    /// to it.
+    /// Checks whether the peer's doorbell must be rung or the peer must be woken up, after the published frames are
+    /// visible to it.
     #[inline(always)]
     fn look(&self) {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
-        if cold | self.bell.is_asleep() {
-            self.bell.notify(cold);
+        if cold | self.doorbell.is_asleep() {
+            self.doorbell.notify(cold);
         }
     }
 
@@ -148,12 +148,12 @@ impl Sender {
     #[inline]
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
-        !cold && !self.bell.is_asleep()
+        !cold && !self.doorbell.is_asleep()
     }
 
     /// Ensures that the peer notices the frames that were published or written to the pair memory.
     #[inline]
-    pub(super) fn poke(&mut self) {
+    pub(super) fn wake_peer(&mut self) {
         self.due = false;
         if self.unfenced {
             compiler_barrier();
@@ -166,7 +166,7 @@ impl Sender {
     /// Returns whether there is nothing to do until something arrives. While the sender streams, these calls count as
     /// silent polls, as with [`idle`](Self::idle), until streaming has to end.
     #[inline]
-    pub(super) fn rests(&mut self) -> bool {
+    pub(super) fn is_at_rest(&mut self) -> bool {
         if self.unfenced {
             self.silence += 1;
             return !self.due && self.silence < SILENCE;
@@ -178,7 +178,7 @@ impl Sender {
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.due {
-            self.poke();
+            self.wake_peer();
         }
     }
 
@@ -191,7 +191,7 @@ impl Sender {
     /// Records that a poll found nothing.
     #[inline]
     pub(super) fn idle(&mut self) {
-        if self.unfenced && !self.rests() {
+        if self.unfenced && !self.is_at_rest() {
             self.fenced();
         }
     }
@@ -256,7 +256,7 @@ impl Sender {
             }
             NoRoom::Full => {
                 self.found_full += u32::from(self.wanting != Some(self.tx.position()));
-                if self.found_full >= PATIENCE {
+                if self.found_full >= FULL_BEFORE_GROWTH {
                     self.grow();
                 }
             }
@@ -287,24 +287,24 @@ impl Sender {
 
     /// Replaces the small ring by the large one.
     fn grow(&mut self) -> bool {
-        if self.growth != Growth::Possible {
+        if self.growth != RingGrowth::Possible {
             return false;
         }
         if let Err(error) = self.pair.back_grown(self.side) {
             crate::later::later!(warn: %error, "cannot allocate a larger ring; the small one remains in use");
-            self.growth = Growth::Failed;
+            self.growth = RingGrowth::Failed;
             return false;
         }
-        self.tx.push_reserved(&Head { kind: Kind::Transport, tag: GROW, ..Head::default() });
+        self.tx.push_reserved(&Head { kind: FrameKind::Transport, tag: GROW, ..Head::default() });
         self.due = true;
-        self.tx = Producer::new(self.pair.area(self.side, Size::Grown));
-        self.growth = Growth::Done;
+        self.tx = Producer::new(self.pair.area(self.side, RingSize::Grown));
+        self.growth = RingGrowth::Done;
         true
     }
 
     /// Wakes up the peer if it waits for credits of its outbound ring. Called after credits were published.
     #[cold]
-    pub(super) fn gave_room(&self) {
+    pub(super) fn wake_for_credits(&self) {
         fence(Ordering::SeqCst);
         if self.pair.direction(1 - self.side).producer.wants_room.load(Ordering::SeqCst) != 0 {
             self.look();

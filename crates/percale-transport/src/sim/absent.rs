@@ -21,7 +21,7 @@ impl Network {
     }
 
     #[doc(hidden)]
-    pub fn port(&self, _: SocketAddr) -> io::Result<Port> {
+    pub fn port(&self, _: SocketAddr) -> io::Result<SimPort> {
         match self.0 {}
     }
 
@@ -31,7 +31,7 @@ impl Network {
     }
 
     #[doc(hidden)]
-    pub fn port_of(&self, _: &Arc<SimSite>, _: u16) -> io::Result<Port> {
+    pub fn port_of(&self, _: &Arc<SimSite>, _: u16) -> io::Result<SimPort> {
         match self.0 {}
     }
 }
@@ -49,9 +49,9 @@ impl SimSite {
 
 /// The registration of an endpoint in a network.
 #[derive(Debug)]
-pub struct Port(Infallible);
+pub struct SimPort(Infallible);
 
-impl Port {
+impl SimPort {
     #[doc(hidden)]
     pub fn address(&self) -> SocketAddr {
         match self.0 {}

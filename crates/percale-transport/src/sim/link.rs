@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use zerocopy::IntoBytes;
 
-use super::{Cargo, Network};
+use super::{InFlightItem, Network};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::stream::{Data, Pulls, Pushes, pull_frame};
-use crate::wire::head::{Head, Kind, Offer};
-use crate::{Broken, Connection, Landing, Link, Refused, Sink};
+use crate::wire::head::{FrameKind, Head, Offer};
+use crate::{Broken, ConnectionId, Landing, Link, Refused, Sink};
 
 /// One end of a connection of a [`Network`].
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct SimLink {
     connection: usize,
     side: usize,
     frame_limit: usize,
-    arrived: VecDeque<Cargo>,
+    arrived: VecDeque<InFlightItem>,
     /// A payload. Its first part was already written to its destination.
     body: Option<(Landing, Vec<u8>)>,
     pulls: Pulls,
@@ -51,7 +51,7 @@ impl SimLink {
             return Err(Refused::Broken);
         }
         self.network.lock().send(self.connection, self.side, head, payload)?;
-        self.said_bye = head.kind == Kind::Bye;
+        self.said_bye = head.kind == FrameKind::Bye;
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl SimLink {
 
     /// Passes the frames that have arrived to the sink, up to a payload that arrives in pieces. The rest of that
     /// payload follows in the next poll.
-    fn deliver(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn deliver(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut moved = false;
         if let Some((landing, payload)) = self.body.take() {
             let first = payload.len() / 2;
@@ -91,16 +91,16 @@ impl SimLink {
             sink.landed(me, landing.token);
             moved = true;
         }
-        while (sink.takes(me) || matches!(self.arrived.back(), Some(Cargo::End(_))))
+        while (sink.takes(me) || matches!(self.arrived.back(), Some(InFlightItem::End(_))))
             && let Some(cargo) = self.arrived.pop_front()
         {
             moved = true;
             match cargo {
-                Cargo::End(broken) => return Err(broken),
-                Cargo::Frame { head, payload, .. } if head.kind == Kind::Data => {
+                InFlightItem::End(broken) => return Err(broken),
+                InFlightItem::Frame { head, payload, .. } if head.kind == FrameKind::Data => {
                     self.deliver_data(&head, &payload, me, sink)?;
                 }
-                Cargo::Frame { head, payload, pieces: true } => {
+                InFlightItem::Frame { head, payload, pieces: true } => {
                     let landing = sink.begin(me, head);
                     if let Some((into, _held)) = landing.into.enter() {
                         View::of(&payload[..payload.len() / 2]).copy_into(into, 0);
@@ -108,11 +108,11 @@ impl SimLink {
                     self.body = Some((landing, payload));
                     return Ok(true);
                 }
-                Cargo::Frame { head, payload, pieces: false } => {
-                    if head.kind != Kind::Nothing {
+                InFlightItem::Frame { head, payload, pieces: false } => {
+                    if head.kind != FrameKind::Nothing {
                         sink.frame(me, &head, View::of(&payload));
                     }
-                    if head.kind == Kind::Bye {
+                    if head.kind == FrameKind::Bye {
                         return Err(Broken::Closed);
                     }
                 }
@@ -125,7 +125,7 @@ impl SimLink {
         &mut self,
         head: &Head,
         payload: &[u8],
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         let ended = match self.pulls.data(head)? {
@@ -161,14 +161,14 @@ impl Link for SimLink {
         if self.bye.is_some() {
             return Err(Refused::Broken);
         }
-        if head.kind == Kind::Bye && !self.pushes.is_empty() {
+        if head.kind == FrameKind::Bye && !self.pushes.is_empty() {
             self.bye = Some(*head);
             return Ok(());
         }
         self.transmit(*head, payload.to_vec())
     }
 
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }

@@ -23,11 +23,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use link::SimLink;
-pub use port::{Port, SimNotice, SimSite};
+pub use port::{SimNotice, SimPort, SimSite};
 use random::Random;
 
 use super::{Broken, Refused};
-use crate::wire::head::{Head, Kind};
+use crate::wire::head::{FrameKind, Head};
 
 /// The options of a simulated network. Times are in virtual nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl Default for SimOptions {
 
 /// An event in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SimEvent {
     /// The time, in virtual nanoseconds.
     pub now: u64,
     /// The number of the connection, in the order of creation.
@@ -74,12 +74,12 @@ pub struct Event {
     /// The side of the connection that caused the event.
     pub side: usize,
     /// The kind of event.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A frame with this head was sent.
     Sent(Head),
     /// A frame with this head arrived.
@@ -93,45 +93,45 @@ pub enum What {
 /// A simulated network.
 #[derive(Clone, Debug)]
 pub struct Network {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<NetworkState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct NetworkState {
     directory: port::Directory,
     seed: u64,
     options: SimOptions,
     now: u64,
-    wires: Vec<Wire>,
-    trace: Vec<Event>,
+    wires: Vec<SimConnection>,
+    trace: Vec<SimEvent>,
 }
 
 /// The two directions of a connection: `directions[side]` contains what `side` sends.
 #[derive(Debug)]
-struct Wire {
+struct SimConnection {
     directions: [Direction; 2],
     lost: bool,
     /// The two ports that the connection joins, indexed by side.
-    ends: Option<[port::At; 2]>,
+    ends: Option<[port::ContextAddress; 2]>,
 }
 
 #[derive(Debug)]
 struct Direction {
     random: Random,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<InFlight>,
     bytes: usize,
     latest: u64,
 }
 
 /// A frame, or the end of the connection, in flight.
 #[derive(Debug)]
-struct Flight {
+struct InFlight {
     arrives: u64,
-    cargo: Cargo,
+    cargo: InFlightItem,
 }
 
 #[derive(Debug)]
-enum Cargo {
+enum InFlightItem {
     Frame { head: Head, payload: Vec<u8>, pieces: bool },
     End(Broken),
 }
@@ -140,7 +140,7 @@ impl Network {
     /// Creates a network. `seed` determines its behavior.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
-        let state = State {
+        let state = NetworkState {
             directory: port::Directory::default(),
             seed,
             options,
@@ -199,7 +199,7 @@ impl Network {
 
     /// Returns all events in order.
     #[must_use]
-    pub fn trace(&self) -> Vec<Event> {
+    pub fn trace(&self) -> Vec<SimEvent> {
         self.lock().trace.clone()
     }
 
@@ -209,14 +209,14 @@ impl Network {
     pub fn bytes(&self) -> usize {
         let state = self.lock();
         let flights = state.wires.iter().flat_map(|wire| &wire.directions).map(|way| way.flights.capacity());
-        flights.sum::<usize>() * size_of::<Flight>()
-            + state.wires.capacity() * size_of::<Wire>()
-            + state.trace.capacity() * size_of::<Event>()
+        flights.sum::<usize>() * size_of::<InFlight>()
+            + state.wires.capacity() * size_of::<SimConnection>()
+            + state.trace.capacity() * size_of::<SimEvent>()
             + state.directory.bytes()
     }
 
     /// Locks the state. A poisoned lock can be used, because the state is never left partially changed.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -228,13 +228,13 @@ impl fmt::Display for Network {
     }
 }
 
-impl State {
+impl NetworkState {
     /// Creates a connection and returns its two ends.
-    fn connect(&mut self, network: &Network, ends: Option<[port::At; 2]>) -> (SimLink, SimLink) {
+    fn connect(&mut self, network: &Network, ends: Option<[port::ContextAddress; 2]>) -> (SimLink, SimLink) {
         let connection = self.wires.len();
         let random = Random::new(self.seed).fork(connection as u64);
         let direction = |side| Direction { random: random.fork(side), flights: VecDeque::new(), bytes: 0, latest: 0 };
-        self.wires.push(Wire { directions: [direction(0), direction(1)], lost: false, ends });
+        self.wires.push(SimConnection { directions: [direction(0), direction(1)], lost: false, ends });
         if let Some(ends) = ends {
             self.directory.stands(connection, ends);
         }
@@ -245,7 +245,7 @@ impl State {
     /// Sends or refuses a frame.
     fn send(&mut self, connection: usize, side: usize, head: Head, payload: Vec<u8>) -> Result<(), Refused> {
         let window = match head.kind {
-            kind if kind.begins() || kind == Kind::Data => self.options.window,
+            kind if kind.begins() || kind == FrameKind::Data => self.options.window,
             _ => self.options.window.saturating_mul(2),
         };
         let wire = &mut self.wires[connection];
@@ -256,12 +256,13 @@ impl State {
         if !wire.lost && way.random.chance(self.options.loss) {
             self.lose(connection, side);
         }
-        let pieces_chance = if matches!(head.kind, Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write) {
-            self.options.pieces
-        } else {
-            0
-        };
-        self.note(connection, side, What::Sent(head));
+        let pieces_chance =
+            if matches!(head.kind, FrameKind::Message | FrameKind::Tagged | FrameKind::Collective | FrameKind::Write) {
+                self.options.pieces
+            } else {
+                0
+            };
+        self.note(connection, side, EventKind::Sent(head));
         let wire = &mut self.wires[connection];
         if wire.lost {
             // As in a real network, the sender does not detect this yet.
@@ -270,25 +271,25 @@ impl State {
         let way = &mut wire.directions[side];
         way.bytes += weight(&payload);
         let pieces = payload.len() > 1 && way.random.chance(pieces_chance);
-        way.depart(self.now, self.options.delay, Cargo::Frame { head, payload, pieces });
+        way.depart(self.now, self.options.delay, InFlightItem::Frame { head, payload, pieces });
         Ok(())
     }
 
     /// Returns everything that has arrived for `side`.
-    fn arrivals(&mut self, connection: usize, side: usize) -> Vec<Cargo> {
+    fn arrivals(&mut self, connection: usize, side: usize) -> Vec<InFlightItem> {
         let now = self.now;
         let mut arrived = Vec::new();
         let mut heads = Vec::new();
         let way = &mut self.wires[connection].directions[1 - side];
         while let Some(flight) = way.flights.pop_front_if(|flight| flight.arrives <= now) {
-            if let Cargo::Frame { head, payload, .. } = &flight.cargo {
+            if let InFlightItem::Frame { head, payload, .. } = &flight.cargo {
                 way.bytes -= weight(payload);
                 heads.push(*head);
             }
             arrived.push(flight.cargo);
         }
         for head in heads {
-            self.note(connection, side, What::Arrived(head));
+            self.note(connection, side, EventKind::Arrived(head));
         }
         arrived
     }
@@ -302,19 +303,19 @@ impl State {
             return;
         }
         for way in &mut wire.directions {
-            way.depart(now, delay, Cargo::End(Broken::Died(text.clone())));
+            way.depart(now, delay, InFlightItem::End(Broken::Died(text.clone())));
         }
-        self.note(connection, side, What::Lost);
+        self.note(connection, side, EventKind::Lost);
     }
 
     /// Handles the drop of a link. The other side is notified after it has received everything that was sent before.
     fn drop_link(&mut self, connection: usize, side: usize) {
         let (now, delay) = (self.now, self.options.delay);
-        self.note(connection, side, What::Dropped);
+        self.note(connection, side, EventKind::Dropped);
         let wire = &mut self.wires[connection];
         if !std::mem::replace(&mut wire.lost, true) {
             let end = Broken::Died("the connection ended without a closing message".into());
-            wire.directions[side].depart(now, delay, Cargo::End(end));
+            wire.directions[side].depart(now, delay, InFlightItem::End(end));
         }
         // These frames no longer have a receiver.
         wire.directions[1 - side].flights.clear();
@@ -324,17 +325,17 @@ impl State {
         }
     }
 
-    fn note(&mut self, connection: usize, side: usize, what: What) {
-        self.trace.push(Event { now: self.now, connection, side, what });
+    fn note(&mut self, connection: usize, side: usize, what: EventKind) {
+        self.trace.push(SimEvent { now: self.now, connection, side, what });
     }
 }
 
 impl Direction {
     /// Adds an item to the items in flight. It never overtakes earlier items.
-    fn depart(&mut self, now: u64, delay: (u64, u64), cargo: Cargo) {
+    fn depart(&mut self, now: u64, delay: (u64, u64), cargo: InFlightItem) {
         let arrives = (now + self.random.between(delay.0, delay.1)).max(self.latest);
         self.latest = arrives;
-        self.flights.push_back(Flight { arrives, cargo });
+        self.flights.push_back(InFlight { arrives, cargo });
     }
 }
 

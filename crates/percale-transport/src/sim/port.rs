@@ -54,18 +54,18 @@ impl Inbox {
 }
 
 /// An address and a context. Most addresses have only context 0.
-pub(super) type At = (SocketAddr, u16);
+pub(super) type ContextAddress = (SocketAddr, u16);
 
 /// The endpoints in a network.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    ports: HashMap<At, (u128, Arc<Inbox>)>,
+    ports: HashMap<ContextAddress, (u128, Arc<Inbox>)>,
     /// Addresses that ports share, and the contexts of each.
     sites: HashMap<SocketAddr, Contexts>,
     /// The connection of each existing end, indexed by the address of the end and the address of the other end. An end
     /// exists from the time when its notice is posted until its link is dropped. A later connection replaces an earlier
     /// one.
-    standing: HashMap<(At, At), usize>,
+    standing: HashMap<(ContextAddress, ContextAddress), usize>,
     next: u128,
 }
 
@@ -80,9 +80,9 @@ impl Directory {
 
 /// The registration of an endpoint in a simulated network.
 #[derive(Debug)]
-pub struct Port {
+pub struct SimPort {
     network: Network,
-    at: At,
+    at: ContextAddress,
     incarnation: u128,
     inbox: Arc<Inbox>,
     _site: Option<Arc<SimSite>>,
@@ -111,12 +111,12 @@ impl Drop for SimSite {
 
 impl Directory {
     /// Records a connection between these two ends.
-    pub(super) fn stands(&mut self, connection: usize, [a, b]: [At; 2]) {
+    pub(super) fn stands(&mut self, connection: usize, [a, b]: [ContextAddress; 2]) {
         self.standing.extend([((a, b), connection), ((b, a), connection)]);
     }
 
     /// Removes this end of a connection, unless another connection has replaced it.
-    pub(super) fn ended(&mut self, connection: usize, whose: At, towards: At) {
+    pub(super) fn ended(&mut self, connection: usize, whose: ContextAddress, towards: ContextAddress) {
         if self.standing.get(&(whose, towards)) == Some(&connection) {
             self.standing.remove(&(whose, towards));
         }
@@ -140,7 +140,7 @@ impl Directory {
         Ok(bind)
     }
 
-    fn enter(&mut self, at: At) -> (u128, Arc<Inbox>) {
+    fn enter(&mut self, at: ContextAddress) -> (u128, Arc<Inbox>) {
         self.next += 1;
         let entry = (self.next, Arc::new(Inbox::default()));
         self.ports.insert(at, entry.clone());
@@ -154,11 +154,11 @@ impl Network {
     /// # Errors
     /// If the address is taken.
     #[doc(hidden)]
-    pub fn port(&self, bind: SocketAddr) -> io::Result<Port> {
+    pub fn port(&self, bind: SocketAddr) -> io::Result<SimPort> {
         let mut state = self.lock();
         let at = (state.directory.address(bind)?, 0);
         let (incarnation, inbox) = state.directory.enter(at);
-        Ok(Port { network: self.clone(), at, incarnation, inbox, _site: None })
+        Ok(SimPort { network: self.clone(), at, incarnation, inbox, _site: None })
     }
 
     /// Opens an address that ports share as contexts.
@@ -178,7 +178,7 @@ impl Network {
     /// # Errors
     /// If the context does not exist or is already open.
     #[doc(hidden)]
-    pub fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
+    pub fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<SimPort> {
         let mut state = self.lock();
         let (directory, at) = (&mut state.directory, (site.address, context));
         if !directory.sites.get(&site.address).is_some_and(|contexts| contexts.has(context)) {
@@ -188,11 +188,11 @@ impl Network {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let (incarnation, inbox) = directory.enter(at);
-        Ok(Port { network: self.clone(), at, incarnation, inbox, _site: Some(Arc::clone(site)) })
+        Ok(SimPort { network: self.clone(), at, incarnation, inbox, _site: Some(Arc::clone(site)) })
     }
 }
 
-impl Port {
+impl SimPort {
     /// Returns the endpoint's address.
     #[doc(hidden)]
     pub const fn address(&self) -> SocketAddr {
@@ -250,7 +250,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for SimPort {
     fn drop(&mut self) {
         let mut state = self.network.lock();
         let ours = self.at;

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Event, Network, SimOptions, What};
+use super::{EventKind, Network, SimEvent, SimOptions};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
-use crate::testing::{Lent, Notes, Revocable, Told};
-use crate::wire::head::{Head, Kind, Offer};
+use crate::testing::{Lent, Notes, Revocable, SinkReport};
+use crate::wire::head::{FrameKind, Head, Offer};
 use crate::{Broken, Link, PullError, Refused};
 
 const MESSAGES: u64 = 60;
@@ -14,13 +14,13 @@ const OFFERED: usize = 9_000;
 const WANTED: usize = 8_000;
 
 fn tagged(len: usize, tag: u64) -> Head {
-    Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
+    Head { kind: FrameKind::Tagged, len: len as u32, tag, ..Head::default() }
 }
 
 /// The reports to one receiver.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    told: Vec<Told>,
+    reported: Vec<SinkReport>,
     begun: usize,
     end: Option<Broken>,
 }
@@ -31,7 +31,7 @@ fn length(message: u64) -> usize {
 
 /// Sends messages over several connections, and makes one pull over each connection, until everything has arrived or is
 /// lost.
-fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
+fn run(seed: u64, options: SimOptions) -> (Vec<SimEvent>, Vec<Seen>) {
     let network = Network::new(seed, options);
     let source = Lent::new((0..OFFERED).map(|at| (at * 7) as u8).collect());
     let offer = Offer { len: (OFFERED as u64).into(), ..Offer::default() };
@@ -57,21 +57,21 @@ fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
                 }
             }
             a.poll(0, at_a).ok();
-            for told in at_a.told.drain(..) {
-                if let Told::Frame(head, request) = told {
+            for reported in at_a.reported.drain(..) {
+                if let SinkReport::Frame(head, request) = reported {
                     a.push(head.id, head.tag, View::of(&request), &source.lease(&[])).ok();
                 }
             }
             let end = b.poll(0, at_b).err();
-            *over |= end.is_some() || at_b.told.len() as u64 == MESSAGES + 1;
+            *over |= end.is_some() || at_b.reported.len() as u64 == MESSAGES + 1;
             if *over {
-                seen.push(Seen { told: at_b.told.clone(), begun: at_b.begun, end });
+                seen.push(Seen { reported: at_b.reported.clone(), begun: at_b.begun, end });
             }
         }
         assert!(network.now() < 1_000_000_000, "no end: {network}");
     }
     for (seen, target) in seen.iter().zip(&targets) {
-        if seen.told.contains(&Told::Pulled(5, Ok(WANTED as u64))) {
+        if seen.reported.contains(&SinkReport::Pulled(5, Ok(WANTED as u64))) {
             assert!(target.bytes() == source.bytes()[..WANTED]);
         }
     }
@@ -87,11 +87,11 @@ proptest! {
         loss in prop_oneof![Just(0u32), 0..30_000u32],
     ) {
         let (_, seen) = run(seed, SimOptions { delay, window, loss, ..SimOptions::default() });
-        for Seen { told, end, .. } in seen {
-            let messages: Vec<_> = told.iter().filter(|told| matches!(told, Told::Frame(..))).cloned().collect();
+        for Seen { reported, end, .. } in seen {
+            let messages: Vec<_> = reported.iter().filter(|reported| matches!(reported, SinkReport::Frame(..))).cloned().collect();
             let count = messages.len() as u64;
             let sent: Vec<_> = (0..count)
-                .map(|n| Told::Frame(tagged(length(n), n), (0..length(n)).map(|at| (at * 7) as u8).collect()))
+                .map(|n| SinkReport::Frame(tagged(length(n), n), (0..length(n)).map(|at| (at * 7) as u8).collect()))
                 .collect();
             prop_assert!(messages == sent, "a prefix of what was sent, in order");
             match end {
@@ -116,7 +116,7 @@ fn connections_overtake_each_other_and_payloads_come_in_pieces() {
     let arrived = |connection: usize| {
         trace.iter().filter(move |event| event.connection == connection && event.side == 1).filter_map(|event| {
             match event.what {
-                What::Arrived(head) if head.kind == Kind::Tagged => Some((event.now, head.tag)),
+                EventKind::Arrived(head) if head.kind == FrameKind::Tagged => Some((event.now, head.tag)),
                 _ => None,
             }
         })
@@ -136,9 +136,9 @@ fn a_goodbye_waits_for_pushes_and_closes() {
     b.pull(1, &Offer { len: 200_000.into(), ..Offer::default() }, &target.lease(&[]), 2).unwrap();
     assert!(network.advance_to_arrival());
     a.poll(0, &mut at_a).unwrap();
-    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
+    let Some(SinkReport::Frame(head, request)) = at_a.reported.pop() else { panic!() };
     a.push(1, head.tag, View::of(&request), &source.lease(&[])).unwrap();
-    a.send(&Head { kind: Kind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
+    a.send(&Head { kind: FrameKind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
     assert_eq!(a.send(&tagged(0, 0), &Segments::EMPTY, false), Err(Refused::Broken));
     let mut end = None;
     while end.is_none() {
@@ -147,7 +147,7 @@ fn a_goodbye_waits_for_pushes_and_closes() {
         assert!(end.is_some() || !b.is_idle() || !a.is_idle(), "whoever waits for something is not idle");
     }
     assert_eq!(end, Some(Broken::Closed));
-    assert_eq!(at_b.told[0], Told::Pulled(2, Ok(200_000)));
+    assert_eq!(at_b.reported[0], SinkReport::Pulled(2, Ok(200_000)));
     assert!(target.bytes() == source.bytes());
 }
 
@@ -167,7 +167,7 @@ fn link_loss_is_reported_after_sent_messages() {
         let end = b.poll(0, &mut notes).unwrap_err();
         let Broken::Died(why) = &end else { panic!("{end:?}") };
         assert_eq!(why.contains("seed 0x5"), lose, "{why}");
-        assert_eq!(notes.told, [Told::Frame(tagged(0, 1), vec![])]);
+        assert_eq!(notes.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
         assert_eq!(b.send(&tagged(0, 2), &Segments::EMPTY, false), Err(Refused::Broken));
     }
 }
@@ -178,7 +178,7 @@ fn a_full_window_refuses_messages_but_not_answers() {
     let (mut a, _b) = network.connect();
     while a.send(&tagged(0, 1), &Segments::EMPTY, false).is_ok() {}
     assert_eq!(a.send(&tagged(0, 1), &Segments::EMPTY, false), Err(Refused::Full));
-    assert_eq!(a.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
+    assert_eq!(a.send(&Head { kind: FrameKind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
 }
 
 /// Pulls 200,000 bytes and revokes the memory at one end once some of them have arrived. Returns the results at both
@@ -193,7 +193,7 @@ fn revoke_in_the_middle(revoke_source: bool) {
     b.pull(1, &Offer { len: (LEN as u64).into(), ..Offer::default() }, &into.lease(), 2).unwrap();
     assert!(network.advance_to_arrival());
     a.poll(0, &mut at_a).unwrap();
-    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!("no pull") };
+    let Some(SinkReport::Frame(head, request)) = at_a.reported.pop() else { panic!("no pull") };
     a.push(1, head.tag, View::of(&request), &from.lease()).unwrap();
     let arrived = || target.bytes().iter().filter(|byte| **byte == 7).count();
     while arrived() == 0 {
@@ -206,19 +206,19 @@ fn revoke_in_the_middle(revoke_source: bool) {
         into.revoke()
     }
     let before = arrived();
-    assert!(before < LEN && at_b.told.is_empty(), "this is the middle");
+    assert!(before < LEN && at_b.reported.is_empty(), "this is the middle");
     while !a.is_idle() || !b.is_idle() {
         a.poll(0, &mut at_a).unwrap();
         b.poll(0, &mut at_b).unwrap();
     }
     a.send(&tagged(5, 6), &source.whole().slice(0, 5), false).unwrap();
-    while at_b.told.len() < 2 {
+    while at_b.reported.len() < 2 {
         b.poll(0, &mut at_b).unwrap();
     }
     let (pulled, pushed) =
         if revoke_source { (PullError::Gone, Err(PullError::Revoked)) } else { (PullError::Revoked, Ok(())) };
-    assert_eq!(at_b.told, [Told::Pulled(2, Err(pulled)), Told::Frame(tagged(5, 6), vec![7; 5])]);
-    assert_eq!(at_a.told, [Told::Pushed(1, pushed)]);
+    assert_eq!(at_b.reported, [SinkReport::Pulled(2, Err(pulled)), SinkReport::Frame(tagged(5, 6), vec![7; 5])]);
+    assert_eq!(at_a.reported, [SinkReport::Pushed(1, pushed)]);
     // Nothing more is sent from a revoked source, and nothing is written to a revoked destination.
     assert!(revoke_source || arrived() == before);
     assert!(arrived() < LEN);

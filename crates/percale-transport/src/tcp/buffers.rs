@@ -20,10 +20,10 @@ const KEPT_BYTES: usize = 128 << 10;
 const KEPT: usize = 8;
 
 /// A buffer for receiving.
-pub(super) type Scratch = Box<[u8; SCRATCH_BYTES]>;
+pub(super) type ReceiveBuffer = Box<[u8; SCRATCH_BYTES]>;
 
 thread_local! {
-    static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<ReceiveBuffer>> = const { Cell::new(None) };
     static QUEUES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -20,8 +20,8 @@ use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::stream::{Data, Pulls};
 use crate::wire::control::CONTROL_BYTES;
-use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
-use crate::{Broken, Connection, Sink};
+use crate::wire::head::{FrameKind, HEAD_BYTES, Head, HeadBytes, RMA_EAGER};
+use crate::{Broken, ConnectionId, Sink};
 
 /// The longest payload of an atomic operation or of an answer: the data and its parameters.
 const ACCESS_LIMIT: usize = RMA_EAGER + 64;
@@ -57,7 +57,7 @@ pub(super) struct Inbound {
 /// A payload that is arriving.
 #[derive(Debug)]
 struct Body {
-    kind: Kind,
+    kind: FrameKind,
     token: u32,
     into: Lease,
     len: usize,
@@ -76,20 +76,20 @@ impl Inbound {
         from: &mut impl Stream,
         scratch: &mut [u8; SCRATCH_BYTES],
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
         let mut turn = 0;
         while turn < TURN_BYTES {
-            let (result, asked) = if self.body.is_some() {
+            let (result, requested) = if self.body.is_some() {
                 self.read_body(from, scratch, pulls)
             } else {
                 // If long payloads are expected, leave them in the socket so that they are read directly into their
                 // destination.
                 let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
                 let into = &mut scratch[self.carried..room];
-                let asked = into.len();
-                (from.read_one(into), asked)
+                let requested = into.len();
+                (from.read_one(into), requested)
             };
             let received = match result {
                 Ok(0) => return Err(self.ended()),
@@ -100,7 +100,7 @@ impl Inbound {
             turn = received.wrapping_add(turn);
             self.accept(received, scratch, pulls, me, sink)?;
             // Short frames cost more than their bytes, so one full scratch is enough for one call.
-            if received < asked || self.body.is_none() {
+            if received < requested || self.body.is_none() {
                 break;
             }
         }
@@ -118,7 +118,7 @@ impl Inbound {
         let Some(body) = &mut self.body else { return (Ok(0), 0) };
         let Some((into, _held)) = body.into.enter() else {
             // The rest of the payload no longer has a destination.
-            if body.kind == Kind::Data {
+            if body.kind == FrameKind::Data {
                 pulls.revoked(body.token);
             }
             body.into = Lease::own(&Segments::EMPTY);
@@ -126,8 +126,8 @@ impl Inbound {
         };
         let placed = body.placed();
         let tail = &mut scratch[..body.excess().saturating_add(TAIL_BYTES).min(SCRATCH_BYTES)];
-        let asked = placed.saturating_add(tail.len());
-        (from.read(&into.slice(body.done, placed), tail), asked)
+        let requested = placed.saturating_add(tail.len());
+        (from.read(&into.slice(body.done, placed), tail), requested)
     }
 
     /// Processes `received` bytes: first the bytes of the payload that is arriving, then the frames in the scratch.
@@ -137,7 +137,7 @@ impl Inbound {
         received: usize,
         scratch: &mut [u8; SCRATCH_BYTES],
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         let frames = if self.body.is_none() {
@@ -159,24 +159,24 @@ impl Inbound {
         &mut self,
         received: usize,
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> std::ops::Range<usize> {
         let Some(body) = &mut self.body else { return 0..received };
         let placed = received.min(body.placed());
         let rest = received.saturating_sub(placed);
-        let thrown = rest.min(body.excess());
-        body.done = body.done.saturating_add(placed).saturating_add(thrown);
+        let dropped = rest.min(body.excess());
+        body.done = body.done.saturating_add(placed).saturating_add(dropped);
         if body.done == body.len {
             let (kind, token, len) = (body.kind, body.token, body.len);
             self.body = None;
-            if kind == Kind::Data {
+            if kind == FrameKind::Data {
                 data_arrived(pulls, token, len as u32, me, sink);
             } else {
                 sink.landed(me, token);
             }
         }
-        thrown..rest
+        dropped..rest
     }
 
     /// Passes the frames in `bytes` to the sink. Keeps the start of an incomplete short frame, and begins to receive an
@@ -186,7 +186,7 @@ impl Inbound {
         &mut self,
         mut bytes: &[u8],
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         while let Some((head, rest)) = parse(bytes)? {
@@ -214,11 +214,11 @@ impl Inbound {
         head: &Head,
         payload: &[u8],
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         match head.kind {
-            Kind::Data => match pulls.data(head)? {
+            FrameKind::Data => match pulls.data(head)? {
                 Data::Bytes(into) => {
                     match into.enter() {
                         Some((into, _held)) => drop(View::of(payload).copy_into(into, 0)),
@@ -228,8 +228,8 @@ impl Inbound {
                 }
                 Data::Ended((token, result)) => sink.pulled(me, token, result),
             },
-            Kind::Nothing => {}
-            Kind::Bye => {
+            FrameKind::Nothing => {}
+            FrameKind::Bye => {
                 self.said_bye = true;
                 sink.frame(me, head, View::of(payload));
                 return Err(Broken::Closed);
@@ -245,11 +245,11 @@ impl Inbound {
         head: &Head,
         part: &[u8],
         pulls: &mut Pulls,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         self.long = head.len as usize >= LONG_BYTES;
-        let (token, into) = if head.kind == Kind::Data {
+        let (token, into) = if head.kind == FrameKind::Data {
             match pulls.data(head)? {
                 Data::Bytes(into) => (head.id, into),
                 Data::Ended(_) => return Err(Broken::Protocol("an empty frame with a payload".into())),
@@ -298,13 +298,13 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
         return Err(Broken::Protocol("invalid frame header".into()));
     };
     let limit = match head.kind {
-        Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write => TcpLink::EAGER_LIMIT,
-        Kind::Data => DATA_LIMIT,
-        Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
-        Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
+        FrameKind::Message | FrameKind::Tagged | FrameKind::Collective | FrameKind::Write => TcpLink::EAGER_LIMIT,
+        FrameKind::Data => DATA_LIMIT,
+        FrameKind::ReadData | FrameKind::Atomic => ACCESS_LIMIT,
+        FrameKind::Transport | FrameKind::Resolve | FrameKind::Resolved | FrameKind::Assist => {
             return Err(Broken::Protocol("invalid frame kind for TCP".into()));
         }
-        Kind::Control => CONTROL_BYTES,
+        FrameKind::Control => CONTROL_BYTES,
         _ => CONTROL_LIMIT,
     };
     if head.len as usize > limit {
@@ -313,7 +313,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     Ok(Some((head, rest)))
 }
 
-fn data_arrived(pulls: &mut Pulls, token: u32, len: u32, me: Connection, sink: &mut impl Sink) {
+fn data_arrived(pulls: &mut Pulls, token: u32, len: u32, me: ConnectionId, sink: &mut impl Sink) {
     if let Some((token, result)) = pulls.arrived(token, len) {
         sink.pulled(me, token, result);
     }

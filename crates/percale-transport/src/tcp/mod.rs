@@ -37,11 +37,11 @@ pub use socket::{Socket, Stream};
 use unanswered::unanswered;
 
 use super::stream::{Pulls, pull_bytes};
-use super::{Broken, Connection, Link, Refused, Sink};
+use super::{Broken, ConnectionId, Link, Refused, Sink};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::lease::Lease;
 use crate::system::process_socket::ProcessSocket;
-use crate::wire::head::{Head, Kind, Offer};
+use crate::wire::head::{FrameKind, Head, Offer};
 
 /// The longest payload of one `Data` frame. Other frames may be sent between two of them.
 const DATA_LIMIT: usize = 256 << 10;
@@ -144,17 +144,17 @@ impl TcpLink {
     /// more while bytes are unacknowledged.
     #[must_use]
     pub fn is_unanswered(&mut self, address: SocketAddr) -> bool {
-        if self.socket.patience.timeout().is_zero() {
+        if self.socket.answer_timer.timeout().is_zero() {
             return false;
         }
         let silence = unanswered(&self.socket);
         let remote = self.socket.remote();
-        self.socket.patience.ends(silence, || remote.into_iter().chain([address]).collect())
+        self.socket.answer_timer.ends(silence, || remote.into_iter().chain([address]).collect())
     }
 
     /// Breaks the link because the peer did not answer in time.
     pub fn give_up(&mut self) -> Broken {
-        let why = Broken::Timeout(format!("no data was acknowledged for {:?}", self.socket.patience.timeout()));
+        let why = Broken::Timeout(format!("no data was acknowledged for {:?}", self.socket.answer_timer.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 
@@ -181,9 +181,9 @@ impl AsFd for TcpLink {
 impl<S: Stream> StreamLink<S> {
     /// Sends queued frames while there is room.
     #[inline]
-    pub fn hurry(&mut self) {
+    pub fn flush_queued(&mut self) {
         if self.broken.is_none() {
-            self.outbound.hurry(&mut self.socket);
+            self.outbound.flush_queued(&mut self.socket);
         }
     }
 }
@@ -208,7 +208,7 @@ impl<S: Stream> Link for StreamLink<S> {
     }
 
     #[inline]
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
@@ -240,7 +240,7 @@ impl<S: Stream> Link for StreamLink<S> {
             return Err(Refused::Broken);
         }
         let frame = pull_bytes(id, offer, into, token);
-        self.outbound.send_small(&mut self.socket, Kind::Pull, &frame, false)?;
+        self.outbound.send_small(&mut self.socket, FrameKind::Pull, &frame, false)?;
         self.pulls.start(offer, into, token);
         Ok(())
     }

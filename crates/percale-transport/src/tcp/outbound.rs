@@ -4,9 +4,9 @@
 //! the last `poll`. The frames that follow in such a burst are collected in the queue. They are written together at the
 //! next `poll`, when the queue has [`FLUSH_BYTES`], or with the first frame that is sent more than [`BURST`] after the
 //! last write. So a single message is never delayed, and a stream of small messages shares system calls. After sending
-//! something without a completion, a caller may make no further calls. So it [hurries](Outbound::hurry) the queue: the
-//! data is passed to the kernel, which collects it (MSG_MORE) until the next `poll`, until there are [`FLUSH_BYTES`],
-//! or until the kernel's own timeout of at most 0.2 s (tcp(7), TCP_CORK).
+//! something without a completion, a caller may make no further calls. So it [hurries](Outbound::flush_queued) the
+//! queue: the data is passed to the kernel, which collects it (MSG_MORE) until the next `poll`, until there are
+//! [`FLUSH_BYTES`], or until the kernel's own timeout of at most 0.2 s (tcp(7), TCP_CORK).
 //!
 //! **Order.** The stream consists of whole frames. A partly written `Data` frame is sent first, then the bytes that
 //! were in the queue when it ended (`ahead`), then the next `Data` frame. Without this alternation a sender that always
@@ -33,7 +33,7 @@ use super::{DATA_LIMIT, TcpLink};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::region::lease::Lease;
 use crate::stream::Pushes;
-use crate::wire::head::{HEAD_BYTES, Head, Kind};
+use crate::wire::head::{FrameKind, HEAD_BYTES, Head};
 use crate::{Broken, Refused};
 
 /// The number of queued bytes that justifies a system call.
@@ -187,7 +187,7 @@ impl Outbound {
         more: bool,
     ) -> Result<(), Refused> {
         debug_assert_eq!(head.len as usize, payload.len());
-        if head.kind == Kind::Bye && !self.pushes.is_empty() {
+        if head.kind == FrameKind::Bye && !self.pushes.is_empty() {
             self.bye = Some(*head);
             return Ok(());
         }
@@ -207,7 +207,7 @@ impl Outbound {
     pub(super) fn send_small(
         &mut self,
         to: &mut impl Stream,
-        kind: Kind,
+        kind: FrameKind,
         frame: &[u8],
         more: bool,
     ) -> Result<(), Refused> {
@@ -285,7 +285,7 @@ impl Outbound {
 
     /// Passes the queued bytes to the kernel, which may hold them back for a while.
     #[inline]
-    pub(super) fn hurry(&mut self, to: &mut impl Stream) {
+    pub(super) fn flush_queued(&mut self, to: &mut impl Stream) {
         if self.queued() > 0 && !self.blocked {
             self.hold(to);
         }
@@ -318,14 +318,14 @@ impl Outbound {
         while !self.blocked && self.failed.is_none() && turn < TURN_BYTES {
             let due = if self.pushes.is_empty() { self.queued() } else { self.ahead };
             if let Some(mut frame) = self.data.take() {
-                let Some((asked, result)) = frame.write(to) else {
+                let Some((requested, result)) = frame.write(to) else {
                     self.pushes.revoked();
                     // If no part of the frame was sent, its head has not announced anything to the peer.
                     frame.void = true;
                     self.data = (frame.done > 0).then_some(frame);
                     continue;
                 };
-                let written = self.account(result, asked);
+                let written = self.account(result, requested);
                 turn += written;
                 frame.done += written;
                 if frame.rest() == 0 {
@@ -372,7 +372,7 @@ impl Outbound {
 
     /// Checks whether a frame of this kind may be sent or queued at the moment.
     #[inline]
-    fn admit(&mut self, kind: Kind) -> Result<(), Refused> {
+    fn admit(&mut self, kind: FrameKind) -> Result<(), Refused> {
         if self.failed.is_some() || self.said_bye || self.bye.is_some() {
             return Err(Refused::Broken);
         }
@@ -383,7 +383,7 @@ impl Outbound {
         if self.queued() >= limit {
             return Err(Refused::Full);
         }
-        self.said_bye = kind == Kind::Bye;
+        self.said_bye = kind == FrameKind::Bye;
         Ok(())
     }
 
@@ -407,15 +407,15 @@ impl Outbound {
         sent
     }
 
-    /// Records the result of a write of `asked` bytes. Returns how many were written.
+    /// Records the result of a write of `requested` bytes. Returns how many were written.
     #[inline]
-    fn account(&mut self, result: Result<usize, Errno>, asked: usize) -> usize {
+    fn account(&mut self, result: Result<usize, Errno>, requested: usize) -> usize {
         self.burst = true;
         match result {
             Ok(written) => {
                 self.written = Instant::now();
                 self.held = 0;
-                self.blocked = written < asked;
+                self.blocked = written < requested;
                 written
             }
             Err(Errno::AGAIN) => {

@@ -17,8 +17,8 @@ use super::tests::{SMALL, links, pattern, stream, tagged, until};
 use crate::local_memory::volatile::View;
 use crate::local_memory::volatile::ViewExt as _;
 use crate::stream::Pulls;
-use crate::testing::{Lent, Notes, Revocable, Told};
-use crate::wire::head::{Flags, HEAD_BYTES, Head, Kind, Offer};
+use crate::testing::{Lent, Notes, Revocable, SinkReport};
+use crate::wire::head::{Flags, FrameKind, HEAD_BYTES, Head, Offer};
 use crate::{Link, PullError};
 
 /// The length of the transfers in bytes.
@@ -62,8 +62,8 @@ fn source_revoked_after_any_byte_keeps_the_stream_in_step() {
         let bytes: Vec<u8> = [255, 100].iter().chain(&to.bytes).copied().collect();
         receive(&bytes, &mut notes).unwrap();
         let pulled = if whole { Ok(LEN as u64) } else { Err(PullError::Gone) };
-        notes.told.sort_by_key(|told| matches!(told, Told::Frame(..)));
-        assert_eq!(notes.told, [Told::Pulled(1, pulled), Told::Frame(tagged(900, 5), message.bytes())]);
+        notes.reported.sort_by_key(|reported| matches!(reported, SinkReport::Frame(..)));
+        assert_eq!(notes.reported, [SinkReport::Pulled(1, pulled), SinkReport::Frame(tagged(900, 5), message.bytes())]);
     }
 }
 
@@ -71,7 +71,7 @@ fn source_revoked_after_any_byte_keeps_the_stream_in_step() {
 #[test]
 fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
     let data =
-        |tag, len: usize| (Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id: 1 }, len);
+        |tag, len: usize| (Head { kind: FrameKind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id: 1 }, len);
     let bytes = stream(&[data(0, 2_500), data(2_500, 1_500), (tagged(900, 5), 900)]);
     let bytes = &bytes[2..];
     let last = 2 * HEAD_BYTES + LEN;
@@ -93,8 +93,8 @@ fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
         feed(after);
         assert!(target.bytes() == arrived, "bytes landed after the revocation, {cut}");
         let result = if cut >= last { Ok(LEN as u64) } else { Err(PullError::Revoked) };
-        let message = Told::Frame(tagged(900, 5), pattern(900, 0));
-        assert_eq!(notes.told, [Told::Pulled(1, result), message], "after {cut} bytes");
+        let message = SinkReport::Frame(tagged(900, 5), pattern(900, 0));
+        assert_eq!(notes.reported, [SinkReport::Pulled(1, result), message], "after {cut} bytes");
         assert!(pulls.is_empty());
     }
 }
@@ -102,8 +102,8 @@ fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
 /// Requirements: MR-069.
 #[test]
 fn revoked_write_target_fails_no_pull() {
-    let write = Head { kind: Kind::Write, flags: Flags::ID, len: LEN as u32, tag: 5, data: 6, id: 7 };
-    let data = Head { kind: Kind::Data, flags: Flags::ID, len: 900, tag: 0, data: 0, id: 1 };
+    let write = Head { kind: FrameKind::Write, flags: Flags::ID, len: LEN as u32, tag: 5, data: 6, id: 7 };
+    let data = Head { kind: FrameKind::Data, flags: Flags::ID, len: 900, tag: 0, data: 0, id: 1 };
     let bytes = stream(&[(write, LEN), (data, 900)]);
     for cut in [200, 1_000, LEN] {
         let (target, pulled) = (Lent::new(vec![0; LEN]), Lent::new(vec![0; 900]));
@@ -124,7 +124,7 @@ fn revoked_write_target_fails_no_pull() {
         assert!(arrived[..cut - HEAD_BYTES] == pattern(LEN, 0)[..cut - HEAD_BYTES]);
         feed(after);
         assert!(target.bytes() == arrived, "bytes landed after the revocation, {cut}");
-        assert_eq!(notes.told, [Told::Frame(write, Vec::new()), Told::Pulled(1, Ok(900))]);
+        assert_eq!(notes.reported, [SinkReport::Frame(write, Vec::new()), SinkReport::Pulled(1, Ok(900))]);
         assert!(pulled.bytes() == pattern(900, 0));
     }
 }
@@ -146,7 +146,7 @@ proptest! {
         let (from, into) = (Revocable::new(source.cut(&[len / 3])), Revocable::new(target.cut(&[len / 2])));
         b.pull(8, &Offer { len: (len as u64).into(), ..Offer::default() }, &into.lease(), 5).unwrap();
         until(|| a.poll(0, &mut at_a).unwrap());
-        let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!("no pull") };
+        let Some(SinkReport::Frame(head, request)) = at_a.reported.pop() else { panic!("no pull") };
         a.push(8, head.tag, View::of(&request), &from.lease()).unwrap();
         for _ in 0..polls {
             a.poll(0, &mut at_a).unwrap();
@@ -163,11 +163,11 @@ proptest! {
             }
             a.poll(0, &mut at_a).unwrap();
             b.poll(0, &mut at_b).unwrap();
-            at_a.told.len() == 1 && at_b.told.len() == 3
+            at_a.reported.len() == 1 && at_b.reported.len() == 3
         });
-        at_b.told.sort_by_key(|told| matches!(told, Told::Frame(..)));
-        let Told::Pulled(5, pulled) = at_b.told[0] else { panic!("{:?}", at_b.told[0]) };
-        let Told::Pushed(8, pushed) = at_a.told[0] else { panic!("{:?}", at_a.told[0]) };
+        at_b.reported.sort_by_key(|reported| matches!(reported, SinkReport::Frame(..)));
+        let SinkReport::Pulled(5, pulled) = at_b.reported[0] else { panic!("{:?}", at_b.reported[0]) };
+        let SinkReport::Pushed(8, pushed) = at_a.reported[0] else { panic!("{:?}", at_a.reported[0]) };
         match (revoke_source, pulled, pushed) {
             (_, Ok(all), Ok(())) => {
                 prop_assert_eq!(all, len as u64);
@@ -177,8 +177,8 @@ proptest! {
             (false, Err(PullError::Revoked), Ok(())) => prop_assert!(target.bytes() == arrived),
             other => prop_assert!(false, "{:?}", other),
         }
-        for (told, len) in at_b.told[1..].iter().zip([700, 30_000]) {
-            prop_assert!(*told == Told::Frame(tagged(len, 6), pattern(len, 6)), "a message of {} bytes", len);
+        for (reported, len) in at_b.reported[1..].iter().zip([700, 30_000]) {
+            prop_assert!(*reported == SinkReport::Frame(tagged(len, 6), pattern(len, 6)), "a message of {} bytes", len);
         }
     }
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::TcpOptions;
-use super::unanswered::Patience;
+use super::unanswered::AnswerTimer;
 use crate::Broken;
 use crate::local_memory::volatile::{Segments, SegmentsSocketExt as _};
 use crate::system::call::named;
@@ -82,7 +82,7 @@ pub trait Stream {
 #[derive(Debug)]
 pub struct Socket {
     fd: ProcessSocket,
-    pub(super) patience: Patience,
+    pub(super) answer_timer: AnswerTimer,
 }
 
 impl Socket {
@@ -101,7 +101,7 @@ impl Socket {
             // later.
             crate::later::later!(warn: %error, "setsockopt failed: a connection uses the system's default settings");
         }
-        Ok(Self { fd, patience: Patience::new(options.timeout) })
+        Ok(Self { fd, answer_timer: AnswerTimer::new(options.timeout) })
     }
 
     fn set_options(fd: &ProcessSocket, options: &TcpOptions) -> rustix::io::Result<()> {

@@ -21,24 +21,24 @@ use crate::system::process_socket::ProcessSocket;
 
 /// Decides when a peer that leaves bytes unacknowledged is considered dead.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct AnswerTimer {
     timeout: Duration,
     /// Whether the peer had been silent for too long at the last check.
     suspect: bool,
     /// The probe of its host that is in progress.
-    question: Option<Question>,
+    question: Option<HostProbe>,
     /// The time of the last answer of its host.
     answered: Option<Instant>,
 }
 
 /// Connections that are started to determine whether a host answers.
 #[derive(Debug)]
-struct Question {
+struct HostProbe {
     calls: Vec<ProcessSocket>,
     since: Instant,
 }
 
-impl Question {
+impl HostProbe {
     fn ask(addresses: &[SocketAddr]) -> Self {
         let call = |address: &SocketAddr| -> rustix::io::Result<ProcessSocket> {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -63,7 +63,7 @@ impl Question {
     }
 }
 
-impl Patience {
+impl AnswerTimer {
     /// Creates the state for a timeout. Zero means that the peer is never considered dead.
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { timeout, suspect: false, question: None, answered: None }
@@ -86,7 +86,7 @@ impl Patience {
         if self.answered.is_some_and(|when| when.elapsed() <= self.timeout / 2) {
             return false;
         }
-        let question = self.question.get_or_insert_with(|| Question::ask(&addresses()));
+        let question = self.question.get_or_insert_with(|| HostProbe::ask(&addresses()));
         if question.is_answered() {
             (self.suspect, self.question, self.answered) = (false, None, Some(Instant::now()));
             return false;
@@ -148,15 +148,15 @@ mod tests {
         let (short, long) = (Some(Duration::from_millis(30)), Some(Duration::from_millis(41)));
         let (_silent, there) = silent();
         let nowhere = || there.clone();
-        let mut patience = Patience::new(Duration::from_millis(40));
+        let mut answer_timer = AnswerTimer::new(Duration::from_millis(40));
         let looks = [short, long, None, long, short, long, long, long, None, long];
         let ends = looks.map(|silence| {
-            let ends = patience.ends(silence, nowhere);
+            let ends = answer_timer.ends(silence, nowhere);
             std::thread::sleep(Duration::from_millis(25));
             ends
         });
         assert_eq!(ends, [false, false, false, false, false, false, true, true, false, false]);
-        let mut endless = Patience::new(Duration::ZERO);
+        let mut endless = AnswerTimer::new(Duration::ZERO);
         assert!(!endless.ends(long, nowhere) && !endless.ends(long, nowhere));
     }
 
@@ -167,9 +167,9 @@ mod tests {
         let accepts = listener.local_addr().unwrap();
         let refuses = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for address in [accepts, refuses] {
-            let mut patience = Patience::new(Duration::from_millis(10));
+            let mut answer_timer = AnswerTimer::new(Duration::from_millis(10));
             for _ in 0..20 {
-                assert!(!patience.ends(Some(Duration::from_secs(1)), || vec![there[0], address]), "{address}");
+                assert!(!answer_timer.ends(Some(Duration::from_secs(1)), || vec![there[0], address]), "{address}");
                 std::thread::sleep(Duration::from_millis(6));
             }
         }
@@ -197,13 +197,16 @@ mod tests {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         socket.write_all(b"dropped").unwrap();
         let timeout = Duration::from_millis(100);
-        let mut patience = Patience::new(timeout);
+        let mut answer_timer = AnswerTimer::new(timeout);
         let until = Instant::now() + 10 * timeout;
         let mut longest = Duration::ZERO;
         while Instant::now() < until {
             let silence = unanswered(&socket);
             longest = longest.max(silence.unwrap_or_default());
-            assert!(!patience.ends(silence, || vec![socket.peer_addr().unwrap()]), "it was given up after {silence:?}");
+            assert!(
+                !answer_timer.ends(silence, || vec![socket.peer_addr().unwrap()]),
+                "it was given up after {silence:?}"
+            );
             std::thread::sleep(timeout / 4);
         }
         assert!(longest > 2 * timeout, "nothing was dropped: {longest:?}");

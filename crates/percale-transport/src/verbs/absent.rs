@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::local_memory::volatile::Segments;
-use crate::region::{Keys, RemoteMemory, Via};
+use crate::region::{AccessOrigin, Keys, RemoteMemory};
 use crate::system::process_socket::ProcessSocket;
 use crate::tcp::TcpOptions;
-use crate::wire::queue_pair::{End, Gid};
+use crate::wire::queue_pair::{Gid, QueuePairEnd};
 
 /// A port of an RDMA device. This build has none, because it lacks the feature `verbs`.
 #[derive(Debug)]
@@ -64,12 +64,12 @@ impl Wire {
     }
 
     #[doc(hidden)]
-    pub fn ours(&self) -> End {
+    pub fn ours(&self) -> QueuePairEnd {
         match self.0 {}
     }
 
     #[doc(hidden)]
-    pub fn connect(&self, _: &End) -> io::Result<()> {
+    pub fn connect(&self, _: &QueuePairEnd) -> io::Result<()> {
         match self.0 {}
     }
 
@@ -85,7 +85,7 @@ pub struct Pins;
 /// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
-pub enum Unposted {
+pub enum PostFailure {
     Full,
     Unreachable,
     Broken,
@@ -97,7 +97,14 @@ pub struct VerbsLink(Infallible);
 
 #[doc(hidden)]
 impl VerbsLink {
-    pub fn new(wire: Wire, _: ProcessSocket, _: TcpOptions, _: Option<Arc<Keys>>, _: Via, _: Pins) -> io::Result<Self> {
+    pub fn new(
+        wire: Wire,
+        _: ProcessSocket,
+        _: TcpOptions,
+        _: Option<Arc<Keys>>,
+        _: AccessOrigin,
+        _: Pins,
+    ) -> io::Result<Self> {
         match wire.0 {}
     }
 
@@ -109,15 +116,15 @@ impl VerbsLink {
         match self.0 {}
     }
 
-    pub fn post_access(&mut self, _: bool, _: &RemoteMemory, _: &Segments, _: u32) -> Result<(), Unposted> {
+    pub fn post_access(&mut self, _: bool, _: &RemoteMemory, _: &Segments, _: u32) -> Result<(), PostFailure> {
         match self.0 {}
     }
 
-    pub fn has_chores(&self) -> bool {
+    pub fn has_background_work(&self) -> bool {
         match self.0 {}
     }
 
-    pub fn hurry(&mut self) {
+    pub fn flush_queued(&mut self) {
         match self.0 {}
     }
 

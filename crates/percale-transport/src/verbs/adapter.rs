@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::Path;
 use super::makers::{Makers, makers};
-use super::window_use::Using;
+use super::window_use::WindowUse;
 use super::wire_pair;
 use super::{Context, DeviceLimits, Port, ProtectionDomain};
 use super::{MemoryRegion, Rights};
 use crate::system::random::random;
-use crate::wire::queue_pair::{End, Gid};
+use crate::wire::queue_pair::{Gid, QueuePairEnd};
 
 /// The parts of a device that a domain needs: an active port, an address of it, and a protection domain.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub struct Adapter {
     domain: Arc<ProtectionDomain>,
     limits: DeviceLimits,
     number: u8,
-    place: Mutex<Place>,
+    place: Mutex<PortState>,
     makers: Makers,
-    windows: Option<Using>,
+    windows: Option<WindowUse>,
     /// The devices that precede this one and cannot be used, with the reasons.
     skipped: Vec<String>,
     /// The addresses from which no acknowledgement arrived, with the time.
@@ -36,13 +36,13 @@ const REMEMBERED: usize = 1024;
 
 /// The last state of a port that was read. Its address may change.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PortState {
     port: Port,
     gid_index: u8,
     gid: Gid,
 }
 
-impl Place {
+impl PortState {
     /// Reads the current state of the port.
     fn now(context: &Context, number: u8) -> Result<Self, String> {
         let port = context.port(number).map_err(|error| error.to_string())?;
@@ -85,7 +85,7 @@ impl Adapter {
         wire_pair::suffices(&limits)?;
         let mut why = "no port is active".to_owned();
         for number in 1..=limits.ports {
-            let place = match Place::now(context, number) {
+            let place = match PortState::now(context, number) {
                 Ok(place) => Mutex::new(place),
                 Err(error) => {
                     why = error;
@@ -96,7 +96,7 @@ impl Adapter {
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             wire_pair::try_pair(&domain)
                 .map_err(|error| format!("it does not support reliable connections ({error})"))?;
-            let windows = Using::of(&limits);
+            let windows = WindowUse::of(&limits);
             return Ok(Self {
                 domain,
                 limits,
@@ -129,7 +129,7 @@ impl Adapter {
     }
 
     /// Returns how the windows of the device are used, or `None` if they are not used.
-    pub(super) const fn windows(&self) -> Option<&Using> {
+    pub(super) const fn windows(&self) -> Option<&WindowUse> {
         self.windows.as_ref()
     }
 
@@ -138,7 +138,7 @@ impl Adapter {
         &self.limits
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, PortState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -148,7 +148,7 @@ impl Adapter {
     /// # Errors
     /// If the port is not active, or has no address.
     pub(super) fn look_again(&self) -> io::Result<Path> {
-        let now = Place::now(self.domain.context(), self.number)
+        let now = PortState::now(self.domain.context(), self.number)
             .map_err(|why| io::Error::new(io::ErrorKind::NetworkDown, why))?;
         *self.place() = now;
         Ok(self.path())
@@ -186,16 +186,16 @@ impl Adapter {
     ///
     /// # Errors
     /// If the kernel provides no random bytes.
-    pub fn end(&self, pair: u32) -> io::Result<End> {
+    pub fn end(&self, pair: u32) -> io::Result<QueuePairEnd> {
         let sequence = u32::from_le_bytes(random()?) & 0xff_ffff;
-        let Place { port, gid, .. } = *self.place();
-        Ok(End { pair, sequence, lid: port.lid, gid, mtu: port.mtu })
+        let PortState { port, gid, .. } = *self.place();
+        Ok(QueuePairEnd { pair, sequence, lid: port.lid, gid, mtu: port.mtu })
     }
 
     /// Describes the device, the port and the address as text.
     #[must_use]
     pub fn describe(&self) -> String {
-        let Place { port, gid, .. } = *self.place();
+        let PortState { port, gid, .. } = *self.place();
         let kind = if port.ethernet { "RoCE" } else { "InfiniBand" };
         let gid = std::net::Ipv6Addr::from(gid);
         let gid = gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string());

@@ -24,7 +24,7 @@ struct Side {
     /// Messages in flight to the peer's device: the number of each message (`None` for a note) and its immediate data.
     leaving: VecDeque<(Option<u64>, u32)>,
     /// Messages that were delivered and that were not acknowledged to this side's device yet.
-    told: VecDeque<Option<u64>>,
+    reported: VecDeque<Option<u64>>,
     completed: VecDeque<Done>,
     /// The number of messages that are still to be sent; `got` is the number of messages that were read.
     to_send: usize,
@@ -38,7 +38,7 @@ impl Side {
             posted: RECEIVES,
             unread: 0,
             leaving: VecDeque::new(),
-            told: VecDeque::new(),
+            reported: VecDeque::new(),
             completed: VecDeque::new(),
             to_send,
             got: 0,
@@ -90,20 +90,20 @@ impl Side {
 
     /// Delivers the next messages of this side's device to the other side's device.
     fn deliver(&mut self, to: &mut Self, at_most: usize) {
-        assert!(self.leaving.len() + self.told.len() <= SENDS + NOTES, "more sends than the queue pair holds");
+        assert!(self.leaving.len() + self.reported.len() <= SENDS + NOTES, "more sends than the queue pair holds");
         for _ in 0..at_most.min(self.leaving.len()) {
             let (number, immediate) = self.leaving.pop_front().expect("one of them");
             to.posted = to.posted.checked_sub(1).expect("a receive is posted for whatever comes");
             to.completed.push_back(Done::Came { is_note: number.is_none(), immediate });
             assert!(to.completed.len() <= SENDS + NOTES + RECEIVES, "more completions than the queue holds");
-            self.told.push_back(number);
+            self.reported.push_back(number);
         }
     }
 
     /// Passes acknowledgements of delivered messages to this side's device.
     fn hear(&mut self, at_most: usize) {
-        let told = at_most.min(self.told.len());
-        self.completed.extend(self.told.drain(..told).map(Done::Acknowledged));
+        let reported = at_most.min(self.reported.len());
+        self.completed.extend(self.reported.drain(..reported).map(Done::Acknowledged));
         assert!(self.completed.len() <= SENDS + NOTES + RECEIVES, "more completions than the queue holds");
     }
 }

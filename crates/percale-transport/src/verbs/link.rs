@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Wire;
-use super::direct::{Direct, Pins, Unposted, WireParts};
+use super::direct::{Direct, Pins, PostFailure, WireParts};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::lease::Lease;
-use crate::region::{Keys, RemoteMemory, Via};
+use crate::region::{AccessOrigin, Keys, RemoteMemory};
 use crate::system::process_socket::ProcessSocket;
 use crate::tcp::{Socket, Stream, StreamLink, TcpOptions};
 use crate::wire::head::{Head, Offer};
-use crate::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
+use crate::{Broken, ConnectionId, Landing, Link, PullError, Refused, Sink};
 
 /// One end of a connection over queue pairs.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl VerbsLink {
         connection: ProcessSocket,
         options: TcpOptions,
         keys: Option<Arc<Keys>>,
-        via: Via,
+        via: AccessOrigin,
         pins: Pins,
     ) -> io::Result<Self> {
         wire.watch(Socket::new(connection, &options)?)?;
@@ -64,27 +64,27 @@ impl VerbsLink {
     /// end of the access, which is reported by [`Sink::assisted`] or [`Sink::undone`].
     ///
     /// # Errors
-    /// See [`Unposted`]. After an error nothing was posted.
+    /// See [`PostFailure`]. After an error nothing was posted.
     pub fn post_access(
         &mut self,
         writes: bool,
         remote: &RemoteMemory,
         local: &Segments,
         token: u32,
-    ) -> Result<(), Unposted> {
+    ) -> Result<(), PostFailure> {
         self.direct.post(writes, remote, local, token)
     }
 
     /// Returns whether there is work that only continues when the link is polled.
     #[inline]
-    pub fn has_chores(&self) -> bool {
-        self.direct.has_chores()
+    pub fn has_background_work(&self) -> bool {
+        self.direct.has_background_work()
     }
 
-    /// Sends queued data now; see [`StreamLink::hurry`].
+    /// Sends queued data now; see [`StreamLink::flush_queued`].
     #[inline]
-    pub fn hurry(&mut self) {
-        self.frames.hurry();
+    pub fn flush_queued(&mut self) {
+        self.frames.flush_queued();
     }
 
     fn stream(&self) -> &Wire {
@@ -196,7 +196,7 @@ impl Link for VerbsLink {
     }
 
     #[inline]
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut filter = Filter { direct: &mut self.direct, parts: &self.parts, sink, wrong: None };
         let polled = self.frames.poll(me, &mut filter);
         if let Some(why) = filter.wrong {
@@ -236,12 +236,12 @@ struct Filter<'a, S> {
 
 impl<S: Sink> Sink for Filter<'_, S> {
     #[inline]
-    fn takes(&self, from: Connection) -> bool {
+    fn takes(&self, from: ConnectionId) -> bool {
         self.sink.takes(from)
     }
 
     #[inline]
-    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         if !Direct::takes(head.kind) {
             return self.sink.frame(from, head, payload);
         }
@@ -250,27 +250,27 @@ impl<S: Sink> Sink for Filter<'_, S> {
         }
     }
 
-    fn begin(&mut self, from: Connection, head: Head) -> Landing {
+    fn begin(&mut self, from: ConnectionId, head: Head) -> Landing {
         self.sink.begin(from, head)
     }
 
-    fn landed(&mut self, from: Connection, token: u32) {
+    fn landed(&mut self, from: ConnectionId, token: u32) {
         self.sink.landed(from, token);
     }
 
-    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
+    fn pulled(&mut self, from: ConnectionId, token: u32, result: Result<u64, PullError>) {
         self.sink.pulled(from, token, result);
     }
 
-    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>) {
+    fn assisted(&mut self, from: ConnectionId, token: u32, result: Result<(), PullError>) {
         self.sink.assisted(from, token, result);
     }
 
-    fn undone(&mut self, from: Connection, token: u32) {
+    fn undone(&mut self, from: ConnectionId, token: u32) {
         self.sink.undone(from, token);
     }
 
-    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+    fn pushed(&mut self, from: ConnectionId, id: u32, result: Result<(), PullError>) {
         self.sink.pushed(from, id, result);
     }
 }

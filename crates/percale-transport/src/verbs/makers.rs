@@ -6,7 +6,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Arc, Weak};
 
-use crate::background::{Crew, Job};
+use crate::background::{Job, WorkerPool};
 
 /// An object to be created or destroyed.
 pub(super) struct Task {
@@ -26,11 +26,11 @@ impl Job for Task {
 }
 
 /// The thread pool of a domain.
-pub(super) type Makers = Arc<Crew<Task>>;
+pub(super) type Makers = Arc<WorkerPool<Task>>;
 
 /// Creates the thread pool of a new domain.
 pub(super) fn makers() -> Makers {
-    Crew::new("percale-pairs")
+    WorkerPool::new("percale-pairs")
 }
 
 /// An object that is being created. If this is dropped before the creation has started, the object is not created.

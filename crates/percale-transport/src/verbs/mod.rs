@@ -4,7 +4,7 @@
 //!   [`ProtectionDomain`], [`MemoryRegion`], [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`].
 //!   They add no thread to a request, and a lock only to the requests of windows. In a forked child they do not destroy
 //!   anything, because their objects belong to the parent.
-//! * [`VerbsRegistrar`] registers any memory, for a cache. [`Reach`] reads and writes it through the device.
+//! * [`VerbsRegistrar`] registers any memory, for a cache. [`LoopbackPair`] reads and writes it through the device.
 //! * [`Adapter`] chooses the device, port and address, or reports the missing component.
 //! * `direct` accesses peers' regions by RDMA, over separate queue pairs that `makers` creates. `window_use` defines
 //!   how windows are used for this.
@@ -30,13 +30,13 @@ mod window_use;
 mod wire;
 mod wire_pair;
 
-pub use crate::wire::queue_pair::{End, Gid};
+pub use crate::wire::queue_pair::{Gid, QueuePairEnd};
 pub use adapter::Adapter;
 #[cfg(not(loom))]
 pub use direct::Registers;
 #[cfg(any(test, fuzzing))]
 pub use direct::fuzz_grants;
-pub use direct::{Pins, Unposted};
+pub use direct::{Pins, PostFailure};
 pub use link::VerbsLink;
 #[cfg(not(loom))]
 #[doc(inline)]
@@ -50,5 +50,5 @@ pub use percale_verbs::{
     PairSize, Path, Port, ProtectionDomain, QueuePair, Registration, Rights, VerbsError, Window, WindowKind,
 };
 pub use percale_verbs::{RemoteAccess, errno_of, status};
-pub use reach::Reach;
+pub use reach::LoopbackPair;
 pub use wire::Wire;

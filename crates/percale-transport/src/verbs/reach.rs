@@ -17,7 +17,7 @@ const REQUEST: u64 = 1;
 /// Two queue pairs of one device that are connected to each other. The first reads and writes memory that is registered
 /// in the adapter's protection domain, as a peer would. Only one thread may use them, for one access at a time.
 #[derive(Debug)]
-pub struct Reach {
+pub struct LoopbackPair {
     adapter: Arc<Adapter>,
     buffers: Arc<MemoryRegion>,
     pairs: Option<Pairs>,
@@ -31,7 +31,7 @@ struct Pairs {
     _far: QueuePair,
 }
 
-impl Reach {
+impl LoopbackPair {
     /// Creates queue pairs for accesses of at most `most` bytes.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use rustix::thread::CapabilitySet;
 use super::registrar_tests::{ACCESS, LEN, registrar};
 use super::testing::Memory;
 use super::tests::adapter;
-use super::{Adapter, Reach, Registration, VerbsRegistrar};
+use super::{Adapter, LoopbackPair, Registration, VerbsRegistrar};
 
 /// A device's registrar that counts its registrations.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ struct World {
     counts: Arc<Counts>,
     notifier: Notifier,
     adapter: Arc<Adapter>,
-    peer: Reach,
+    peer: LoopbackPair,
 }
 
 impl World {
@@ -81,7 +81,7 @@ impl World {
         let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
         let builder = Cache::builder(registrar).monitor(pindown::monitor::Choice::Imported(imported));
         let cache = settings(builder).open().expect("a cache");
-        let peer = Reach::new(&adapter, LEN).expect("a device that works");
+        let peer = LoopbackPair::new(&adapter, LEN).expect("a device that works");
         Some(Self { lane: cache.lane(), cache, counts, notifier, adapter, peer })
     }
 
@@ -133,7 +133,7 @@ fn registered_bytes_stay_within_their_limit() {
     assert_eq!(world.counts.made(), 12, "the latest is kept");
     let large = Memory::new(9 * 4096);
     // This test uses a separate peer that writes more at a time.
-    world.peer = Reach::new(&world.adapter, large.len()).expect("a device that works");
+    world.peer = LoopbackPair::new(&world.adapter, large.len()).expect("a device that works");
     world.transfer(&large, 1);
     world.transfer(&large, 2);
     assert_eq!(
@@ -316,7 +316,7 @@ fn changes_are_reported_during_transfers() {
             let (cache, notifier, adapter) = (&cache, &notifier, &adapter);
             scope.spawn(move || {
                 let (lane, memory) = (cache.lane(), Memory::new(LEN));
-                let mut peer = Reach::new(adapter, LEN).expect("a device that works");
+                let mut peer = LoopbackPair::new(adapter, LEN).expect("a device that works");
                 for round in 0..ROUNDS {
                     let byte = (1 + round) ^ (number << 6);
                     let used = lane.get(memory.range(), ACCESS).expect("a registration");

@@ -11,7 +11,7 @@ use pindown::{Access, Cache, OpenError, Registrar};
 
 use super::testing::Memory;
 use super::tests::adapter;
-use super::{Adapter, Reach, Rights, VerbsRegistrar};
+use super::{Adapter, LoopbackPair, Rights, VerbsRegistrar};
 
 pub(super) const LEN: usize = 4 * 4096;
 pub(super) const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
@@ -31,7 +31,7 @@ fn write_without_a_monitor_reaches_unmapped_memory() {
     }
     let Some(adapter) = adapter() else { return };
     let (registrar, memory) = (registrar(&adapter), Memory::new(LEN));
-    let mut peer = Reach::new(&adapter, LEN).expect("a device that works");
+    let mut peer = LoopbackPair::new(&adapter, LEN).expect("a device that works");
     let kept = registrar.pin(memory.range(), ACCESS).expect("a registration");
     let (_, key) = kept.pin.keys();
     peer.write(&[1; LEN], memory.start(), key).expect("a write");
@@ -56,7 +56,7 @@ fn is_seen_with(monitor: Choice) {
         Err(error) => panic!("{error}"),
     };
     let (lane, memory) = (cache.lane(), Memory::new(LEN));
-    let mut peer = Reach::new(&adapter, LEN).expect("a device that works");
+    let mut peer = LoopbackPair::new(&adapter, LEN).expect("a device that works");
     for round in 1..=20 {
         for twice in [round, round + 100] {
             let used = lane.get(memory.range(), ACCESS).expect("a registration");

@@ -42,10 +42,10 @@ impl Memory {
         unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
     }
 
-    /// Unmaps memory like an application, calls `told` with its range, and maps other memory at the same address.
-    pub fn change(&self, told: impl FnOnce(Range)) {
+    /// Unmaps memory like an application, calls `reported` with its range, and maps other memory at the same address.
+    pub fn change(&self, reported: impl FnOnce(Range)) {
         self.unmap();
-        told(self.range());
+        reported(self.range());
         self.map();
         assert_eq!(self.byte(0), 0, "new memory is zeroed");
     }

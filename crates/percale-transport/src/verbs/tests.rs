@@ -20,7 +20,7 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
 pub(super) struct Side {
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) pair: Arc<QueuePair>,
-    end: End,
+    end: QueuePairEnd,
 }
 
 const PAGE: usize = 4096;

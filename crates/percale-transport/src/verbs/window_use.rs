@@ -20,12 +20,12 @@ pub(super) enum Extent {
 
 /// How a device's windows are used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Using {
+pub(super) struct WindowUse {
     pub(super) kind: WindowKind,
     pub(super) extent: Extent,
 }
 
-impl Using {
+impl WindowUse {
     /// Selects the type of windows. Type 2 is used if the device supports it, because software chooses its keys and its
     /// rights do not apply to other queue pairs. Otherwise type 1 is used, which is equivalent in a protection domain
     /// with only one queue pair. Soft-RoCE executes an invalidation by any peer's message for any window of type 2,

@@ -25,7 +25,7 @@ use rustix::net::RecvFlags;
 use super::Rights;
 use super::credit::{Credits, RECEIVES, SENDS};
 use super::wire_pair::{COMPLETIONS, make_pair};
-use super::{Adapter, Completion, CompletionQueue, End, Gid, MemoryRegion, Path, QueuePair, status};
+use super::{Adapter, Completion, CompletionQueue, Gid, MemoryRegion, Path, QueuePair, QueuePairEnd, status};
 use crate::Broken;
 use crate::local_memory::volatile::{Segments, ViewExt as _};
 use crate::tcp::{Socket, Stream};
@@ -51,7 +51,7 @@ pub struct Wire {
     pair: QueuePair,
     adapter: Arc<Adapter>,
     path: Path,
-    ours: End,
+    ours: QueuePairEnd,
     /// The address of the connected peer.
     peer: OnceLock<Gid>,
     /// Whether the peer has sent its test message, which it may send only once.
@@ -123,7 +123,7 @@ impl Wire {
 
     /// Returns the data that the peer needs to connect.
     #[must_use]
-    pub const fn ours(&self) -> End {
+    pub const fn ours(&self) -> QueuePairEnd {
         self.ours
     }
 
@@ -131,7 +131,7 @@ impl Wire {
     ///
     /// # Errors
     /// The error that the device reports, which may refer to the peer's address.
-    pub fn connect(&self, peer: &End) -> io::Result<()> {
+    pub fn connect(&self, peer: &QueuePairEnd) -> io::Result<()> {
         self.pair.connect(self.path, &self.ours, peer)?;
         self.peer.get_or_init(|| peer.gid);
         Ok(())
@@ -199,7 +199,7 @@ impl Wire {
     /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
     /// already arrived do not cause a wake-up.
     pub fn arm(&mut self) {
-        self.pair.queue().hush();
+        self.pair.queue().drain_notifications();
         if let Err(error) = self.pair.queue().arm() {
             self.fail(Broken::Died(error.to_string()));
         }
@@ -321,7 +321,7 @@ impl Wire {
             return self.accesses.push((one.id & !ACCESS, one.status));
         }
         if one.status != 0 {
-            return self.went_wrong(one);
+            return self.handle_error(one);
         }
         let result = match one.id {
             id if id & RECEIVE != 0 => self.received((id & !RECEIVE) as usize, one),
@@ -363,7 +363,7 @@ impl Wire {
     }
 
     #[cold]
-    fn went_wrong(&mut self, one: &Completion) {
+    fn handle_error(&mut self, one: &Completion) {
         let text = self.pair.queue().explain(one.status);
         self.fail(match one.status {
             status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR => {

@@ -43,13 +43,13 @@ fn a_completion_queue_that_fails_ends_no_other() {
 fn a_device_without_reliable_connections_is_skipped_with_the_reason() {
     double::on("device efa0 rc=0; device small0 max_qp_wr=64; device down0 up=0; device double0", || {
         let reason = Adapter::open().expect("one device can be used").describe_all();
-        for said in [
+        for text in [
             "double0 port 1",
             "efa0: it does not support reliable connections",
             "small0: it allows 64 requests",
             "down0: no port",
         ] {
-            assert!(reason.contains(said), "{said} is not in {reason}");
+            assert!(reason.contains(text), "{text} is not in {reason}");
         }
     });
 }

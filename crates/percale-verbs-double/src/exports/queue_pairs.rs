@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::pointers::{errno, freed, given, of, zeroed};
 use crate::abi;
 use crate::control::operation;
-use crate::keys::Bound;
+use crate::keys::BoundRange;
 use crate::machine::{Machine, machine};
-use crate::pair::{Receive, Request, State};
+use crate::pair::{Receive, Request, RequestState};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(domain: *mut abi::Pd, attr: *mut abi::QpInitAttr) -> *mut abi::Qp {
@@ -72,7 +72,7 @@ fn request(id: u64, opcode: c_int) -> Request {
         bind: None,
         region: 0,
         ready: None,
-        state: State::Waiting,
+        state: RequestState::Waiting,
     }
 }
 
@@ -151,14 +151,14 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 /// The region is alive, unless the range has no bytes.
-unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
+unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, BoundRange) {
     let region = match info.mr.is_null() {
         true => 0,
         // SAFETY: guaranteed by the caller.
         false => unsafe { of(info.mr) }.handle,
     };
     let rights = info.mw_access_flags.cast_signed();
-    (region, Bound { region: region >> 8, start: info.addr, len: info.length, rights, pair })
+    (region, BoundRange { region: region >> 8, start: info.addr, len: info.length, rights, pair })
 }
 
 pub(super) unsafe extern "C" fn bind_mw(pair: *mut abi::Qp, window: *mut abi::Mw, bind: *mut abi::MwBind) -> c_int {

@@ -121,10 +121,10 @@ fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
     }
     let compiled = compile("-std=gnu11", &source).expect("it was there just now");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let said = Command::new(&program).output().expect("the program runs");
+    let message = Command::new(&program).output().expect("the program runs");
     std::fs::remove_file(&program).expect("the program was there");
-    let said = String::from_utf8(said.stdout).expect("it prints numbers");
-    Some(said.lines().map(|line| line.parse().expect("a number")).collect())
+    let message = String::from_utf8(message.stdout).expect("it prints numbers");
+    Some(message.lines().map(|line| line.parse().expect("a number")).collect())
 }
 
 #[test]

@@ -19,14 +19,14 @@ use crate::address_vector::inserted::Inserted;
 use crate::address_vector::vector::AddressVector;
 use crate::address_vector::{name, symmetric};
 use crate::completion::event::{Event, EventQueue};
-use crate::errands::contained;
+use crate::deferred_actions::contained;
 use crate::system::forked::Process;
 use crate::system::thread::start_thread;
 
 /// Inserts addresses into one vector without waiting. Dropping it cancels the insertions that have not begun and need a
 /// resolver; their addresses fail with [`AddressError::Canceled`]. The drop waits for all other insertions.
 pub struct Inserter {
-    shared: Arc<Shared>,
+    shared: Arc<InserterState>,
     /// The thread, and the process that contains it.
     worker: Mutex<Option<(JoinHandle<()>, Process)>>,
 }
@@ -48,11 +48,11 @@ impl Insertion {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct InserterState {
     id: u64,
     vector: AddressVector,
     events: EventQueue,
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     /// The process that created the queue. In a forked child, a thread of the parent may still appear to hold the lock.
     /// `None` if the process could not be determined.
     process: Option<Process>,
@@ -60,7 +60,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     /// Whether a job is being performed.
     busy: bool,
@@ -69,7 +69,7 @@ struct Queue {
 
 /// The addresses to insert.
 #[derive(Debug)]
-enum What {
+enum NewAddresses {
     Addresses(Vec<Result<SocketAddr, AddressError>>),
     Service { node: String, service: String },
     Symmetric { node: String, nodes: usize, service: String, services: usize },
@@ -78,7 +78,7 @@ enum What {
 type Done = Box<dyn FnOnce(&Inserted) + Send>;
 
 struct Job {
-    what: What,
+    what: NewAddresses,
     context: u64,
     done: Done,
 }
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Job {
     }
 }
 
-impl What {
+impl NewAddresses {
     /// Returns the number of addresses.
     fn len(&self) -> u64 {
         match self {
@@ -136,7 +136,7 @@ impl Inserter {
     #[must_use]
     pub fn new(vector: &AddressVector, events: &EventQueue) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let shared = Shared {
+        let shared = InserterState {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             vector: vector.clone(),
             events: events.clone(),
@@ -207,7 +207,7 @@ impl Inserter {
         context: u64,
         done: Box<dyn FnOnce(&Inserted) + Send>,
     ) -> Result<(), AddressError> {
-        self.submit(Job { what: What::Addresses(addresses), context, done })
+        self.submit(Job { what: NewAddresses::Addresses(addresses), context, done })
     }
 
     /// Like [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
@@ -222,7 +222,7 @@ impl Inserter {
         done: Box<dyn FnOnce(&Inserted) + Send>,
     ) -> Result<(), AddressError> {
         name::port_of(service)?;
-        let what = What::Service { node: node.to_owned(), service: service.to_owned() };
+        let what = NewAddresses::Service { node: node.to_owned(), service: service.to_owned() };
         self.submit(Job { what, context, done })
     }
 
@@ -239,7 +239,7 @@ impl Inserter {
     ) -> Result<(), AddressError> {
         symmetric::check((node, nodes), (service, services), self.shared.vector.options().family)?;
         let (node, service) = (node.to_owned(), service.to_owned());
-        self.submit(Job { what: What::Symmetric { node, nodes, service, services }, context, done })
+        self.submit(Job { what: NewAddresses::Symmetric { node, nodes, service, services }, context, done })
     }
 
     fn is_here(&self) -> bool {
@@ -259,7 +259,7 @@ impl Inserter {
             // is code of the application.
             queue.busy = true;
             drop(queue);
-            self.shared.carry_out(job);
+            self.shared.perform_job(job);
             let mut queue = self.shared.lock();
             queue.busy = false;
             if queue.jobs.is_empty() {
@@ -269,13 +269,13 @@ impl Inserter {
             queue.jobs.push_back(job);
             drop(queue);
         }
-        self.hand_over();
+        self.start_jobs();
         Ok(())
     }
 
     /// Makes the thread perform the queued jobs or, if it cannot be started, performs them in the caller. The caller
     /// must not hold the queue's lock.
-    fn hand_over(&self) {
+    fn start_jobs(&self) {
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.as_ref().is_none_or(|(_, process)| !process.is_here()) {
@@ -294,23 +294,23 @@ impl Inserter {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl InserterState {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn carry_out(&self, job: Job) {
+    fn perform_job(&self, job: Job) {
         let outcome = job.what.put(&self.vector);
-        self.tell(job.context, job.done, &outcome);
+        self.report_outcome(job.context, job.done, &outcome);
     }
 
-    fn tell(&self, context: u64, done: Done, outcome: &Inserted) {
+    fn report_outcome(&self, context: u64, done: Done, outcome: &Inserted) {
         contained("a callback for inserted addresses panicked", || done(outcome));
         for (index, count, error) in outcome.failed_runs() {
             let first = Event::AddressFailed { inserter: self.id, context, index, error: error.clone() };
             self.events.push_failures(first, count);
         }
-        self.events.push_owed(Event::AddressesInserted { inserter: self.id, context, count: outcome.count() });
+        self.events.push_required(Event::AddressesInserted { inserter: self.id, context, count: outcome.count() });
     }
 
     fn work(&self) {
@@ -330,9 +330,9 @@ impl Shared {
             if closing {
                 let mut outcome = Inserted::default();
                 outcome.failed(job.what.len(), AddressError::Canceled);
-                self.tell(job.context, job.done, &outcome);
+                self.report_outcome(job.context, job.done, &outcome);
             } else {
-                self.carry_out(job);
+                self.perform_job(job);
             }
             queue = self.lock();
             queue.busy = false;
@@ -349,7 +349,7 @@ impl Shared {
             let Some(job) = queue.jobs.pop_front() else { return };
             queue.busy = true;
             drop(queue);
-            self.carry_out(job);
+            self.perform_job(job);
             self.lock().busy = false;
         }
     }

@@ -5,7 +5,7 @@ use crate::local_memory::words::Array;
 /// The counts and marks of a table.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
-pub(super) enum Cell {
+pub(super) enum TableField {
     /// The end of the entries that may be in use.
     End,
     /// The number of entries in use.
@@ -27,7 +27,7 @@ pub(super) enum Cell {
 }
 
 /// The number of cells.
-pub(super) const CELLS: usize = Cell::Writing as usize + 1;
+pub(super) const CELLS: usize = TableField::Writing as usize + 1;
 
 /// The cells, which are accessed in the same way for both kinds of store.
-pub(super) type Cells = Array<CELLS>;
+pub(super) type TableFields = Array<CELLS>;

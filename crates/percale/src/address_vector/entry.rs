@@ -11,7 +11,7 @@ use super::error::AddressError;
 /// 32 bits or, for an IPv6 address, a tag of 46 bits, which differs for each IPv6 address that was ever inserted into
 /// the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum TableEntry {
     /// The entry was never written.
     Untouched,
     /// The address was removed.
@@ -24,7 +24,7 @@ pub(super) enum Entry {
 /// The bits of the tag.
 const TAG: u64 = (1 << 46) - 1;
 
-impl Entry {
+impl TableEntry {
     pub(super) const fn pack(self) -> u64 {
         let (kind, port, low) = match self {
             Self::Untouched => return 0,

@@ -6,20 +6,20 @@ use crate::types::PeerAddress;
 /// The outcome for each address of one insertion, in order. A run of consecutive numbers takes as much memory as one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inserted {
-    runs: Vec<Run>,
+    runs: Vec<OutcomeRun>,
 }
 
 crate::short_debug!(Inserted, "Inserted");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Run {
+enum OutcomeRun {
     /// `count` peers, with consecutive numbers.
     There { first: u64, count: u64 },
     /// `count` addresses that failed for the same reason.
     Failed { count: u64, error: AddressError },
 }
 
-impl Run {
+impl OutcomeRun {
     const fn len(&self) -> u64 {
         match self {
             Self::There { count, .. } | Self::Failed { count, .. } => *count,
@@ -35,13 +35,13 @@ impl Inserted {
     /// Returns the number of addresses that were inserted.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.runs.iter().filter(|run| run.is_there()).map(Run::len).sum()
+        self.runs.iter().filter(|run| run.is_there()).map(OutcomeRun::len).sum()
     }
 
     /// Returns the number of addresses of the insertion, including failed ones.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.runs.iter().map(Run::len).sum()
+        self.runs.iter().map(OutcomeRun::len).sum()
     }
 
     /// Returns whether the insertion had no addresses.
@@ -54,8 +54,8 @@ impl Inserted {
     pub fn iter(&self) -> impl Iterator<Item = Result<PeerAddress, &AddressError>> {
         self.runs.iter().flat_map(|run| {
             (0..run.len()).map(move |at| match run {
-                Run::There { first, .. } => Ok(PeerAddress(first + at)),
-                Run::Failed { error, .. } => Err(error),
+                OutcomeRun::There { first, .. } => Ok(PeerAddress(first + at)),
+                OutcomeRun::Failed { error, .. } => Err(error),
             })
         })
     }
@@ -73,8 +73,8 @@ impl Inserted {
             let start = before;
             before += run.len();
             match run {
-                Run::There { .. } => None,
-                Run::Failed { count, error } => Some((start, *count, error)),
+                OutcomeRun::There { .. } => None,
+                OutcomeRun::Failed { count, error } => Some((start, *count, error)),
             }
         })
     }
@@ -82,15 +82,15 @@ impl Inserted {
     pub(crate) fn there(&mut self, first: PeerAddress, more: u64) {
         let first = first.0;
         match self.runs.last_mut() {
-            Some(Run::There { first: before, count }) if *before + *count == first => *count += more,
-            _ => self.runs.push(Run::There { first, count: more }),
+            Some(OutcomeRun::There { first: before, count }) if *before + *count == first => *count += more,
+            _ => self.runs.push(OutcomeRun::There { first, count: more }),
         }
     }
 
     pub(crate) fn failed(&mut self, more: u64, error: AddressError) {
         match self.runs.last_mut() {
-            Some(Run::Failed { count, error: before }) if *before == error => *count += more,
-            _ => self.runs.push(Run::Failed { count: more, error }),
+            Some(OutcomeRun::Failed { count, error: before }) if *before == error => *count += more,
+            _ => self.runs.push(OutcomeRun::Failed { count: more, error }),
         }
     }
 

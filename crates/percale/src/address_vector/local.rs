@@ -13,14 +13,14 @@ type RangeWords = [AtomicU64; RANGE];
 
 /// The words of a local vector.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalStore {
     pub(super) entries: Paged,
     pub(super) records: Paged,
     counts: Paged,
     ranges: [OnceLock<Box<[RangeWords]>>; DIRECTORIES],
 }
 
-impl Local {
+impl LocalStore {
     /// Creates the words for the expected number of entries or more.
     pub(super) fn new(expected: usize) -> Self {
         Self {

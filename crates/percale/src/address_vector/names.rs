@@ -30,25 +30,25 @@ use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::shared::Shared;
+use super::shared::SharedStore;
 use crate::system::process_socket::ProcessSocket;
 use crate::system::random::random;
 
 /// The common prefix of all socket names.
 const PREFIX: &str = "percale-vector";
 /// The maximum time to wait for other processes that open the vector.
-const PATIENCE: Duration = Duration::from_secs(20);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The memory of a named vector, and the socket that announces that this process has it.
 #[derive(Debug)]
-pub(super) struct Named {
-    pub(super) shared: Shared,
+pub(super) struct NamedVector {
+    pub(super) shared: SharedStore,
     pub(super) presence: ProcessSocket,
 }
 
 /// The parameters for opening a named vector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opening<'a> {
+pub(super) struct OpenParameters<'a> {
     pub(super) name: &'a str,
     /// The domain's name. Vectors of differently named domains are different vectors.
     pub(super) domain: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Opening<'a> {
     pub(super) expected: usize,
 }
 
-impl Opening<'_> {
+impl OpenParameters<'_> {
     /// Returns the key: 32 hexadecimal digits.
     fn key(&self) -> String {
         let mut hash = Sha256::new();
@@ -72,15 +72,15 @@ impl Opening<'_> {
     }
 
     /// Opens the vector, or creates it.
-    pub(super) fn open(&self) -> io::Result<Named> {
+    pub(super) fn open(&self) -> io::Result<NamedVector> {
         let key = self.key();
         let _alone = alone(&key)?;
         let shared = match find(&key, self.read_only)? {
             Some(shared) => shared,
             None if self.read_only => return Err(io::ErrorKind::NotFound.into()),
-            None => Shared::create(&memory_name(&key), self.expected)?,
+            None => SharedStore::create(&memory_name(&key), self.expected)?,
         };
-        Ok(Named { shared, presence: announce(&key)? })
+        Ok(NamedVector { shared, presence: announce(&key)? })
     }
 }
 
@@ -98,12 +98,12 @@ fn bind(name: &str) -> Result<ProcessSocket, Errno> {
 
 /// The stage of opening that a process announces by the name of its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum OpeningStage {
     Waits,
     Opens,
 }
 
-impl Stage {
+impl OpeningStage {
     const fn word(self) -> &'static str {
         match self {
             Self::Waits => "waits",
@@ -120,13 +120,13 @@ impl Stage {
 /// socket is closed.
 fn alone(key: &str) -> io::Result<ProcessSocket> {
     let number = u64::from_ne_bytes(random()?);
-    let deadline = Instant::now() + PATIENCE;
-    let _waits = Stage::Waits.bind(key, number)?;
+    let deadline = Instant::now() + OPEN_TIMEOUT;
+    let _waits = OpeningStage::Waits.bind(key, number)?;
     loop {
-        let before = |stage, other| stage == Stage::Opens || other < number;
+        let before = |stage, other| stage == OpeningStage::Opens || other < number;
         if !has_rival(key, number, before)? {
-            let opens = Stage::Opens.bind(key, number)?;
-            if !has_rival(key, number, |stage, _| stage == Stage::Opens)? {
+            let opens = OpeningStage::Opens.bind(key, number)?;
+            if !has_rival(key, number, |stage, _| stage == OpeningStage::Opens)? {
                 return Ok(opens);
             }
         }
@@ -141,15 +141,15 @@ fn alone(key: &str) -> io::Result<ProcessSocket> {
 
 /// Returns whether there is a matching socket (stage and number) of a process of this user, other than the socket of
 /// this call.
-fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Result<bool> {
+fn has_rival(key: &str, own: u64, such: impl Fn(OpeningStage, u64) -> bool) -> io::Result<bool> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
     for line in sockets.lines() {
         let Some(at) = line.find(&prefix) else { continue };
         let mut parts = line[at + prefix.len()..].split('/');
         let stage = match parts.next() {
-            Some("waits") => Stage::Waits,
-            Some("opens") => Stage::Opens,
+            Some("waits") => OpeningStage::Waits,
+            Some("opens") => OpeningStage::Opens,
             _ => continue,
         };
         let (Some(number), Some(pid)) = (parts.next(), parts.next()) else { continue };
@@ -192,7 +192,7 @@ fn announce(key: &str) -> io::Result<ProcessSocket> {
 }
 
 /// Opens the memory of any process that has the vector.
-fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
+fn find(key: &str, read_only: bool) -> io::Result<Option<SharedStore>> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
     let (mut denied, mut seen) = (None, HashSet::new());
@@ -216,7 +216,7 @@ fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
 }
 
 /// Opens the memory of a process if the process belongs to this user and has the vector.
-fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>> {
+fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<SharedStore>> {
     let process = format!("/proc/{pid}");
     // The process no longer exists, or belongs to another user and only claims to have the memory.
     let ours = rustix::process::geteuid().as_raw();
@@ -244,7 +244,7 @@ fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>>
             // Only memfds have seals. The memfd must also have been created by this user.
             let seals = rustix::fs::fcntl_get_seals(&fd);
             if seals.is_ok_and(|seals| seals.contains(SealFlags::GROW)) && rustix::fs::fstat(&fd)?.st_uid == ours {
-                return Shared::open(fd, read_only).map(Some);
+                return SharedStore::open(fd, read_only).map(Some);
             }
         }
     }
@@ -257,8 +257,8 @@ mod tests {
 
     use super::*;
 
-    fn opening(name: &str) -> Opening<'_> {
-        Opening { name, domain: "", family: "", read_only: false, expected: 0 }
+    fn opening(name: &str) -> OpenParameters<'_> {
+        OpenParameters { name, domain: "", family: "", read_only: false, expected: 0 }
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         let begun = Instant::now();
         opening.open().unwrap();
         // The sockets of other processes did not delay the call until the timeout.
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < OPEN_TIMEOUT);
     }
 
     #[test]

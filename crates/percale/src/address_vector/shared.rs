@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::cells::{CELLS, Cell, Cells};
-use super::entry::Entry;
+use super::cells::{CELLS, TableField, TableFields};
+use super::entry::TableEntry;
 use super::error::AddressError;
 use super::paged::PAGE;
 use super::range::RANGE;
@@ -54,7 +54,7 @@ const RECORDS: u64 = 1 << 62;
 const NUMBER: u64 = RECORDS - 1;
 
 /// The maximum time to wait for a writer. A writer that takes longer is assumed to be stopped.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WRITER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The offsets of the parts, in words.
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +79,14 @@ impl Layout {
 
 /// The words of a shared vector.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedStore {
     words: Words,
     fd: OwnedFd,
     layout: Layout,
     read_only: bool,
 }
 
-impl Shared {
+impl SharedStore {
     /// Creates memory for at least `expected` entries, under a name that other processes can see.
     pub(super) fn create(name: &str, expected: usize) -> io::Result<Self> {
         let capacity = expected.saturating_mul(2).clamp(LEAST, MOST).next_power_of_two();
@@ -116,7 +116,7 @@ impl Shared {
         Ok(Self { words, fd, layout, read_only })
     }
 
-    pub(super) fn cells(&self) -> Cells {
+    pub(super) fn cells(&self) -> TableFields {
         self.words.array().unwrap_or_else(|| unreachable!("the memory is longer than its first page"))
     }
 
@@ -229,7 +229,7 @@ impl Shared {
         if self.read_only {
             return Err(AddressError::ReadOnly);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WRITER_TIMEOUT;
         let mut tries = 0;
         loop {
             match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
@@ -248,13 +248,13 @@ impl Shared {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        let writing = self.words.get(Cell::Writing as usize);
+        let writing = self.words.get(TableField::Writing as usize);
         Ok(writing.is_some_and(|writing| writing.swap(1, Ordering::AcqRel) != 0))
     }
 
     /// Releases the lock.
     pub(super) fn unlock(&self) {
-        if let Some(writing) = self.words.get(Cell::Writing as usize) {
+        if let Some(writing) = self.words.get(TableField::Writing as usize) {
             writing.store(0, Ordering::Release);
         }
         if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
@@ -274,9 +274,9 @@ impl Shared {
             }
             let untouched = word.load(Ordering::Relaxed) == 0 && !in_range(page * PAGE + at);
             if untouched {
-                word.store(Entry::Removed.pack(), Ordering::Release);
+                word.store(TableEntry::Removed.pack(), Ordering::Release);
             }
-            if Entry::unpack(word.load(Ordering::Relaxed)) == Entry::Removed {
+            if TableEntry::unpack(word.load(Ordering::Relaxed)) == TableEntry::Removed {
                 removed += 1;
             }
         }

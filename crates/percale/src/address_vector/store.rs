@@ -6,35 +6,35 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::cells::{Cell, Cells};
+use super::cells::{TableField, TableFields};
 use super::error::AddressError;
-use super::local::Local;
+use super::local::LocalStore;
 use super::paged::LIMIT;
 use super::range::Range;
-use super::shared::Shared;
+use super::shared::SharedStore;
 
 /// The words of a vector.
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) cells: Cells,
+pub(super) struct VectorStore {
+    pub(super) cells: TableFields,
     /// The local words. Empty if the words are shared.
-    local: Local,
-    shared: Option<Shared>,
+    local: LocalStore,
+    shared: Option<SharedStore>,
 }
 
-impl Store {
+impl VectorStore {
     /// Creates words that are local to this process, for the expected number of entries or more.
     pub(super) fn local(expected: usize) -> Self {
-        Self { cells: Cells::here(), local: Local::new(expected), shared: None }
+        Self { cells: TableFields::here(), local: LocalStore::new(expected), shared: None }
     }
 
     /// Uses words that other processes use as well.
-    pub(super) fn shared(shared: Shared) -> Self {
-        Self { cells: shared.cells(), local: Local::new(0), shared: Some(shared) }
+    pub(super) fn shared(shared: SharedStore) -> Self {
+        Self { cells: shared.cells(), local: LocalStore::new(0), shared: Some(shared) }
     }
 
     /// Returns the shared words, if the words are shared.
-    pub(super) fn as_shared(&self) -> Option<&Shared> {
+    pub(super) fn as_shared(&self) -> Option<&SharedStore> {
         self.shared.as_ref()
     }
 
@@ -48,7 +48,7 @@ impl Store {
     }
 
     #[inline]
-    pub(super) fn cell(&self, cell: Cell) -> &AtomicU64 {
+    pub(super) fn cell(&self, cell: TableField) -> &AtomicU64 {
         &self.cells[cell as usize]
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Symmetric<'a> {
 
 /// The result of checking a range without a resolver.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum RangeKind {
     Empty,
     Block(Block),
     /// Names to resolve, with services beginning at this port.
@@ -42,7 +42,7 @@ pub(crate) fn check(
 }
 
 /// The addresses of a block, or the number of addresses that failed for one reason.
-pub(super) type Part = Result<Block, (u64, AddressError)>;
+pub(super) type BlockResult = Result<Block, (u64, AddressError)>;
 
 impl Symmetric<'_> {
     fn refuse(&self, reason: &'static str) -> AddressError {
@@ -59,20 +59,20 @@ impl Symmetric<'_> {
         &self,
         family: Option<Family>,
         resolve: impl FnMut(&str, u16) -> Result<SocketAddr, AddressError>,
-    ) -> Result<Vec<Part>, AddressError> {
+    ) -> Result<Vec<BlockResult>, AddressError> {
         match self.check(family)? {
-            Kind::Empty => Ok(Vec::new()),
-            Kind::Block(block) => Ok(vec![Ok(block)]),
-            Kind::Named(port) => self.named(port, resolve),
+            RangeKind::Empty => Ok(Vec::new()),
+            RangeKind::Block(block) => Ok(vec![Ok(block)]),
+            RangeKind::Named(port) => self.named(port, resolve),
         }
     }
 
     /// Checks the range as far as that is possible without a resolver. Names may still turn out to be unknown when they
     /// are resolved.
-    pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
+    pub(super) fn check(&self, family: Option<Family>) -> Result<RangeKind, AddressError> {
         let port = port_of(self.service)?;
         if self.nodes == 0 || self.services == 0 {
-            return Ok(Kind::Empty);
+            return Ok(RangeKind::Empty);
         }
         if self.nodes.checked_mul(self.services).is_none_or(|all| all > LIMIT) {
             return Err(self.refuse("the vector is too small for the range"));
@@ -85,10 +85,10 @@ impl Symmetric<'_> {
                 let first = first.resolve(family)?;
                 let block = Block::new(first, self.nodes as u64, self.services as u64);
                 block
-                    .map(Kind::Block)
+                    .map(RangeKind::Block)
                     .ok_or_else(|| self.refuse("some addresses of the range are not endpoint addresses"))
             }
-            None => self.names().map(|_| Kind::Named(port)),
+            None => self.names().map(|_| RangeKind::Named(port)),
         }
     }
 
@@ -96,7 +96,7 @@ impl Symmetric<'_> {
         &self,
         port: u16,
         mut resolve: impl FnMut(&str, u16) -> Result<SocketAddr, AddressError>,
-    ) -> Result<Vec<Part>, AddressError> {
+    ) -> Result<Vec<BlockResult>, AddressError> {
         let services = self.services as u64;
         let mut blocks = Vec::new();
         // Consecutive names usually have consecutive addresses, which form one block.

@@ -18,13 +18,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use super::cells::{Cell, Cells};
-use super::entry::{Entry, check};
+use super::cells::{TableField, TableFields};
+use super::entry::{TableEntry, check};
 use super::inserted::Inserted;
 use super::name::{self, Family, Name};
-use super::names::Opening;
+use super::names::OpenParameters;
 use super::shared;
-use super::store::Store;
+use super::store::VectorStore;
 use super::symmetric::Symmetric;
 use super::table::Writer;
 use crate::system::forked::ProcessMutex;
@@ -69,19 +69,19 @@ pub struct VectorOptions {
 /// An address vector, which assigns numbers to peers. Clones are handles to the same vector.
 #[derive(Clone)]
 pub struct AddressVector {
-    shared: Arc<Shared>,
+    shared: Arc<VectorState>,
     /// The cells of the store, kept here for direct access.
-    cells: Cells,
+    cells: TableFields,
 }
 
 crate::short_debug!(AddressVector, "AddressVector");
 
 #[derive(Debug)]
-struct Shared {
+struct VectorState {
     options: VectorOptions,
     /// The bits of a number that do not select a receive context.
     mask: u64,
-    store: Store,
+    store: VectorStore,
     writing: ProcessMutex<()>,
     /// Announces to other processes that this one has the vector.
     _presence: Option<ProcessSocket>,
@@ -89,13 +89,13 @@ struct Shared {
 
 /// The writers' lock.
 #[derive(Debug)]
-struct Lock<'a> {
+struct WriteLock<'a> {
     _here: MutexGuard<'a, ()>,
     /// Set if the vector is also locked against other processes.
-    there: Option<&'a shared::Shared>,
+    there: Option<&'a shared::SharedStore>,
 }
 
-impl Drop for Lock<'_> {
+impl Drop for WriteLock<'_> {
     fn drop(&mut self) {
         if let Some(shared) = self.there {
             shared.unlock();
@@ -116,10 +116,10 @@ impl AddressVector {
         }
         let (store, presence) = match &options.name {
             None if options.read_only => return Err(AddressError::Unnamed),
-            None => (Store::local(options.expected), None),
+            None => (VectorStore::local(options.expected), None),
             Some(name) => {
                 let family = options.family.map_or_else(String::new, |family| family.to_string());
-                let opening = Opening {
+                let opening = OpenParameters {
                     name,
                     domain: &options.domain,
                     family: &family,
@@ -131,7 +131,7 @@ impl AddressVector {
                     errno: code_of(&error),
                     reason: error.to_string(),
                 })?;
-                (Store::shared(named.shared), Some(named.presence))
+                (VectorStore::shared(named.shared), Some(named.presence))
             }
         };
         if options.kind != VectorType::Map || presence.is_none() {
@@ -143,7 +143,7 @@ impl AddressVector {
         }
         let cells = store.cells.clone();
         let (mask, writing) = (u64::MAX >> bits, ProcessMutex::new(()));
-        Ok(Self { shared: Arc::new(Shared { options, mask, store, writing, _presence: presence }), cells })
+        Ok(Self { shared: Arc::new(VectorState { options, mask, store, writing, _presence: presence }), cells })
     }
 
     /// Returns the options with which the vector was created.
@@ -294,13 +294,13 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
-        let Shared { mask, store, .. } = &*self.shared;
+        let VectorState { mask, store, .. } = &*self.shared;
         // The numbers of a vector that is local to this process count from 0.
         let word = store.near().get((peer.0 & mask) as usize).map_or(0, |word| word.load(Ordering::Acquire));
-        if let Some((ip, port)) = Entry::unpack_v4(word) {
+        if let Some((ip, port)) = TableEntry::unpack_v4(word) {
             return Some(SocketAddr::new(ip.into(), port));
         }
-        if word == Entry::Untouched.pack()
+        if word == TableEntry::Untouched.pack()
             && let Some((ip, port)) = self.lookup_v4(peer)
         {
             return Some(SocketAddr::new(ip.into(), port));
@@ -357,7 +357,7 @@ impl AddressVector {
     /// Like [`changes`](Self::changes), for endpoints, which are not used in forked children.
     #[inline]
     pub(crate) fn changes_here(&self) -> u64 {
-        self.cells[Cell::Changes as usize].load(Ordering::Acquire)
+        self.cells[TableField::Changes as usize].load(Ordering::Acquire)
     }
 
     /// Returns a counter that increases with every removal. A result of [`find`](Self::find) or
@@ -372,7 +372,7 @@ impl AddressVector {
     /// Like [`removals`](Self::removals), for endpoints, which are not used in forked children.
     #[inline]
     pub(crate) fn removals_here(&self) -> u64 {
-        self.cells[Cell::Removals as usize].load(Ordering::Acquire)
+        self.cells[TableField::Removals as usize].load(Ordering::Acquire)
     }
 
     /// Returns the address in this process's memory at which the numbers of a named vector's entries are stored, in
@@ -381,7 +381,7 @@ impl AddressVector {
     #[must_use]
     pub fn numbers_in_memory(&self) -> Option<usize> {
         self.shared.check_process().ok()?;
-        self.shared.store.as_shared().map(shared::Shared::numbers)
+        self.shared.store.as_shared().map(shared::SharedStore::numbers)
     }
 
     /// Returns the number of peers in the vector.
@@ -390,7 +390,7 @@ impl AddressVector {
         if !self.shared.writing.is_here() {
             return 0;
         }
-        self.cells[Cell::Used as usize].load(Ordering::Acquire) as usize
+        self.cells[TableField::Used as usize].load(Ordering::Acquire) as usize
     }
 
     /// Returns whether the vector has no peers.
@@ -405,7 +405,7 @@ impl AddressVector {
         if !peer.is_specified() {
             return None;
         }
-        let Shared { options, mask, store, .. } = &*self.shared;
+        let VectorState { options, mask, store, .. } = &*self.shared;
         let number = peer.0 & mask;
         usize::try_from(number.checked_sub(options.base)?).ok().filter(|&index| index < store.limit())
     }
@@ -426,7 +426,7 @@ fn code_of(error: &std::io::Error) -> i32 {
     }
 }
 
-impl Shared {
+impl VectorState {
     /// Returns an error in a forked child. A thread that does not exist there may hold the lock, the shared words are
     /// not mapped, and a lock on their file would also be the parent's lock.
     #[inline]
@@ -435,8 +435,8 @@ impl Shared {
     }
 
     /// Takes the writers' lock, and returns it with a writer. The writer must be dropped before the lock.
-    fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
-        let mut lock = Lock { _here: self.writing.lock().ok_or(AddressError::Forked)?, there: None };
+    fn write(&self) -> Result<(WriteLock<'_>, Writer<'_>), AddressError> {
+        let mut lock = WriteLock { _here: self.writing.lock().ok_or(AddressError::Forked)?, there: None };
         if let Some(shared) = self.store.as_shared() {
             let died = shared.lock()?;
             lock.there = Some(shared);

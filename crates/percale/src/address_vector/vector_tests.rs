@@ -212,14 +212,21 @@ fn shared_vector_recovers_after_writer_death() {
     let store = &ours.shared.store;
     store.make_entry(1600).unwrap().store(store.entry(5).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
     store.make_entry(9).unwrap().store(store.entry(3).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
-    for (cell, value) in
-        [(Cell::Used, 7), (Cell::Removed, 0), (Cell::Hint, 1600), (Cell::End, 650), (Cell::Removals, 5)]
-    {
+    for (cell, value) in [
+        (TableField::Used, 7),
+        (TableField::Removed, 0),
+        (TableField::Hint, 1600),
+        (TableField::End, 650),
+        (TableField::Removals, 5),
+    ] {
         store.cell(cell).store(value, Ordering::Relaxed);
     }
     // It also left an entry many pages further on, which belongs to an insertion of many addresses.
-    store.make_entry(9000).unwrap().store(Entry::V4(Ipv4Addr::from_bits(0x0a00_0000), 1).pack(), Ordering::Relaxed);
-    store.cell(Cell::Writing).store(1, Ordering::Relaxed);
+    store
+        .make_entry(9000)
+        .unwrap()
+        .store(TableEntry::V4(Ipv4Addr::from_bits(0x0a00_0000), 1).pack(), Ordering::Relaxed);
+    store.cell(TableField::Writing).store(1, Ordering::Relaxed);
     assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));
     assert_eq!((ours.lookup(PeerAddress(1600)), ours.lookup(PeerAddress(9000))), (None, None), "never inserted");
     assert_eq!((theirs.len(), theirs.removals()), (1598, 6));

@@ -32,33 +32,33 @@ use std::collections::{HashMap, VecDeque};
 
 use super::Digest;
 use super::schedule::neighbours;
-use crate::types::Connection;
+use crate::types::ConnectionId;
 use crate::types::ErrorCode;
 use crate::wire::join::Join;
 
 /// An action that the owner of the connections performs for joins.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum JoinAction {
     /// Connect to a member for which this member waits. A connection is required to detect the member's death.
-    Reach(Connection),
+    Reach(ConnectionId),
     /// Send a message about this list to a member.
-    Say { to: Connection, list: u64, said: Join },
+    Say { to: ConnectionId, list: u64, said: Join },
     /// The members agreed on a group. Its messages have this tag.
     Agreed { group: u64, tag: u64 },
     /// The join of a group failed.
     Failed { group: u64, error: ErrorCode, why: String },
     /// Notify a member that its group is broken.
-    Break { to: Connection, tag: u64 },
+    Break { to: ConnectionId, tag: u64 },
 }
 
 /// A join of a list.
 #[derive(Debug)]
-struct Attempt {
+struct JoinAttempt {
     group: u64,
     /// The name of the group, if this member chooses it.
     name: u64,
-    above: Option<Connection>,
-    below: Box<[Connection]>,
+    above: Option<ConnectionId>,
+    below: Box<[ConnectionId]>,
     begun: bool,
     /// Whether the member above was notified that this member and all below it have joined.
     ready: bool,
@@ -67,8 +67,8 @@ struct Attempt {
     left: bool,
 }
 
-impl Attempt {
-    fn neighbours(&self) -> impl Iterator<Item = Connection> {
+impl JoinAttempt {
+    fn neighbours(&self) -> impl Iterator<Item = ConnectionId> {
         self.above.into_iter().chain(self.below.iter().copied())
     }
 }
@@ -119,7 +119,7 @@ impl Edges {
 
     /// Returns the state of a list about which the peer sent a message. Returns `None` if there are too many lists that
     /// this member has never joined.
-    fn heard(&mut self, list: u64) -> Option<&mut Edge> {
+    fn received(&mut self, list: u64) -> Option<&mut Edge> {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => Some(edge.into_mut()),
             Entry::Vacant(_) if self.ahead == AHEAD => None,
@@ -146,11 +146,11 @@ impl Edges {
 /// The joins of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Joins {
-    edges: HashMap<Connection, Edges>,
+    edges: HashMap<ConnectionId, Edges>,
     /// The attempts of each list that is being joined. The first one is under way.
-    lines: HashMap<u64, VecDeque<Attempt>>,
+    lines: HashMap<u64, VecDeque<JoinAttempt>>,
     /// The actions to perform, in order.
-    pub(crate) deeds: VecDeque<Deed>,
+    pub(crate) deeds: VecDeque<JoinAction>,
 }
 
 /// The error of a join that was left before it completed.
@@ -165,14 +165,14 @@ fn tag_of(list: u64, name: u64) -> u64 {
 
 impl Joins {
     /// Joins this group's members, after the joins of this list that are already queued.
-    pub(crate) fn join(&mut self, list: u64, group: u64, name: u64, members: &[Connection], rank: usize) {
+    pub(crate) fn join(&mut self, list: u64, group: u64, name: u64, members: &[ConnectionId], rank: usize) {
         let (above, below) = neighbours(members.len(), rank);
         let above = above.map(|rank| members[rank]);
         let below = below.into_iter().map(|rank| members[rank]).collect();
         let name = Join::name(name);
-        let attempt = Attempt { group, name, above, below, begun: false, ready: false, left: false };
+        let attempt = JoinAttempt { group, name, above, below, begun: false, ready: false, left: false };
         self.lines.entry(list).or_default().push_back(attempt);
-        self.go_on(list);
+        self.advance(list);
     }
 
     /// Leaves a group before its join has completed.
@@ -182,10 +182,10 @@ impl Joins {
         let (error, why) = LEFT;
         if at > 0 {
             line[at].left = true;
-            self.deeds.push_back(Deed::Failed { group, error, why: why.to_owned() });
+            self.deeds.push_back(JoinAction::Failed { group, error, why: why.to_owned() });
         } else {
             self.fail(list, error, why);
-            self.go_on(list);
+            self.advance(list);
         }
     }
 
@@ -198,8 +198,8 @@ impl Joins {
     /// Handles a peer's message about a list. Returns false if it is invalid, or if there are too many lists that this
     /// member has never joined.
     #[must_use]
-    pub(crate) fn hear(&mut self, list: u64, from: Connection, said: Join) -> bool {
-        let Some(edge) = self.edges.entry(from).or_default().heard(list) else { return false };
+    pub(crate) fn receive_notice(&mut self, list: u64, from: ConnectionId, said: Join) -> bool {
+        let Some(edge) = self.edges.entry(from).or_default().received(list) else { return false };
         let under_way = self.lines.get(&list).and_then(VecDeque::front);
         match said {
             Join::Ready(number) => {
@@ -207,18 +207,18 @@ impl Joins {
                     return false;
                 }
                 (edge.theirs, edge.ready) = (number, true);
-                self.go_on(list);
+                self.advance(list);
             }
             Join::Failed { number, error } => {
                 if number < edge.theirs || number == edge.theirs && !edge.ready {
                     return false;
                 }
-                let error = heard_code(error.into());
+                let error = decode_error_code(error.into());
                 (edge.theirs, edge.ready, edge.failed, edge.error) = (number, false, number, Some(error));
                 let ended = edge.ours <= number;
                 if ended && under_way.is_some_and(|attempt| attempt.neighbours().any(|peer| peer == from)) {
                     self.fail(list, error, "a member left the group");
-                    self.go_on(list);
+                    self.advance(list);
                 }
             }
             Join::Agreed(name) => {
@@ -227,11 +227,11 @@ impl Joins {
                 let ready = under_way.is_some_and(|attempt| attempt.ready);
                 if waits && ready && edge.theirs == edge.ours {
                     self.agree(list, name);
-                    self.go_on(list);
+                    self.advance(list);
                 } else if edge.theirs > edge.ours || waits && edge.theirs == edge.ours {
                     return false; // The message refers to an attempt that was not ready.
                 } else {
-                    self.deeds.push_back(Deed::Break { to: from, tag: tag_of(list, name) });
+                    self.deeds.push_back(JoinAction::Break { to: from, tag: tag_of(list, name) });
                 }
             }
         }
@@ -239,31 +239,31 @@ impl Joins {
     }
 
     /// Handles the end of the connection to this peer, or the failure to connect.
-    pub(crate) fn gone(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(crate) fn gone(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         self.edges.remove(&from);
         // A new process at the same address must not receive messages that were meant for this peer.
-        self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
+        self.deeds.retain(|join_action| !matches!(join_action, JoinAction::Say { to, .. } | JoinAction::Break { to, .. } if *to == from));
         self.fail_with(from, error, &format!("{why} (a member of the group)"));
     }
 
     /// Handles a peer that the other members identify differently. Their identifiers of the lists that contain it
     /// differ too.
-    pub(crate) fn misnamed(&mut self, peer: Connection, why: &str) {
+    pub(crate) fn handle_address_mismatch(&mut self, peer: ConnectionId, why: &str) {
         self.fail_with(peer, ErrorCode::Unreachable, why);
     }
 
     /// Fails all attempts that are under way and wait for this peer.
-    fn fail_with(&mut self, peer: Connection, error: ErrorCode, why: &str) {
-        let waits = |attempt: &Attempt| attempt.neighbours().any(|neighbour| neighbour == peer);
+    fn fail_with(&mut self, peer: ConnectionId, error: ErrorCode, why: &str) {
+        let waits = |attempt: &JoinAttempt| attempt.neighbours().any(|neighbour| neighbour == peer);
         let lists = self.lines.iter().filter(|(_, line)| line.front().is_some_and(waits));
         for list in lists.map(|(list, _)| *list).collect::<Vec<_>>() {
             self.fail(list, error, why);
-            self.go_on(list);
+            self.advance(list);
         }
     }
 
     /// Continues the first attempt of a list and, if that has ended, the next ones.
-    fn go_on(&mut self, list: u64) {
+    fn advance(&mut self, list: u64) {
         while let Some(line) = self.lines.get_mut(&list) {
             let Some(attempt) = line.front_mut() else {
                 self.lines.remove(&list);
@@ -274,7 +274,7 @@ impl Joins {
                 let mut over = None;
                 for peer in attempt.neighbours() {
                     over = self.edges.entry(peer).or_default().joined(list).begin().or(over);
-                    self.deeds.push_back(Deed::Reach(peer));
+                    self.deeds.push_back(JoinAction::Reach(peer));
                 }
                 if left {
                     self.fail(list, LEFT.0, LEFT.1);
@@ -285,7 +285,7 @@ impl Joins {
                     continue;
                 }
             }
-            let edge = |peer: &Connection| self.edges.get(peer).and_then(|edges| edges.get(list));
+            let edge = |peer: &ConnectionId| self.edges.get(peer).and_then(|edges| edges.get(list));
             let is_ready = |peer| edge(peer).is_some_and(|edge| edge.ready && edge.theirs == edge.ours);
             if attempt.ready || !attempt.below.iter().all(is_ready) {
                 return;
@@ -297,7 +297,7 @@ impl Joins {
                 continue;
             };
             let number = edge(&above).map_or(0, |edge| edge.ours);
-            self.deeds.push_back(Deed::Say { to: above, list, said: Join::Ready(number) });
+            self.deeds.push_back(JoinAction::Say { to: above, list, said: Join::Ready(number) });
             return;
         }
     }
@@ -306,9 +306,9 @@ impl Joins {
     fn agree(&mut self, list: u64, name: u64) {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.below {
-            self.deeds.push_back(Deed::Say { to, list, said: Join::Agreed(name) });
+            self.deeds.push_back(JoinAction::Say { to, list, said: Join::Agreed(name) });
         }
-        self.deeds.push_back(Deed::Agreed { group: attempt.group, tag: tag_of(list, name) });
+        self.deeds.push_back(JoinAction::Agreed { group: attempt.group, tag: tag_of(list, name) });
     }
 
     /// Fails the first attempt of a list.
@@ -318,16 +318,16 @@ impl Joins {
             // A peer is not notified after its connection has ended.
             let Some(edge) = self.edges.get(&to).and_then(|edges| edges.get(list)) else { continue };
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
-            self.deeds.push_back(Deed::Say { to, list, said });
+            self.deeds.push_back(JoinAction::Say { to, list, said });
         }
         if !attempt.left {
-            self.deeds.push_back(Deed::Failed { group: attempt.group, error, why: why.to_owned() });
+            self.deeds.push_back(JoinAction::Failed { group: attempt.group, error, why: why.to_owned() });
         }
     }
 }
 
 /// Returns the error that a member reported, from its number in the message.
-pub(crate) fn heard_code(number: u32) -> ErrorCode {
+pub(crate) fn decode_error_code(number: u32) -> ErrorCode {
     use ErrorCode::{Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable};
     let codes = [Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable];
     codes.into_iter().find(|code| code.errno() as u32 == number).unwrap_or(PeerDied)

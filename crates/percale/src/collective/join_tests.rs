@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use proptest::prelude::*;
 
-use super::join::{Deed, Joins};
+use super::join::{JoinAction, Joins};
 use crate::completion::entry::ErrorCode;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::join::Join;
 
 const LIST: u64 = 5;
@@ -70,7 +70,7 @@ impl World {
             return;
         }
         self.count += 1;
-        let everybody: Vec<_> = (0..self.members.len() as Connection).collect();
+        let everybody: Vec<_> = (0..self.members.len() as ConnectionId).collect();
         let member = &mut self.members[who];
         member.pending.push(self.count);
         member.joins.join(LIST, self.count, self.count, &everybody, who);
@@ -87,20 +87,20 @@ impl World {
 
     /// Performs the actions that the member's joins have queued.
     fn act(&mut self, who: usize) {
-        while let Some(deed) = self.members[who].joins.deeds.pop_front() {
-            match deed {
-                Deed::Reach(to) => self.send(who, to as usize, None),
-                Deed::Say { to, list, said } => {
+        while let Some(join_action) = self.members[who].joins.deeds.pop_front() {
+            match join_action {
+                JoinAction::Reach(to) => self.send(who, to as usize, None),
+                JoinAction::Say { to, list, said } => {
                     assert_eq!(list, LIST);
                     self.send(who, to as usize, Some(Message::Said(said)));
                 }
-                Deed::Break { to, tag } => self.send(who, to as usize, Some(Message::Break(tag))),
-                Deed::Agreed { group, tag } => {
+                JoinAction::Break { to, tag } => self.send(who, to as usize, Some(Message::Break(tag))),
+                JoinAction::Agreed { group, tag } => {
                     self.ended(who, group);
                     self.members[who].joined = Some(tag);
                     assert!(self.agreed.entry(tag).or_default().insert(who), "a name for two groups of one member");
                 }
-                Deed::Failed { group, .. } => {
+                JoinAction::Failed { group, .. } => {
                     self.ended(who, group);
                     self.members[who].joined = None;
                 }
@@ -132,7 +132,7 @@ impl World {
         let member = &mut self.members[who];
         member.views.remove(&peer);
         member.arriving.remove(&peer);
-        member.joins.gone(peer as Connection, error, "it is gone");
+        member.joins.gone(peer as ConnectionId, error, "it is gone");
         self.act(who);
     }
 
@@ -157,7 +157,10 @@ impl World {
         let Some(message) = self.members[to].arriving.get_mut(&from).and_then(VecDeque::pop_front) else { return };
         match message {
             Message::Said(said) => {
-                assert!(self.members[to].joins.hear(LIST, from as Connection, said), "{said:?} made no sense");
+                assert!(
+                    self.members[to].joins.receive_notice(LIST, from as ConnectionId, said),
+                    "{said:?} made no sense"
+                );
                 self.act(to);
             }
             Message::Break(tag) => _ = self.broken.entry(tag).or_default().insert(to),
@@ -238,8 +241,8 @@ impl World {
     fn check_broken(&self) {
         let partial = self.agreed.iter().filter(|(_, who)| who.len() < self.members.len());
         for (tag, who) in partial {
-            let told = self.broken.get(tag).is_some_and(|told| told.intersection(who).next().is_some());
-            assert!(told || self.deaths > 0, "a group of some: {who:?} of {}", self.members.len());
+            let reported = self.broken.get(tag).is_some_and(|reported| reported.intersection(who).next().is_some());
+            assert!(reported || self.deaths > 0, "a group of some: {who:?} of {}", self.members.len());
         }
     }
 }
@@ -299,7 +302,8 @@ fn canceled_join_keeps_later_joins_paired() {
 fn no_join_message_is_sent_to_a_lost_member() {
     let mut joins = Joins::default();
     joins.join(LIST, 1, 1, &[0, 1], 1);
-    let says = |joins: &Joins| joins.deeds.iter().any(|deed| matches!(deed, Deed::Say { to: 0, .. }));
+    let says =
+        |joins: &Joins| joins.deeds.iter().any(|join_action| matches!(join_action, JoinAction::Say { to: 0, .. }));
     assert!(says(&joins), "that it is ready");
     joins.gone(0, ErrorCode::PeerDied, "it is gone");
     assert!(!says(&joins), "{:?}", joins.deeds);
@@ -308,15 +312,15 @@ fn no_join_message_is_sent_to_a_lost_member() {
 /// Requirements: FLT-008.
 #[test]
 fn invalid_join_messages_are_rejected() {
-    let hear = |said: &[Join]| {
+    let receive_notice = |said: &[Join]| {
         let mut joins = Joins::default();
         joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, and member 3 is below it.
-        let last = said.iter().map(|said| joins.hear(LIST, 0, *said)).last();
-        (last, joins.deeds.iter().any(|deed| matches!(deed, Deed::Agreed { .. })))
+        let last = said.iter().map(|said| joins.receive_notice(LIST, 0, *said)).last();
+        (last, joins.deeds.iter().any(|join_action| matches!(join_action, JoinAction::Agreed { .. })))
     };
     let failed = |number| Join::Failed { number, error: 104 };
-    assert_eq!(hear(&[Join::Ready(1)]), (Some(true), false));
-    assert_eq!(hear(&[failed(1)]), (Some(true), false));
+    assert_eq!(receive_notice(&[Join::Ready(1)]), (Some(true), false));
+    assert_eq!(receive_notice(&[failed(1)]), (Some(true), false));
     for said in [
         &[Join::Agreed(1)][..], // Member 3 has not joined.
         &[Join::Ready(2)],
@@ -326,7 +330,7 @@ fn invalid_join_messages_are_rejected() {
         &[failed(2), Join::Ready(2)],
         &[failed(1), Join::Agreed(1)],
     ] {
-        assert_eq!(hear(said), (Some(false), false), "{said:?}");
+        assert_eq!(receive_notice(said), (Some(false), false), "{said:?}");
     }
 }
 
@@ -337,17 +341,17 @@ fn invalid_join_messages_are_rejected() {
 fn unknown_lists_are_bounded_per_peer() {
     let mut joins = Joins::default();
     let failed = Join::Failed { number: 1, error: 0 };
-    let heard = (0..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
-    assert_eq!(heard, 1 << 14);
-    assert!(joins.hear(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
-    assert!(joins.hear(u64::MAX, 2, failed), "another peer");
+    let received = (0..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
+    assert_eq!(received, 1 << 14);
+    assert!(joins.receive_notice(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
+    assert!(joins.receive_notice(u64::MAX, 2, failed), "another peer");
     // Each list that is joined makes room for another one.
     (0..3).for_each(|list| joins.join(list, list, 0, &[0, 1], 0));
     joins.join(0, 3, 0, &[0, 1], 0);
-    let more = (1 << 20..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
+    let more = (1 << 20..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
     assert_eq!(more, 3);
     joins.gone(1, ErrorCode::PeerDied, "killed");
-    assert!(joins.hear(u64::MAX, 1, failed), "who is there next has said nothing");
+    assert!(joins.receive_notice(u64::MAX, 1, failed), "who is there next has said nothing");
 }
 
 /// A member that tries a thousand times is paired with a member that tries for the second time.

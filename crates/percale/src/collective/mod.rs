@@ -37,9 +37,9 @@ mod set;
 
 pub(crate) use digest::Digest;
 pub(crate) use fold::{Chunks, fold};
-pub(crate) use join::{Deed, Joins, heard_code};
+pub(crate) use join::{JoinAction, Joins, decode_error_code};
 pub(crate) use plan::Plan;
-pub(crate) use schedule::{Place, Program, Spot, Step};
+pub(crate) use schedule::{MemoryPart, MemoryPosition, Program, ScheduleStep};
 pub use set::AddressSet;
 
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, is_valid};

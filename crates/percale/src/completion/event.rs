@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::entry::ErrorCode;
 use super::request::ConnectionRequest;
-use super::wait::{Progress, Wait, WaitError, face};
+use super::wait::{Progress, Wait, WaitError, wait_api};
 use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
 use crate::types::PeerAddress;
@@ -208,11 +208,11 @@ impl EventQueueFull {
 /// A queue of events that wait to be read. Clones are handles to the same queue.
 #[derive(Clone)]
 pub struct EventQueue {
-    shared: Arc<Shared>,
+    shared: Arc<EventQueueState>,
 }
 
 /// An event, or a function that creates one.
-enum Item {
+enum QueuedEvent {
     Event(Event),
     /// The event is created when it is read. The function may return no event.
     Later(Box<dyn FnOnce() -> Option<Event> + Send>),
@@ -223,7 +223,7 @@ enum Item {
     },
 }
 
-impl Item {
+impl QueuedEvent {
     /// Returns the number of events that it represents.
     const fn len(&self) -> u64 {
         match self {
@@ -233,7 +233,7 @@ impl Item {
     }
 }
 
-impl std::fmt::Debug for Item {
+impl std::fmt::Debug for QueuedEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Event(event) => event.fmt(f),
@@ -244,8 +244,8 @@ impl std::fmt::Debug for Item {
 }
 
 #[derive(Debug)]
-struct Shared {
-    events: Mutex<VecDeque<Item>>,
+struct EventQueueState {
+    events: Mutex<VecDeque<QueuedEvent>>,
     limit: usize,
     wait: Wait,
 }
@@ -260,11 +260,11 @@ impl EventQueue {
     /// Creates a queue that keeps up to `limit` events (at least one).
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        let shared = Shared { events: Mutex::new(VecDeque::new()), limit: limit.max(1), wait: Wait::new() };
+        let shared = EventQueueState { events: Mutex::new(VecDeque::new()), limit: limit.max(1), wait: Wait::new() };
         Self { shared: Arc::new(shared) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Item>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedEvent>> {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -275,19 +275,19 @@ impl EventQueue {
         }
         let mut events = self.lock();
         if events.len() < self.shared.limit {
-            events.push_back(Item::Event(event));
-        } else if let Some(Item::Event(Event::Lost { count })) = events.back_mut() {
+            events.push_back(QueuedEvent::Event(event));
+        } else if let Some(QueuedEvent::Event(Event::Lost { count })) = events.back_mut() {
             *count += 1;
         } else {
-            events.push_back(Item::Event(Event::Lost { count: 1 }));
+            events.push_back(QueuedEvent::Event(Event::Lost { count: 1 }));
         }
         drop(events);
         self.shared.wait.notify();
     }
 
     /// Adds an event that the application depends on. It is kept even beyond the limit.
-    pub(crate) fn push_owed(&self, event: Event) {
-        self.push_beyond(Item::Event(event));
+    pub(crate) fn push_required(&self, event: Event) {
+        self.push_beyond(QueuedEvent::Event(event));
     }
 
     /// Adds one event for each of `count` (at least one) consecutive addresses whose insertion failed for the same
@@ -295,11 +295,11 @@ impl EventQueue {
     /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
         debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
-        self.push_beyond(Item::Failed { first, count });
+        self.push_beyond(QueuedEvent::Failed { first, count });
     }
 
     /// Adds an item even beyond the limit. In a forked child, where nothing reads the queue, this does nothing.
-    fn push_beyond(&self, item: Item) {
+    fn push_beyond(&self, item: QueuedEvent) {
         if self.shared.wait.is_here() {
             self.lock().push_back(item);
             self.shared.wait.notify();
@@ -311,7 +311,7 @@ impl EventQueue {
     /// # Errors
     /// If the queue is full.
     pub fn write(&self, code: u32, data: impl Into<Vec<u8>>) -> Result<(), EventQueueFull> {
-        self.add(Item::Event(Event::User { code, data: data.into() }))
+        self.add(QueuedEvent::Event(Event::User { code, data: data.into() }))
     }
 
     /// Adds a function that creates an event when the event is read. The reader calls it outside of all locks. If it
@@ -321,10 +321,10 @@ impl EventQueue {
     /// # Errors
     /// If the queue is full.
     pub fn write_later(&self, make: impl FnOnce() -> Option<Event> + Send + 'static) -> Result<(), EventQueueFull> {
-        self.add(Item::Later(Box::new(make)))
+        self.add(QueuedEvent::Later(Box::new(make)))
     }
 
-    fn add(&self, item: Item) -> Result<(), EventQueueFull> {
+    fn add(&self, item: QueuedEvent) -> Result<(), EventQueueFull> {
         if !self.shared.wait.is_here() {
             return Err(EventQueueFull);
         }
@@ -352,13 +352,13 @@ impl EventQueue {
         loop {
             let mut events = self.lock();
             let item = match events.front_mut() {
-                Some(Item::Failed { first, count }) if *count > 1 => {
+                Some(QueuedEvent::Failed { first, count }) if *count > 1 => {
                     *count -= 1;
                     let event = first.clone();
                     if let Event::AddressFailed { index, .. } = first {
                         *index += 1;
                     }
-                    Some(Item::Event(event))
+                    Some(QueuedEvent::Event(event))
                 }
                 _ => events.pop_front(),
             };
@@ -368,8 +368,8 @@ impl EventQueue {
                 self.shared.wait.notify();
             }
             match item? {
-                Item::Event(event) | Item::Failed { first: event, .. } => return Some(event),
-                Item::Later(make) => {
+                QueuedEvent::Event(event) | QueuedEvent::Failed { first: event, .. } => return Some(event),
+                QueuedEvent::Later(make) => {
                     if let Some(event) = make() {
                         return Some(event);
                     }
@@ -388,13 +388,15 @@ impl EventQueue {
         loop {
             let mut events = self.lock();
             match events.front()? {
-                Item::Event(event) | Item::Failed { first: event, .. } => return Some(event.clone()),
-                Item::Later(_) => {}
+                QueuedEvent::Event(event) | QueuedEvent::Failed { first: event, .. } => return Some(event.clone()),
+                QueuedEvent::Later(_) => {}
             }
-            let Some(Item::Later(make)) = events.pop_front() else { unreachable!("it was in front, and is locked") };
+            let Some(QueuedEvent::Later(make)) = events.pop_front() else {
+                unreachable!("it was in front, and is locked")
+            };
             drop(events);
             if let Some(event) = make() {
-                self.lock().push_front(Item::Event(event));
+                self.lock().push_front(QueuedEvent::Event(event));
             }
         }
     }
@@ -423,7 +425,7 @@ impl EventQueue {
     }
 }
 
-face!(EventQueue);
+wait_api!(EventQueue);
 
 #[cfg(test)]
 mod tests {
@@ -436,7 +438,7 @@ mod tests {
         let failed = |index| Event::AddressFailed { inserter: 1, context: 2, index, error: AddressError::Full };
         queue.push_failures(failed(5), 1_000_000);
         queue.push_failures(failed(0), 1);
-        queue.push_owed(Event::AddressesInserted { inserter: 1, context: 2, count: 0 });
+        queue.push_required(Event::AddressesInserted { inserter: 1, context: 2, count: 0 });
         assert_eq!((queue.len(), queue.lock().len()), (1_000_002, 3));
         assert_eq!((queue.peek(), queue.peek()), (Some(failed(5)), Some(failed(5))));
         assert!((5..1_000_005).all(|index| queue.read() == Some(failed(index))));

@@ -13,13 +13,13 @@ use crate::system::forked::ProcessMutex;
 
 /// The members of a poll set or wait set, and the `Wait` for all of them.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct SourceGroup {
     pub(super) wait: Wait,
     /// The list is replaced and never changed in place, so that members are checked without the lock.
     members: ProcessMutex<Arc<[Arc<Member>]>>,
 }
 
-impl Group {
+impl SourceGroup {
     /// Locks the members. Returns `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, Arc<[Arc<Member>]>>> {
         self.members.lock()
@@ -72,12 +72,12 @@ impl Group {
     }
 
     /// Returns whether any member is ready. Afterwards the changes of all counters count as reported.
-    pub(super) fn take_news(&self) -> bool {
-        self.members().iter().fold(false, |any, member| member.take_news() | any)
+    pub(super) fn take_ready(&self) -> bool {
+        self.members().iter().fold(false, |any, member| member.take_ready() | any)
     }
 }
 
-impl Follower for Group {
+impl Follower for SourceGroup {
     fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.wait.attach(driver)
     }

@@ -16,7 +16,7 @@
 use std::io;
 use std::sync::{Arc, MutexGuard};
 
-use super::group::Group;
+use super::group::SourceGroup;
 use super::source::{Member, Source};
 use crate::system::forked::ProcessMutex;
 
@@ -25,11 +25,11 @@ use crate::system::forked::ProcessMutex;
 /// A queue or event queue is reported while it is not empty. A counter is reported if its value or its error value was
 /// changed or set since the set last reported it, or since the counter was added.
 pub struct PollSet<T> {
-    group: Arc<Group>,
-    named: ProcessMutex<Named<T>>,
+    group: Arc<SourceGroup>,
+    named: ProcessMutex<NamedMembers<T>>,
 }
 
-struct Named<T> {
+struct NamedMembers<T> {
     /// A name is cloned and dropped without the lock, because that runs code of the application.
     list: Vec<(Arc<Member>, Arc<T>)>,
     /// The member that is checked first. It rotates, so that all members are reported in turn if the caller's slice is
@@ -45,7 +45,7 @@ impl<T> std::fmt::Debug for PollSet<T> {
 
 impl<T> Default for PollSet<T> {
     fn default() -> Self {
-        Self { group: Arc::default(), named: ProcessMutex::new(Named { list: Vec::new(), first: 0 }) }
+        Self { group: Arc::default(), named: ProcessMutex::new(NamedMembers { list: Vec::new(), first: 0 }) }
     }
 }
 
@@ -57,7 +57,7 @@ impl<T> PollSet<T> {
     }
 
     /// Locks the names. Returns `None` in a forked child.
-    fn lock(&self) -> Option<MutexGuard<'_, Named<T>>> {
+    fn lock(&self) -> Option<MutexGuard<'_, NamedMembers<T>>> {
         self.named.lock()
     }
 
@@ -129,7 +129,7 @@ impl<T: Clone> PollSet<T> {
             }
             looked += 1;
             let (member, name) = &named.list[at];
-            if member.take_news() {
+            if member.take_ready() {
                 let name = Arc::clone(name);
                 drop(named);
                 into[found] = T::clone(&name);

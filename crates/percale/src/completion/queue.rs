@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
-use super::wait::{Progress, Wait, WaitError, face};
+use super::wait::{Progress, Wait, WaitError, wait_api};
 use crate::system::spin;
 
 /// The reason why reading a completion queue returned no entries.
@@ -47,13 +47,13 @@ impl CompletionError {
 /// A queue of operation results that wait to be read. Clones are handles to the same queue.
 #[derive(Clone)]
 pub struct CompletionQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
 crate::short_debug!(CompletionQueue, "CompletionQueue");
 
 #[derive(Debug)]
-struct Shared {
+struct QueueState {
     ring: Mutex<Ring>,
     wait: Wait,
     /// The number of signals to the queue, and the number of signals that a wait has handled.
@@ -77,7 +77,7 @@ impl CompletionQueue {
 
     fn of(ring: Ring) -> Self {
         let (signals, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { shared: Arc::new(Shared { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
+        Self { shared: Arc::new(QueueState { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
     }
 
     /// Calls `f` with the ring under its lock, then wakes waiting threads if the ring is not empty. Endpoints use it to
@@ -178,7 +178,7 @@ impl CompletionQueue {
     }
 }
 
-face!(CompletionQueue);
+wait_api!(CompletionQueue);
 
 /// Calls `f` for an inherited queue in a forked child, with a ring that has no entries and no room.
 #[cold]

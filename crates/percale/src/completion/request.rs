@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// exists. A request that is dropped without an answer is rejected. Clones are handles to the same request.
 #[derive(Clone)]
 pub struct ConnectionRequest {
-    request: Arc<Request>,
+    request: Arc<RequestData>,
 }
 
 crate::short_debug!(ConnectionRequest, "ConnectionRequest");
@@ -31,7 +31,7 @@ pub(crate) trait RequestedListener: Any + Debug + Send + Sync {
 
 /// The data of a request.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct RequestData {
     /// The number of the request at its listener.
     pub(crate) number: u64,
     pub(crate) listener: Box<dyn RequestedListener>,
@@ -45,14 +45,14 @@ pub(crate) struct Request {
     pub(crate) data: Vec<u8>,
 }
 
-impl Drop for Request {
+impl Drop for RequestData {
     fn drop(&mut self) {
         self.listener.dropped(self.number);
     }
 }
 
 impl ConnectionRequest {
-    pub(crate) fn new(request: Request) -> Self {
+    pub(crate) fn new(request: RequestData) -> Self {
         Self { request: Arc::new(request) }
     }
 
@@ -75,7 +75,7 @@ impl ConnectionRequest {
     }
 
     /// Returns the data of the request, for the module that answers it.
-    pub(crate) fn request(&self) -> &Request {
+    pub(crate) fn request(&self) -> &RequestData {
         &self.request
     }
 }

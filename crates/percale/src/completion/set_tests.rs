@@ -33,9 +33,9 @@ fn poll(set: &PollSet<u32>) -> Vec<u32> {
     names[..count].to_vec()
 }
 
-fn readable(descriptor: &impl AsFd, patience: Duration) -> bool {
-    let patience = Timespec::try_from(patience).unwrap();
-    rustix::event::poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&patience)).unwrap() == 1
+fn readable(descriptor: &impl AsFd, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).unwrap();
+    rustix::event::poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&timeout)).unwrap() == 1
 }
 
 fn now(set: &WaitSet) -> bool {
@@ -184,18 +184,18 @@ fn wait_set_descriptor_is_readable_for_each_member() {
     assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO));
     set.add(&events).unwrap();
     assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "whoever sleeps already looks at a new member");
-    let tells: [&dyn Fn(); 4] =
+    let signals: [&dyn Fn(); 4] =
         [&|| push(&queue, 1), &|| counter.add(1), &|| counter.add_error(1), &|| events.write(1, *b"x").unwrap()];
-    for (number, tell) in tells.into_iter().enumerate() {
+    for (number, signal) in signals.into_iter().enumerate() {
         assert!(set.try_wait().unwrap(), "tell {number}");
         assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
-        tell();
+        signal();
         assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
         assert!(!set.try_wait().unwrap(), "tell {number}: there is something to read");
         take(&queue);
         drop(events.read());
         // An item that arrives before a wake-up is requested is found by the check.
-        tell();
+        signal();
         assert!(!set.try_wait().unwrap(), "tell {number}");
         take(&queue);
         drop(events.read());
@@ -228,7 +228,7 @@ impl Turns {
     }
 
     /// Sends each item after the previous one was taken.
-    fn tell(&self) {
+    fn signal(&self) {
         let (queue, counter, events) = &self.sources;
         for number in 0..Self::COUNT {
             self.taken.wait(number, BOUND).unwrap();
@@ -264,7 +264,7 @@ fn waiting_thread_misses_no_wakeup() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {
-        scope.spawn(|| turns.tell());
+        scope.spawn(|| turns.signal());
         while !turns.take() {
             set.wait(BOUND).unwrap();
         }
@@ -277,7 +277,7 @@ fn event_loop_misses_no_wakeup() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {
-        scope.spawn(|| turns.tell());
+        scope.spawn(|| turns.signal());
         while !turns.take() {
             if set.try_wait().unwrap() {
                 sleep_on(set.descriptor().unwrap());

@@ -95,30 +95,32 @@ impl Drop for Undriven {
 pub(super) struct Member {
     pub(super) source: Source,
     /// The counter's values when the set last reported it.
-    told: Mutex<[u64; 3]>,
+    reported: Mutex<[u64; 3]>,
 }
 
 impl Member {
     pub(super) fn new(source: Source) -> Self {
-        let told = Mutex::new(if let Source::Counter(counter) = &source { counter.state() } else { [0; 3] });
-        Self { source, told }
+        let reported = Mutex::new(if let Source::Counter(counter) = &source { counter.state() } else { [0; 3] });
+        Self { source, reported }
     }
 
     /// Returns whether it is ready.
-    fn has_news(&self) -> bool {
+    fn is_ready(&self) -> bool {
         match &self.source {
             Source::Queue(queue) => !queue.is_empty(),
-            Source::Counter(counter) => counter.state() != *self.told.lock().unwrap_or_else(PoisonError::into_inner),
+            Source::Counter(counter) => {
+                counter.state() != *self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+            }
             Source::Events(events) => !events.is_empty(),
         }
     }
 
     /// Returns whether it is ready, and records that the caller will report this.
-    pub(super) fn take_news(&self) -> bool {
-        let Source::Counter(counter) = &self.source else { return self.has_news() };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn take_ready(&self) -> bool {
+        let Source::Counter(counter) = &self.source else { return self.is_ready() };
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let now = counter.state();
-        std::mem::replace(&mut *told, now) != now
+        std::mem::replace(&mut *reported, now) != now
     }
 }
 
@@ -128,6 +130,6 @@ impl Progress for Member {
 
     fn arm(&self) -> bool {
         self.source.wait().mark();
-        !self.has_news()
+        !self.is_ready()
     }
 }

@@ -20,7 +20,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::Group;
+use super::group::SourceGroup;
 use super::source::Source;
 use super::wait::WaitError;
 
@@ -31,7 +31,7 @@ use super::wait::WaitError;
 /// wakes up at least one of them. Waiting drives the endpoints that feed the members, each once per check.
 #[derive(Clone, Default)]
 pub struct WaitSet {
-    group: Arc<Group>,
+    group: Arc<SourceGroup>,
 }
 
 crate::short_debug!(WaitSet, "WaitSet");
@@ -75,7 +75,7 @@ impl WaitSet {
     /// If no member became ready in time, or the thread could not sleep. If no member is ready and an endpoint of one
     /// owner reports to a member, it fails immediately.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.group.wait.until(timeout, || match self.group.take_news() {
+        self.group.wait.until(timeout, || match self.group.take_ready() {
             true => Some(Ok(())),
             false => self.group.is_undriven().then_some(Err(WaitError::NotDriven)),
         })?
@@ -99,6 +99,6 @@ impl WaitSet {
     /// If no descriptor can be created, or in a forked child.
     pub fn try_wait(&self) -> io::Result<bool> {
         let calm = self.group.wait.arm()?;
-        Ok(!self.group.take_news() && calm && !self.group.is_undriven())
+        Ok(!self.group.take_ready() && calm && !self.group.is_undriven())
     }
 }

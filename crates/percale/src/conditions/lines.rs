@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::completion::counter::{Counter, Ticket, WeakCounter, taken_back};
+use crate::completion::counter::{Counter, WaitId, WeakCounter, taken_back};
 use crate::system::forked::ProcessMutex;
 
 /// The identifier of queued work, which [cancels](crate::Domain::cancel_work) it. It becomes invalid when the work
@@ -13,7 +13,7 @@ use crate::system::forked::ProcessMutex;
 pub struct WorkId {
     /// The address of the counter.
     pub(crate) counter: usize,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: WaitId,
 }
 
 impl WorkId {
@@ -28,13 +28,13 @@ impl WorkId {
     /// invalid, but may refer to other queued work.
     #[must_use]
     pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
-        Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
+        Self { counter: counter as usize, ticket: WaitId::from_words([line, entry]) }
     }
 }
 
 /// The counters for which work of one owner may wait.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct CounterLines {
     /// The counters by address. A weak handle prevents the address from being reused for another counter.
     counters: HashMap<usize, WeakCounter>,
     /// The address of the counter that was added last, if it is still in the map, otherwise 0.
@@ -43,7 +43,7 @@ pub(crate) struct Lines {
     limit: usize,
 }
 
-impl Lines {
+impl CounterLines {
     /// Records that work waits for this counter from now on.
     pub(crate) fn add(&mut self, counter: &Counter) {
         let place = counter.place_in_memory();
@@ -72,15 +72,15 @@ impl Lines {
 
 /// The deferred work of a domain.
 #[derive(Debug)]
-pub(crate) struct Deferred {
-    pub(crate) lines: ProcessMutex<Lines>,
+pub(crate) struct DeferredWorkList {
+    pub(crate) lines: ProcessMutex<CounterLines>,
     /// A number that is unique among all domains of the process, including past ones. A counter's line stores the owner
     /// of the work that was queued last ([`Waiting`](crate::completion::counter::Waiting)), so the number of a domain
     /// that has ended must not be reused. `None` if all numbers are used up; such a domain cannot defer work.
     pub(crate) number: Option<NonZeroU32>,
 }
 
-impl Default for Deferred {
+impl Default for DeferredWorkList {
     fn default() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
@@ -89,7 +89,7 @@ impl Default for Deferred {
 }
 
 /// Cancels the domain's work. Otherwise a counter with a handle to itself in its line would never be freed.
-impl Drop for Deferred {
+impl Drop for DeferredWorkList {
     fn drop(&mut self) {
         if !self.lines.is_here() {
             return; // The work belongs to the parent.

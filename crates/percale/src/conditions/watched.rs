@@ -15,19 +15,19 @@ const EAGER: Duration = Duration::from_millis(10);
 
 /// The operations of an endpoint that wait for their variables, in the order in which they were posted.
 #[derive(Debug)]
-pub(crate) struct Watched<T> {
+pub(crate) struct VariableWaiters<T> {
     line: VecDeque<(Variable, Box<T>)>,
     /// The time at which an operation was last posted or began.
     changed: Option<Instant>,
 }
 
-impl<T> Default for Watched<T> {
+impl<T> Default for VariableWaiters<T> {
     fn default() -> Self {
         Self { line: VecDeque::new(), changed: None }
     }
 }
 
-impl<T> Watched<T> {
+impl<T> VariableWaiters<T> {
     /// Adds an operation.
     pub(crate) fn push(&mut self, variable: Variable, transfer: Box<T>) {
         self.line.push_back((variable, transfer));

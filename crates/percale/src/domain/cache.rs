@@ -109,7 +109,7 @@ impl CacheNote {
         Self { warning: true, text }
     }
 
-    fn tell(&self) {
+    fn log_note(&self) {
         if self.warning {
             tracing::warn!("{self}");
         } else {
@@ -117,10 +117,10 @@ impl CacheNote {
         }
     }
 
-    /// Like [`tell`](Self::tell), for callers that hold the lock of an endpoint.
+    /// Like [`log_note`](Self::log_note), for callers that hold the lock of an endpoint.
     #[cfg(feature = "verbs")]
-    fn tell_later(self) {
-        crate::later::note(move || self.tell());
+    fn report_later(self) {
+        crate::later::note(move || self.log_note());
     }
 }
 
@@ -208,7 +208,7 @@ impl CacheSettings {
     #[must_use]
     pub fn from_environment() -> Self {
         let (settings, notes) = Self::read(|name| std::env::var(name).ok());
-        notes.iter().for_each(CacheNote::tell);
+        notes.iter().for_each(CacheNote::log_note);
         settings
     }
 
@@ -304,7 +304,7 @@ impl Registers for DeviceMemory {
     fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>> {
         let open = || match self.settings.open(registrar, self.imported.get()) {
             Ok(OpenedCache { cache, notes }) => {
-                notes.into_iter().for_each(CacheNote::tell_later);
+                notes.into_iter().for_each(CacheNote::report_later);
                 Some(cache)
             }
             Err(error) => {
@@ -373,7 +373,7 @@ impl Domain {
     /// work, no error is returned: no registrations are kept, and a warning is logged.
     pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
         let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
-        notes.iter().for_each(CacheNote::tell);
+        notes.iter().for_each(CacheNote::log_note);
         Ok(cache)
     }
 

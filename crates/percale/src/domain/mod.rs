@@ -23,11 +23,11 @@ use crate::address_vector::VectorBuilder;
 use crate::local_memory::access::Access;
 use crate::local_memory::sealed::{self, AllocateError, Allocation};
 use crate::region::window::TypeTwo;
-use crate::region::{Keyring, Keys, RemoteMemory, Secret, Via};
+use crate::region::{AccessOrigin, Keyring, Keys, RemoteMemory, Secret};
 use crate::system::forked::Process;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
-use crate::transport::doorbell::Bedside;
+use crate::transport::doorbell_allocator::WaitState;
 use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
 use crate::transport::verbs::{Adapter, Pins};
@@ -108,7 +108,7 @@ pub(crate) struct Inner {
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
     /// The work that waits for counters.
-    pub(crate) deferred: crate::conditions::lines::Deferred,
+    pub(crate) deferred: crate::conditions::lines::DeferredWorkList,
     /// The variables that devices write to begin operations.
     pub(crate) variables: Arc<crate::conditions::variable::Variables>,
     /// The raw keys of peers that were mapped.
@@ -116,7 +116,7 @@ pub(crate) struct Inner {
     /// The secret for the raw keys of this domain's regions.
     pub(crate) secret: Secret,
     /// In a simulated network, the descriptors on which all endpoints of the domain sleep.
-    bedside: std::sync::OnceLock<Bedside>,
+    wait_state: std::sync::OnceLock<WaitState>,
     /// The process that opened the domain. The domain's threads exist only in this process.
     process: Process,
     /// The application's own monitor, for registration caches that are opened later.
@@ -132,29 +132,29 @@ impl Inner {
         self.process.is_here()
     }
 
-    /// Returns the [`Bedside`] on which a new endpoint sleeps. Peers can wake the endpoint through it if shared memory
-    /// is allowed and available. If shared memory is unavailable, peers use another transport, if one is allowed, and
-    /// the second value is the reason.
-    pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
+    /// Returns the [`WaitState`] on which a new endpoint sleeps. Peers can wake the endpoint through it if shared
+    /// memory is allowed and available. If shared memory is unavailable, peers use another transport, if one is
+    /// allowed, and the second value is the reason.
+    pub(crate) fn wait_state(&self) -> std::io::Result<(WaitState, Option<Arc<str>>)> {
         let settings = &self.settings;
         if settings.sim.is_none() && settings.shm {
-            return match Bedside::shared() {
+            return match WaitState::shared() {
                 Err(error) if settings.tcp || settings.verbs.is_some() => {
                     crate::later::later!(warn: %error, "cannot set up shared memory for an endpoint");
-                    Ok((Bedside::private()?, Some(error.to_string().into())))
+                    Ok((WaitState::private()?, Some(error.to_string().into())))
                 }
                 result => Ok((result?, None)),
             };
         }
         if !settings.sim.as_ref().is_some_and(Network::shares_descriptors) {
-            return Ok((Bedside::private()?, settings.shm_missing.clone()));
+            return Ok((WaitState::private()?, settings.shm_missing.clone()));
         }
-        if self.bedside.get().is_none() {
+        if self.wait_state.get().is_none() {
             // If another thread has set the value first, that value is used.
-            drop(self.bedside.set(Bedside::private()?));
+            drop(self.wait_state.set(WaitState::private()?));
         }
-        let bedside = self.bedside.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
-        Ok((bedside, None))
+        let wait_state = self.wait_state.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
+        Ok((wait_state, None))
     }
 
     fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
@@ -175,7 +175,7 @@ impl Inner {
             deferred: Default::default(),
             variables: Arc::default(),
             mapped: Keyring::default(),
-            bedside: Default::default(),
+            wait_state: Default::default(),
             process,
             secret: Secret::new()?,
             #[cfg(not(loom))]
@@ -216,7 +216,7 @@ impl Domain {
     #[inline]
     pub fn allows(&self, name: RemoteMemory, access: Access) -> bool {
         let RemoteMemory { key, address, len } = name;
-        self.inner.keys.is_here() && self.inner.keys.check(key, Via::default(), address, len, access).is_ok()
+        self.inner.keys.is_here() && self.inner.keys.check(key, AccessOrigin::default(), address, len, access).is_ok()
     }
 
     /// Returns the transports that endpoints of this domain may use, best first.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::core::Core;
-use super::engine::{Engine, aside};
-use super::ownership::reach::Reach;
+use super::engine::{Engine, deferred_cleanup};
+use super::ownership::reach::EngineAccess;
 use super::ownership::{Shared, WeakShared};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
@@ -16,14 +16,14 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
 
 /// The driver of a shared endpoint. It is attached to the queues and counters that the endpoint reports to.
-pub(super) struct Driver {
+pub(super) struct EndpointDriver {
     endpoint: WeakShared,
     descriptor: Arc<OwnedFd>,
 }
 
-impl Progress for Driver {
+impl Progress for EndpointDriver {
     fn progress(&self) {
-        aside::settle();
+        deferred_cleanup::settle();
         if let Some(endpoint) = self.endpoint.upgrade() {
             endpoint.with(Engine::progress);
         }
@@ -80,7 +80,7 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result
         endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(engine.core.triggered.submissions()))));
     let Some((waits, submissions)) = parts else { return Ok(()) };
     let driver: Arc<dyn Progress> =
-        Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
+        Arc::new(EndpointDriver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
     if let Err(error) = waits.attach(&driver) {
         waits.detach(&driver);
         return Err(error);
@@ -104,7 +104,7 @@ fn run(endpoint: &WeakShared) {
     }
     let mut idle_since: Option<Instant> = None;
     loop {
-        aside::settle();
+        deferred_cleanup::settle();
         let Some(shared) = endpoint.upgrade() else { return };
         if shared.with(Engine::progress) {
             idle_since = None;

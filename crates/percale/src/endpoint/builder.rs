@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counted::Counted;
+use super::engine::admission::Admission;
 use super::engine::core::Core;
-use super::engine::gate::Gate;
 use super::engine::listening::Listening;
 use super::engine::local::LocalRegions;
 use super::engine::messages::Messages;
@@ -19,9 +19,9 @@ use super::engine::single::Single;
 use super::engine::triggered::TriggeredOperations;
 use super::engine::{Connector, Engine, Start};
 use super::operations::Operations;
-use super::ownership::reach::Reach;
+use super::ownership::reach::EngineAccess;
 use super::ownership::{Owned, Shared};
-use super::scalable::{Seat, SharedPlace};
+use super::scalable::{ContextSlot, SharedAddress};
 use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};
 use crate::address_vector::vector::{AddressVector, VectorOptions};
@@ -29,9 +29,9 @@ use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::domain::{Domain, Progress, Trust};
-use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Registration, Transports};
-use crate::transport::doorbell::Doorbell;
-use crate::transport::sim::{Network, Port};
+use crate::transport::connect::{EndpointOptions, EndpointRegistration, LocalDoorbell, Mailbox, Naming, Transports};
+use crate::transport::doorbell_allocator::DoorbellAllocator;
+use crate::transport::sim::{Network, SimPort};
 use crate::transport::tcp::TcpOptions;
 use crate::types::PeerAddress;
 use crate::wire::hello::Incarnation;
@@ -107,7 +107,7 @@ pub struct EndpointBuilder<'d> {
     pub(super) authorization_key: Option<Vec<u8>>,
     shared_receive: Option<SharedReceive>,
     /// Set for a context of a scalable endpoint.
-    pub(super) seat: Option<Seat>,
+    pub(super) context_slot: Option<ContextSlot>,
 }
 
 crate::short_debug!(EndpointBuilder<'_>, "EndpointBuilder");
@@ -166,7 +166,7 @@ impl<'d> EndpointBuilder<'d> {
             answer_only: false,
             authorization_key: None,
             shared_receive: None,
-            seat: None,
+            context_slot: None,
         }
     }
 
@@ -296,7 +296,7 @@ impl<'d> EndpointBuilder<'d> {
         if self.domain.inner.settings.progress == Progress::Automatic {
             return Err(BindError::NotShared);
         }
-        let (domain, answer_timeout) = (self.domain.clone(), self.patience());
+        let (domain, answer_timeout) = (self.domain.clone(), self.effective_answer_timeout());
         let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
         Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
@@ -320,7 +320,7 @@ impl<'d> EndpointBuilder<'d> {
 
     /// Opens an endpoint for many threads.
     pub(super) fn shared(self, address: SocketAddr, purpose: Purpose) -> Result<SharedEndpoint, BindError> {
-        let (domain, answer_timeout) = (self.domain.clone(), self.patience());
+        let (domain, answer_timeout) = (self.domain.clone(), self.effective_answer_timeout());
         let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
         let access = Shared::new(engine);
@@ -331,7 +331,7 @@ impl<'d> EndpointBuilder<'d> {
         Ok(Endpoint { access, descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
-    fn patience(&self) -> Duration {
+    fn effective_answer_timeout(&self) -> Duration {
         self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeouts.longest())
     }
 
@@ -346,19 +346,20 @@ impl<'d> EndpointBuilder<'d> {
         if !domain.is_here() {
             return Err(BindError::Forked); // No thread would make connections in this process.
         }
-        super::engine::aside::settle();
+        super::engine::deferred_cleanup::settle();
         let role = purpose.role(bind.ip().is_unspecified());
         if matches!(purpose, Purpose::Single) {
             // The vector of an endpoint of one connection holds only its peer.
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
-        let (bedside, shm_missing) = domain.bedside()?;
-        let core = self.core(purpose, &bedside.doorbell);
-        let context = self.seat.as_ref().map_or(0, |seat| seat.index);
+        let (wait_state, shm_missing) = domain.wait_state()?;
+        let core = self.core(purpose, &wait_state.doorbell_allocator);
+        let context = self.context_slot.as_ref().map_or(0, |context_slot| context_slot.index);
         if let Some(network) = &domain.settings.sim {
             let port = self.port(network, bind)?;
             let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, context, incarnation };
+            let start =
+                Start { core, role, connector: Connector::Sim(port), wait_state, address, context, incarnation };
             return Ok(Engine::new(start)?);
         }
         let naming = if role.is_some() {
@@ -367,24 +368,25 @@ impl<'d> EndpointBuilder<'d> {
             let vector = core.peers.vector().cloned();
             Naming::Of(Arc::new(move |address| vector.as_ref().is_some_and(|vector| vector.find(address).is_some())))
         };
-        let bell = Arc::clone(bedside.doorbell.bell());
-        let mailbox = Mailbox::new(move || bell.wake());
-        let registration = self.register(bind, naming, &bedside.doorbell, shm_missing, &mailbox)?;
+        let doorbell = Arc::clone(wait_state.doorbell_allocator.doorbell());
+        let mailbox = Mailbox::new(move || doorbell.wake());
+        let registration = self.register(bind, naming, &wait_state.doorbell_allocator, shm_missing, &mailbox)?;
         let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
         let tcp = self.tcp_options();
         let connector = Connector::Service { registration, mailbox, tcp, answer_only: self.answer_only };
-        Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
+        Ok(Engine::new(Start { core, role, connector, wait_state, address, context, incarnation })?)
     }
 
     /// Creates the part of the endpoint's state that does not depend on how it connects. Takes the vector, the queues
     /// and the counters out of the builder.
-    fn core(&mut self, purpose: Purpose, doorbell: &Doorbell) -> Core {
+    fn core(&mut self, purpose: Purpose, doorbell_allocator: &DoorbellAllocator) -> Core {
         let (domain, settings) = (&self.domain.inner, &self.domain.inner.settings);
         let (many, single) = (matches!(purpose, Purpose::Many), matches!(purpose, Purpose::Single));
         let vector = self.vector.take();
         let targets = std::mem::take(&mut self.reports_to);
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
-        let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
+        let pool =
+            shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell_allocator.doorbell()));
         Core {
             peers: Peers::new(vector, single, settings.unexpected_cap),
             messages: Messages::new(self.multi_minimum),
@@ -400,16 +402,16 @@ impl<'d> EndpointBuilder<'d> {
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
             shared: SharedReceives::new(pool),
             operations: Operations::default(),
-            gate: if many { Gate::default() } else { Gate::closed() },
-            triggered: TriggeredOperations::new(Arc::clone(doorbell.bell())),
+            admission: if many { Admission::default() } else { Admission::closed() },
+            triggered: TriggeredOperations::new(Arc::clone(doorbell_allocator.doorbell())),
             groups: Default::default(),
         }
     }
 
     /// Opens the endpoint's port in a simulated network.
-    fn port(&self, network: &Network, bind: SocketAddr) -> Result<Port, BindError> {
-        let port = match &self.seat {
-            Some(Seat { place: SharedPlace::Sim(site), index, .. }) => network.port_of(site, *index),
+    fn port(&self, network: &Network, bind: SocketAddr) -> Result<SimPort, BindError> {
+        let port = match &self.context_slot {
+            Some(ContextSlot { place: SharedAddress::Sim(site), index, .. }) => network.port_of(site, *index),
             _ => network.port(bind),
         };
         port.map_err(|error| self.failed(bind, error))
@@ -420,16 +422,16 @@ impl<'d> EndpointBuilder<'d> {
         &self,
         bind: SocketAddr,
         naming: Naming,
-        doorbell: &Arc<Doorbell>,
+        doorbell_allocator: &Arc<DoorbellAllocator>,
         shm_missing: Option<Arc<str>>,
         mailbox: &Arc<Mailbox>,
-    ) -> Result<Registration, BindError> {
+    ) -> Result<EndpointRegistration, BindError> {
         let settings = &self.domain.inner.settings;
         let Some(service) = &self.domain.inner.service else {
             return Err(BindError::System(io::ErrorKind::NotConnected.into()));
         };
         let mut transports = Transports::empty();
-        transports.set(Transports::SHM, settings.shm && doorbell.descriptors().is_some());
+        transports.set(Transports::SHM, settings.shm && doorbell_allocator.descriptors().is_some());
         transports.set(Transports::TCP, settings.tcp);
         let options = EndpointOptions {
             bind,
@@ -440,10 +442,12 @@ impl<'d> EndpointBuilder<'d> {
             timeouts: settings.connect_timeouts,
             cma_allowed: settings.cma,
             verbs: settings.verbs.clone(),
-            bell: Some(Arc::clone(doorbell) as _),
+            doorbell: Some(Arc::clone(doorbell_allocator) as _),
             shm_missing,
-            context: match &self.seat {
-                Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),
+            context: match &self.context_slot {
+                Some(ContextSlot { place: SharedAddress::Service(site), index, .. }) => {
+                    Some((Arc::clone(site), *index))
+                }
                 _ => None,
             },
             naming,
@@ -464,8 +468,8 @@ impl<'d> EndpointBuilder<'d> {
 
     /// Returns the error for an address, or a context, that cannot be opened.
     fn failed(&self, bind: SocketAddr, error: io::Error) -> BindError {
-        match &self.seat {
-            Some(seat) => seat.error(bind, error),
+        match &self.context_slot {
+            Some(context_slot) => context_slot.error(bind, error),
             None => BindError::Bind { address: bind, error },
         }
     }

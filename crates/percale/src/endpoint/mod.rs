@@ -256,10 +256,10 @@ impl SharedEndpoint {
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.
     pub fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
-        if !ownership::reach::Reach::is_here(&self.access) {
+        if !ownership::reach::EngineAccess::is_here(&self.access) {
             return Err(std::io::Error::from_raw_os_error(libc::ECHILD));
         }
-        ownership::reach::Reach::drive_for(&self.access, counter)
+        ownership::reach::EngineAccess::drive_for(&self.access, counter)
     }
 }
 

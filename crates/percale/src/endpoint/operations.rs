@@ -7,20 +7,21 @@
 //!    generation, so a late completion, a second completion, or a handle that was used up never refers to the operation
 //!    that uses the slot now.
 //! 2. Code of the application (its wakers and their destructors) never runs here, because the engine is borrowed.
-//!    Wakers that have to be called or dropped are put in [`Errands`], which the caller runs when the engine is free.
+//!    Wakers that have to be called or dropped are put in [`DeferredActions`], which the caller runs when the engine is
+//!    free.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::shared_receive::Owed;
+use super::shared_receive::ReceiveReport;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
-use crate::errands::Errands;
+use crate::deferred_actions::DeferredActions;
 use crate::local_memory::buffer::Buffer;
 use crate::table::{Id, Recycler};
 
 /// One operation. While the slot is free, its fields have their default values.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct OperationSlot {
     state: State,
     buffer: Option<Buffer>,
     waker: Option<Waker>,
@@ -38,7 +39,7 @@ enum State {
     /// A multi-receive, which has several results.
     Many(Box<Many>),
     /// A shared receive, whose result another handle waits for.
-    Owed(Owed),
+    ReceiveReport(ReceiveReport),
 }
 
 /// The results of a multi-receive.
@@ -56,20 +57,20 @@ impl State {
         match self {
             Self::Ended(_) => true,
             Self::Many(many) => many.done,
-            Self::Pending | Self::Owed(_) => false,
+            Self::Pending | Self::ReceiveReport(_) => false,
         }
     }
 }
 
 /// The ID of an operation.
-pub(crate) type OperationId = Id<Slot>;
+pub(crate) type OperationId = Id<OperationSlot>;
 
 /// All safe operations of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
-    slots: Recycler<Slot>,
+    slots: Recycler<OperationSlot>,
     /// Work to be done once the endpoint is no longer borrowed.
-    errands: Errands,
+    deferred_actions: DeferredActions,
     /// The number of results so far. Sleeping threads of a shared endpoint compare it.
     finished: u64,
 }
@@ -85,9 +86,13 @@ impl Operations {
     }
 
     /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
-    pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> OperationId {
+    pub(crate) fn start_shared_receive(&mut self, buffer: Buffer, receive_report: ReceiveReport) -> OperationId {
         let (id, slot) = self.slots.reuse();
-        *slot = Slot { state: State::Owed(owed), buffer: Some(buffer), ..Slot::default() };
+        *slot = OperationSlot {
+            state: State::ReceiveReport(receive_report),
+            buffer: Some(buffer),
+            ..OperationSlot::default()
+        };
         id
     }
 
@@ -106,7 +111,7 @@ impl Operations {
     }
 
     /// Takes everything out of a slot, and makes it free.
-    fn remove(&mut self, id: OperationId) -> Option<Slot> {
+    fn remove(&mut self, id: OperationId) -> Option<OperationSlot> {
         let slot = std::mem::take(self.slots.get_mut(id)?);
         self.slots.retire(id);
         Some(slot)
@@ -116,7 +121,7 @@ impl Operations {
     /// its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
         let slot = self.remove(id)?;
-        self.errands.discard(slot.waker);
+        self.deferred_actions.discard(slot.waker);
         slot.buffer
     }
 
@@ -125,7 +130,7 @@ impl Operations {
     pub(crate) fn succeed(&mut self, entry: Entry) {
         self.finished += 1;
         match self.slots.get_mut(Id::from_u64(entry.context)) {
-            Some(Slot { state: state @ State::Pending, waker: None, parked: false, .. }) => {
+            Some(OperationSlot { state: state @ State::Pending, waker: None, parked: false, .. }) => {
                 // Nothing needs to be dropped.
                 std::mem::forget(std::mem::replace(state, State::Ended(Ok(entry))));
             }
@@ -147,10 +152,14 @@ impl Operations {
         let id = Id::from_u64(context);
         let Some(slot) = self.slots.get_mut(id) else { return };
         match &mut slot.state {
-            State::Owed(_) => {
-                let Some(Slot { state: State::Owed(owed), buffer, waker, .. }) = self.remove(id) else { return };
-                self.errands.discard(waker);
-                self.errands.wake(owed.pay(result, buffer));
+            State::ReceiveReport(_) => {
+                let Some(OperationSlot { state: State::ReceiveReport(receive_report), buffer, waker, .. }) =
+                    self.remove(id)
+                else {
+                    return;
+                };
+                self.deferred_actions.discard(waker);
+                self.deferred_actions.wake(receive_report.complete(result, buffer));
                 return;
             }
             State::Many(many) => {
@@ -163,7 +172,7 @@ impl Operations {
             State::Ended(_) => return,
         }
         if !slot.parked {
-            self.errands.wake(slot.waker.take());
+            self.deferred_actions.wake(slot.waker.take());
         } else if slot.state.is_done() {
             self.release(id);
         }
@@ -192,9 +201,9 @@ impl Operations {
             _ => return None,
         }
         match self.remove(id)? {
-            Slot { state: State::Ended(result), buffer, waker, .. } => {
+            OperationSlot { state: State::Ended(result), buffer, waker, .. } => {
                 if waker.is_some() {
-                    self.errands.discard(waker);
+                    self.deferred_actions.discard(waker);
                 }
                 Some((result, buffer))
             }
@@ -207,7 +216,7 @@ impl Operations {
     #[inline(always)]
     pub(crate) fn take_success(&mut self, id: OperationId) -> Option<(Entry, Buffer)> {
         let slot = self.slots.get_mut(id)?;
-        let Slot { state: State::Ended(Ok(entry)), waker: None, .. } = slot else { return None };
+        let OperationSlot { state: State::Ended(Ok(entry)), waker: None, .. } = slot else { return None };
         let entry = *entry;
         let buffer = slot.buffer.take()?;
         // A success needs no destructor.
@@ -220,7 +229,7 @@ impl Operations {
     pub(crate) fn take_result(&mut self, id: OperationId) -> Option<OperationResult> {
         match &mut self.slots.get_mut(id)?.state {
             State::Many(many) => many.results.pop_front(),
-            State::Pending | State::Ended(_) | State::Owed(_) => None,
+            State::Pending | State::Ended(_) | State::ReceiveReport(_) => None,
         }
     }
 
@@ -229,7 +238,7 @@ impl Operations {
         self.slots.get(id).is_some_and(|slot| match &slot.state {
             State::Ended(_) => true,
             State::Many(many) => !many.results.is_empty(),
-            State::Pending | State::Owed(_) => false,
+            State::Pending | State::ReceiveReport(_) => false,
         })
     }
 
@@ -247,7 +256,7 @@ impl Operations {
             return true;
         }
         let Some(fresh) = fresh.take() else { return false };
-        self.errands.discard(slot.waker.replace(fresh));
+        self.deferred_actions.discard(slot.waker.replace(fresh));
         true
     }
 
@@ -256,7 +265,7 @@ impl Operations {
     pub(crate) fn park(&mut self, id: OperationId) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
-        self.errands.discard(slot.waker.take());
+        self.deferred_actions.discard(slot.waker.take());
         if slot.state.is_done() {
             self.release(id);
             return false;
@@ -276,33 +285,33 @@ impl Operations {
 
     /// Returns whether there are tasks to wake, or wakers to drop.
     #[inline]
-    pub(crate) fn has_errands(&self) -> bool {
-        !self.errands.is_empty()
+    pub(crate) fn has_deferred_actions(&self) -> bool {
+        !self.deferred_actions.is_empty()
     }
 
     /// Makes the caller yield its processor to other threads when it has left the engine.
     #[cold]
     pub(crate) fn offer_processor(&mut self) {
-        self.errands.offer();
+        self.deferred_actions.offer();
     }
 
-    /// Adds an errand if log events were recorded. This is for the slow parts of calls that do not check for events
-    /// themselves (`Call::LOOKS_FOR_EVENTS`).
+    /// Adds an deferred action if log events were recorded. This is for the slow parts of calls that do not check for
+    /// events themselves (`Call::LOOKS_FOR_EVENTS`).
     #[inline]
     pub(crate) fn note_events(&mut self) {
         if crate::later::any() {
-            self.errands.log();
+            self.deferred_actions.log();
         }
     }
 
-    /// Adds errands to be run when the endpoint is no longer borrowed.
-    pub(crate) fn add_errands(&mut self, errands: Errands) {
-        self.errands.append(errands);
+    /// Adds deferred actions to be run when the endpoint is no longer borrowed.
+    pub(crate) fn add_deferred_actions(&mut self, deferred_actions: DeferredActions) {
+        self.deferred_actions.append(deferred_actions);
     }
 
     /// Takes the work to be done once the endpoint is no longer borrowed.
-    pub(crate) fn take_errands(&mut self) -> Errands {
-        std::mem::take(&mut self.errands)
+    pub(crate) fn take_deferred_actions(&mut self) -> DeferredActions {
+        std::mem::take(&mut self.deferred_actions)
     }
 
     /// Returns the number of results so far.
@@ -376,8 +385,8 @@ mod tests {
             let before = dropped.load(Ordering::SeqCst);
             leave(&mut operations, id);
             assert_eq!(dropped.load(Ordering::SeqCst), before, "dropped while the endpoint is borrowed");
-            assert!(operations.has_errands());
-            operations.take_errands().run();
+            assert!(operations.has_deferred_actions());
+            operations.take_deferred_actions().run();
             assert_eq!(dropped.load(Ordering::SeqCst), before + 1);
         };
         leaves(&|operations, id| drop(operations.release(id)));
@@ -409,7 +418,7 @@ mod tests {
         let before = operations.finished();
         operations.end_all("over");
         assert_eq!(operations.finished(), before + 3);
-        operations.take_errands().run();
+        operations.take_deferred_actions().run();
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         let is_over = |result: OperationResult| {
             result.is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")

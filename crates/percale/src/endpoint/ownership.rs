@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Instant;
 
-use self::reach::{Call, Reach};
+use self::reach::{EngineAccess, EngineCall};
 use super::engine::sleep::SLEEP;
-use super::engine::{Engine, aside};
+use super::engine::{Engine, deferred_cleanup};
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
 use crate::completion::wait::Progress;
 use crate::later;
 use crate::system::forked::Process;
-use crate::system::spin::{Budget, Step};
+use crate::system::spin::{SpinBudget, SpinStep};
 
 /// The ownership of an engine: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
-pub trait Ownership: reach::Reach + Sized + 'static {
+pub trait Ownership: reach::EngineAccess + Sized + 'static {
     /// How operations in progress refer to the endpoint: `&Owned`, or [`Shared`], which borrows nothing.
     type Handle<'e>: Handle<Access = Self>;
 
@@ -81,16 +81,16 @@ impl Handle for Shared {
 }
 
 pub(super) mod reach {
-    use super::{Arc, Budget, Counter, Engine, Instant, Process, Step};
-    use crate::endpoint::refused::Refused;
+    use super::{Arc, Counter, Engine, Instant, Process, SpinBudget, SpinStep};
+    use crate::endpoint::refused::RefusedResult;
 
     /// A call on an engine. Unlike a closure it is always inlined, and its fields are then kept in registers.
-    pub trait Call {
+    pub trait EngineCall {
         /// The result of the call.
         type Result;
 
         /// Whether to check for log events after the call. The shortest calls skip that check: their fast path records
-        /// no events, and their slow paths add an errand
+        /// no events, and their slow paths add an deferred action
         /// ([`note_events`](crate::endpoint::operations::Operations::note_events)), as every sweep of progress does.
         const LOOKS_FOR_EVENTS: bool = true;
 
@@ -100,7 +100,7 @@ pub(super) mod reach {
 
     struct Closure<F>(F);
 
-    impl<R, F: FnOnce(&mut Engine) -> R> Call for Closure<F> {
+    impl<R, F: FnOnce(&mut Engine) -> R> EngineCall for Closure<F> {
         type Result = R;
 
         #[inline]
@@ -110,7 +110,7 @@ pub(super) mod reach {
     }
 
     #[cold]
-    fn refused<R: Refused>() -> R {
+    fn refused<R: RefusedResult>() -> R {
         R::refused()
     }
 
@@ -119,7 +119,7 @@ pub(super) mod reach {
     ///
     /// In a forked child the engine is not accessed, because a thread that does not exist in the child may have held
     /// the lock in the middle of a change.
-    pub trait Reach {
+    pub trait EngineAccess {
         /// Returns the process that opened the endpoint.
         fn process(&self) -> Process;
 
@@ -131,17 +131,17 @@ pub(super) mod reach {
 
         /// Runs a call with the engine, then wakes the tasks of the operations that the call finished. It must not be
         /// called in a forked child.
-        fn run_here<C: Call>(&self, call: C) -> C::Result;
+        fn run_here<C: EngineCall>(&self, call: C) -> C::Result;
 
         /// Like [`run_here`](Self::run_here), but refuses the call in a forked child.
         #[inline(always)]
-        fn run<C: Call<Result: Refused>>(&self, call: C) -> C::Result {
+        fn run<C: EngineCall<Result: RefusedResult>>(&self, call: C) -> C::Result {
             if self.is_here() { self.run_here(call) } else { refused() }
         }
 
         /// Like [`run`](Self::run), but for a closure.
         #[inline(always)]
-        fn with<R: Refused>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        fn with<R: RefusedResult>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
             self.run(Closure(f))
         }
 
@@ -183,7 +183,7 @@ pub(super) mod reach {
             if !self.is_here() {
                 return None;
             }
-            let mut budget = Budget::new();
+            let mut budget = SpinBudget::new();
             loop {
                 let found = self.with_here(|engine| {
                     let polled = engine.poll_for_wait();
@@ -199,9 +199,9 @@ pub(super) mod reach {
                     Err(None) => continue,
                 };
                 match budget.step(deadline, || self.with(|engine| engine.is_called_from_here())) {
-                    Step::Again => {}
-                    Step::Late => return None,
-                    Step::Sleep => {
+                    SpinStep::Again => {}
+                    SpinStep::Late => return None,
+                    SpinStep::Sleep => {
                         self.sleep(deadline, looked);
                         budget.rest();
                     }
@@ -238,27 +238,27 @@ impl Owned {
 
     /// Wakes the tasks of finished operations when the engine is no longer borrowed.
     #[cold]
-    fn run_errands(&self) {
-        let errands = self.engine.borrow_mut().core.operations.take_errands();
-        errands.run();
+    fn run_deferred_actions(&self) {
+        let deferred_actions = self.engine.borrow_mut().core.operations.take_deferred_actions();
+        deferred_actions.run();
         later::flush();
     }
 }
 
-impl Reach for Owned {
+impl EngineAccess for Owned {
     #[inline(always)]
     fn process(&self) -> Process {
         self.process
     }
 
     #[inline(always)]
-    fn run_here<C: Call>(&self, call: C) -> C::Result {
+    fn run_here<C: EngineCall>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
         let result = call.call(&mut engine);
-        let errands = engine.core.operations.has_errands() || (C::LOOKS_FOR_EVENTS && later::any());
+        let deferred_actions = engine.core.operations.has_deferred_actions() || (C::LOOKS_FOR_EVENTS && later::any());
         drop(engine);
-        if errands {
-            self.run_errands();
+        if deferred_actions {
+            self.run_deferred_actions();
         }
         result
     }
@@ -289,7 +289,7 @@ impl Reach for Owned {
 
 /// The state that the threads of a shared endpoint share.
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<OwnershipState>,
     /// Whether the engine was closed.
     closed: AtomicBool,
     /// The process that opened the endpoint. In a forked child the lock may be held by a thread that does not exist
@@ -308,7 +308,7 @@ impl std::fmt::Debug for Inner {
 }
 
 #[derive(Debug)]
-struct State {
+struct OwnershipState {
     engine: Engine,
     /// Whether the endpoint's own progress thread is running.
     automatic: bool,
@@ -376,7 +376,7 @@ impl WeakShared {
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
         let (process, closed) = (engine.process(), AtomicBool::new(false));
-        let state = Mutex::new(State { engine, automatic: false, led: false, followers: 0, seen: 0 });
+        let state = Mutex::new(OwnershipState { engine, automatic: false, led: false, followers: 0, seen: 0 });
         let (changed, driver) = (Condvar::new(), OnceLock::new());
         let inner = Arc::new(Inner { state, closed, process, changed, driver });
         Self { owner: Arc::new(Owner(Some(Arc::clone(&inner)))), inner }
@@ -423,19 +423,19 @@ impl Helper {
         let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
         state.engine.begin_due();
         state.engine.begin(transfer);
-        self.inner.tell(&mut state);
-        Ok(state.engine.core.operations.has_errands())
+        self.inner.wake_sleepers(&mut state);
+        Ok(state.engine.core.operations.has_deferred_actions())
     }
 
     /// Begins the operations that are due. Returns false if another thread is in the endpoint.
     pub(crate) fn begin_due(&self) -> bool {
         let Some(mut state) = self.inner.try_lock() else { return false };
         state.engine.begin_due();
-        self.inner.tell(&mut state);
+        self.inner.wake_sleepers(&mut state);
         if Submissions::is_counting() {
             // No task is woken here: a woken task may be dropped, and its drop may use the endpoint that this thread is
-            // in. The bell makes another thread wake it.
-            if state.engine.core.operations.has_errands() {
+            // in. The doorbell makes another thread wake it.
+            if state.engine.core.operations.has_deferred_actions() {
                 state.engine.ring();
             }
         } else {
@@ -447,7 +447,7 @@ impl Helper {
 
 impl Inner {
     /// Locks the engine, unless another thread is in the endpoint.
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, OwnershipState>> {
         if !self.process.is_here() {
             return None;
         }
@@ -459,35 +459,35 @@ impl Inner {
     }
 
     /// Unlocks the endpoint, and then wakes the tasks of finished operations.
-    fn leave(mut state: MutexGuard<'_, State>) {
-        if state.engine.core.operations.has_errands() {
-            let errands = state.engine.core.operations.take_errands();
+    fn leave(mut state: MutexGuard<'_, OwnershipState>) {
+        if state.engine.core.operations.has_deferred_actions() {
+            let deferred_actions = state.engine.core.operations.take_deferred_actions();
             drop(state);
-            errands.run();
+            deferred_actions.run();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OwnershipState> {
         // A panic under the lock is a defect of this library. The state remains as usable as it was.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the sleeping threads if there are new results.
-    fn tell(&self, state: &mut State) {
+    fn wake_sleepers(&self, state: &mut OwnershipState) {
         let finished = state.engine.results();
         if finished != state.seen {
             state.seen = finished;
-            state.engine.tell_sleepers();
+            state.engine.wake_sleepers();
             if state.followers > 0 {
                 self.changed.notify_all();
             }
         }
     }
 
-    fn run_here<C: Call>(&self, call: C) -> C::Result {
+    fn run_here<C: EngineCall>(&self, call: C) -> C::Result {
         let mut state = self.lock();
         let result = call.call(&mut state.engine);
-        self.tell(&mut state);
+        self.wake_sleepers(&mut state);
         Self::leave(state);
         if later::any() {
             later::flush();
@@ -506,16 +506,16 @@ impl Inner {
         }
         state.engine.close();
         self.closed.store(true, Ordering::Release);
-        self.tell(&mut state);
+        self.wake_sleepers(&mut state);
         // A thread that sleeps for the endpoint wakes up and finds it closed.
         state.engine.ring();
         self.changed.notify_all();
         Self::leave(state);
-        aside::settle();
+        deferred_cleanup::settle();
         true
     }
 
-    /// Sleeps on the endpoint's descriptor or bell (the leader), or until the leader or a call reports a change.
+    /// Sleeps on the endpoint's descriptor or doorbell (the leader), or until the leader or a call reports a change.
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         let mut state = self.lock();
         if state.led {
@@ -523,13 +523,13 @@ impl Inner {
                 return;
             }
             state.followers += 1;
-            let patience = deadline.map_or(SLEEP, |at| at.saturating_duration_since(Instant::now()).min(SLEEP));
-            let (mut state, _) = self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            let timeout = deadline.map_or(SLEEP, |at| at.saturating_duration_since(Instant::now()).min(SLEEP));
+            let (mut state, _) = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner);
             state.followers -= 1;
             return;
         }
         let armed = state.engine.arm(looked);
-        self.tell(&mut state);
+        self.wake_sleepers(&mut state);
         let Some(armed) = armed else { return };
         state.led = true;
         drop(state);
@@ -564,7 +564,7 @@ macro_rules! reaches_inner {
             self.inner.process
         }
 
-        fn run_here<C: Call>(&self, call: C) -> C::Result {
+        fn run_here<C: EngineCall>(&self, call: C) -> C::Result {
             self.inner.run_here(call)
         }
 
@@ -586,7 +586,7 @@ macro_rules! reaches_inner {
     };
 }
 
-impl Reach for Shared {
+impl EngineAccess for Shared {
     reaches_inner!();
 
     fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
@@ -594,6 +594,6 @@ impl Reach for Shared {
     }
 }
 
-impl Reach for Helper {
+impl EngineAccess for Helper {
     reaches_inner!();
 }

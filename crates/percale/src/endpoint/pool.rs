@@ -24,8 +24,8 @@
 //! it, another member reports these ends. If there is no other member, the next one that joins reports them. A receive
 //! belongs to the context and ends exactly once, whether or not its endpoint is closed before.
 //!
-//! Lock order: an engine, then the pool, then the object that is notified (a bell, a multi-receive buffer or a ticket).
-//! The pool never calls an engine.
+//! Lock order: an engine, then the pool, then the object that is notified (a doorbell, a multi-receive buffer or a
+//! ticket). The pool never calls an engine.
 
 mod many;
 mod membership;
@@ -37,10 +37,10 @@ use std::sync::{Arc, MutexGuard};
 pub(crate) use self::many::Many;
 pub(crate) use self::membership::Membership;
 use self::notes::Notes;
-pub(crate) use self::notes::{Note, Over, Promise};
-use super::engine::peers::At;
-use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
-use super::shared_receive::Owed;
+pub(crate) use self::notes::{EndedReceive, MemberNote, ReservedReceive};
+use super::engine::peers::ContextAddress;
+use super::matching::{AfterMatch, Envelope, HeldMessage, Matching, Pattern, SourceFilter};
+use super::shared_receive::ReceiveReport;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address_vector::vector::AddressVector;
 use crate::device::Pieces;
@@ -48,37 +48,37 @@ use crate::local_memory::buffer::Buffer;
 use crate::local_memory::volatile::Segments;
 use crate::system::forked::ProcessMutex;
 use crate::table::{Id, Table};
-use crate::transport::Connection;
-use crate::transport::shm::Bell;
+use crate::transport::ConnectionId;
+use crate::transport::shm::Doorbell;
 use crate::types::PeerAddress;
 
 /// The receives of a shared receive context, and the unexpected messages announced by its endpoints.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    state: ProcessMutex<State>,
+    state: ProcessMutex<PoolState>,
 }
 
 /// The number of address sources above which unused ones are removed.
 const NAMES: usize = 1024;
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     /// The tables for untagged and for tagged messages.
-    tables: [Matching<Waiting, Announced>; 2],
+    tables: [Matching<PostedReceive, StoredMessage>; 2],
     members: Table<Member>,
     /// The sources of addresses that are not aliases.
-    names: HashMap<At, u64>,
+    names: HashMap<ContextAddress, u64>,
     /// The number of sources in `names` above which unused ones are removed.
     names_limit: usize,
     /// Whether a receive was ever directed at an address. If so, sources are kept as long as receives may wait for them
     /// in any member.
     directed: bool,
     /// The incarnations to which some member has a connection.
-    up: HashMap<u128, Up>,
+    up: HashMap<u128, ConnectedSource>,
     /// Addresses at which an incarnation was reached that already had the source of another address.
-    aliases: HashMap<At, u128>,
+    aliases: HashMap<ContextAddress, u128>,
     /// The sources of peers without a verified address. Each belongs to one member.
-    nameless: HashMap<(Id<Member>, Connection), u64>,
+    nameless: HashMap<(Id<Member>, ConnectionId), u64>,
     /// The source that was assigned last. Sources count up from 1.
     next_source: u64,
     /// The number of the next receive.
@@ -91,12 +91,12 @@ struct State {
     /// The number of bytes left below which a multi-receive buffer takes no more messages.
     multi_minimum: usize,
     /// The ends of receives that the next endpoint that joins has to report, because there was no other member.
-    unreported: Vec<Note>,
+    unreported: Vec<MemberNote>,
 }
 
 /// An incarnation to which some member has a connection.
 #[derive(Debug)]
-struct Up {
+struct ConnectedSource {
     source: u64,
     /// The members that have these connections.
     members: Vec<Id<Member>>,
@@ -104,60 +104,60 @@ struct Up {
 
 /// The peer of a member's connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub(crate) slot: Connection,
+pub(crate) struct SenderPeer {
+    pub(crate) slot: ConnectionId,
     /// The address at which the peer was reached, or `None` if the peer only claims its address.
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<ContextAddress>,
     pub(crate) incarnation: u128,
 }
 
 /// A posted receive of the context.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PostedReceive {
     pub(crate) segments: Segments,
     pub(crate) context: u64,
     /// Whether the receive also reports success.
     pub(crate) reports: bool,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ReceiveKind,
     /// The number of the receive. Later receives have higher numbers.
     number: u64,
 }
 
 /// The kind of a receive.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ReceiveKind {
     /// An ordinary receive.
     Plain,
     /// The receive owns its buffer.
-    Safe(Owed, Buffer),
+    Safe(ReceiveReport, Buffer),
     /// The receive is, or is part of, a buffer for many messages.
     Many(Arc<Many>),
 }
 
 /// A message that a member stores.
 #[derive(Debug)]
-struct Announced {
+struct StoredMessage {
     member: Id<Member>,
-    held: Held,
+    held: HeldMessage,
     len: u64,
 }
 
 #[derive(Debug)]
 struct Member {
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     notes: Arc<Notes>,
 }
 
 impl Member {
-    fn tell(&self, note: Note) {
+    fn add_note(&self, note: MemberNote) {
         self.notes.add(note);
-        self.bell.wake();
+        self.doorbell.wake();
     }
 }
 
-impl State {
+impl PoolState {
     /// Returns the source of an address that is not an alias.
-    fn name(&mut self, at: At) -> u64 {
+    fn name(&mut self, at: ContextAddress) -> u64 {
         *self.names.entry(at).or_insert_with(|| {
             self.next_source += 1;
             self.next_source
@@ -165,13 +165,13 @@ impl State {
     }
 
     /// Returns the source of messages from an address.
-    fn source_at(&mut self, at: At) -> u64 {
+    fn source_at(&mut self, at: ContextAddress) -> u64 {
         let met = self.aliases.get(&at).and_then(|incarnation| self.up.get(incarnation)).map(|up| up.source);
         met.unwrap_or_else(|| self.name(at))
     }
 
     /// Returns the source of a message.
-    fn source_of(&mut self, member: Id<Member>, sender: Sender) -> u64 {
+    fn source_of(&mut self, member: Id<Member>, sender: SenderPeer) -> u64 {
         match (sender.at, self.up.get(&sender.incarnation)) {
             (Some(_), Some(up)) => up.source,
             (Some(at), None) => self.name(at),
@@ -183,10 +183,10 @@ impl State {
     }
 
     /// Records that a member has a connection to an incarnation that it reached at this address.
-    fn connected(&mut self, member: Id<Member>, at: At, incarnation: u128) {
+    fn connected(&mut self, member: Id<Member>, at: ContextAddress, incarnation: u128) {
         self.aliases.remove(&at);
         let source = self.name(at);
-        let up = self.up.entry(incarnation).or_insert_with(|| Up { source, members: Vec::new() });
+        let up = self.up.entry(incarnation).or_insert_with(|| ConnectedSource { source, members: Vec::new() });
         up.members.push(member);
         if up.source != source {
             self.alias(at, incarnation);
@@ -195,14 +195,14 @@ impl State {
 
     /// Records that an incarnation was reached at one more address. Receives directed at that address then take its
     /// messages.
-    fn alias(&mut self, at: At, incarnation: u128) {
+    fn alias(&mut self, at: ContextAddress, incarnation: u128) {
         let from = self.source_at(at);
         let Some(to) = self.up.get(&incarnation).map(|up| up.source).filter(|to| *to != from) else { return };
         self.aliases.insert(at, incarnation);
         self.post_again(
-            |pattern, _| pattern.source == Source::From(from),
+            |pattern, _| pattern.source == SourceFilter::From(from),
             |source| {
-                if source == Source::From(from) { Source::From(to) } else { source }
+                if source == SourceFilter::From(from) { SourceFilter::From(to) } else { source }
             },
         );
     }
@@ -218,7 +218,8 @@ impl State {
         }
         let source = up.source;
         self.up.remove(&incarnation);
-        let aliases: Vec<At> = self.aliases.extract_if(|_, other| *other == incarnation).map(|(at, _)| at).collect();
+        let aliases: Vec<ContextAddress> =
+            self.aliases.extract_if(|_, other| *other == incarnation).map(|(at, _)| at).collect();
         let names: Vec<u64> = aliases.into_iter().map(|at| self.name(at)).collect();
         self.tables.iter_mut().for_each(|table| table.leave(source, &names));
         if self.names.len() >= self.names_limit && !self.directed {
@@ -233,7 +234,7 @@ impl State {
     fn forget_names(&mut self) {
         let mut used: HashSet<u64> = self.up.values().map(|up| up.source).collect();
         for table in &mut self.tables {
-            let look = |envelope: Envelope, _, _: &Announced| {
+            let look = |envelope: Envelope, _, _: &StoredMessage| {
                 used.insert(envelope.source);
                 false
             };
@@ -249,15 +250,19 @@ impl State {
     }
 
     /// Takes the receives that are directed at a source.
-    fn directed(&mut self, source: u64) -> Vec<(bool, Waiting)> {
+    fn directed(&mut self, source: u64) -> Vec<(bool, PostedReceive)> {
         let [untagged, tagged] = &mut self.tables;
-        let untagged = untagged.drain_posted(Source::From(source)).map(|receive| (false, receive));
-        untagged.chain(tagged.drain_posted(Source::From(source)).map(|receive| (true, receive))).collect()
+        let untagged = untagged.drain_posted(SourceFilter::From(source)).map(|receive| (false, receive));
+        untagged.chain(tagged.drain_posted(SourceFilter::From(source)).map(|receive| (true, receive))).collect()
     }
 
     /// Removes the first receive that `pick` accepts and all later receives, and posts them again in the same order
     /// with the source that `direct` returns.
-    fn post_again(&mut self, pick: impl Fn(&Pattern, &Waiting) -> bool, direct: impl Fn(Source) -> Source) {
+    fn post_again(
+        &mut self,
+        pick: impl Fn(&Pattern, &PostedReceive) -> bool,
+        direct: impl Fn(SourceFilter) -> SourceFilter,
+    ) {
         for tagged in [false, true] {
             for (pattern, receive) in self.take_from(tagged, &pick) {
                 self.post(tagged, Pattern { source: direct(pattern.source), ..pattern }, receive);
@@ -266,7 +271,11 @@ impl State {
     }
 
     /// Removes the first receive that `pick` accepts and all later receives.
-    fn take_from(&mut self, tagged: bool, pick: impl Fn(&Pattern, &Waiting) -> bool) -> Vec<(Pattern, Waiting)> {
+    fn take_from(
+        &mut self,
+        tagged: bool,
+        pick: impl Fn(&Pattern, &PostedReceive) -> bool,
+    ) -> Vec<(Pattern, PostedReceive)> {
         let (mut patterns, mut found) = (Vec::new(), false);
         let taken: Vec<_> = self.tables[usize::from(tagged)]
             .extract_posted(|pattern, receive| {
@@ -281,16 +290,16 @@ impl State {
     }
 
     /// Takes the receive for a message.
-    fn meet(&mut self, tagged: bool, envelope: Envelope, len: u64) -> Option<Waiting> {
+    fn meet(&mut self, tagged: bool, envelope: Envelope, len: u64) -> Option<PostedReceive> {
         let minimum = self.multi_minimum;
         let (part, whole) =
             self.tables[usize::from(tagged)].arrive_with(envelope, |_, waiting| match &waiting.kind {
-                Kind::Many(many) => {
+                ReceiveKind::Many(many) => {
                     let (segments, keep) = many.part(&waiting.segments, len, minimum);
-                    let part = Waiting { segments, kind: Kind::Many(Arc::clone(many)), ..*waiting };
+                    let part = PostedReceive { segments, kind: ReceiveKind::Many(Arc::clone(many)), ..*waiting };
                     (keep, Some(part))
                 }
-                _ => (Keep::Remove, None),
+                _ => (AfterMatch::Remove, None),
             })?;
         let receive = part.or(whole)?;
         self.gives(tagged, receive.number);
@@ -304,7 +313,7 @@ impl State {
     }
 
     /// Matches a receive with the stored messages. The rest of the receive waits.
-    fn post(&mut self, tagged: bool, pattern: Pattern, mut receive: Waiting) {
+    fn post(&mut self, tagged: bool, pattern: Pattern, mut receive: PostedReceive) {
         let minimum = self.multi_minimum;
         loop {
             let table = &mut self.tables[usize::from(tagged)];
@@ -314,15 +323,15 @@ impl State {
             };
             let Some(member) = self.members.get(message.member) else { continue };
             let (part, rest) = match &receive.kind {
-                Kind::Many(many) => {
+                ReceiveKind::Many(many) => {
                     let (segments, keep) = many.part(&receive.segments, message.len, minimum);
-                    let part = Waiting { segments, kind: Kind::Many(Arc::clone(many)), ..receive };
-                    (part, matches!(keep, Keep::Stay).then_some(receive))
+                    let part = PostedReceive { segments, kind: ReceiveKind::Many(Arc::clone(many)), ..receive };
+                    (part, matches!(keep, AfterMatch::Stay).then_some(receive))
                 }
                 _ => (receive, None),
             };
             let number = part.number;
-            member.tell(Note::Fill(Promise { tagged, held: message.held, receive: part, pattern }));
+            member.add_note(MemberNote::Fill(ReservedReceive { tagged, held: message.held, receive: part, pattern }));
             self.gives(tagged, number);
             match rest {
                 Some(rest) => receive = rest,
@@ -334,7 +343,7 @@ impl State {
 
 impl Pool {
     pub(crate) fn new(multi_minimum: usize) -> Arc<Self> {
-        let state = State {
+        let state = PoolState {
             tables: [Matching::new(), Matching::new()],
             members: Table::new(),
             names: HashMap::new(),
@@ -354,19 +363,19 @@ impl Pool {
     }
 
     /// Locks the state. Returns `None` in a forked child.
-    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn lock(&self) -> Option<MutexGuard<'_, PoolState>> {
         self.state.lock()
     }
 
     /// Makes an endpoint a member until its membership is dropped.
-    pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, bell: &Arc<Bell>) -> Membership {
+    pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, doorbell: &Arc<Doorbell>) -> Membership {
         let notes = Arc::new(Notes::default());
-        let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
+        let member = Member { doorbell: Arc::clone(doorbell), notes: Arc::clone(&notes) };
         // An endpoint in a forked child is not a member of its parent's pool.
         let id = match self.lock() {
             Some(mut state) => {
                 state.vector = state.vector.take().or_else(|| vector.cloned());
-                state.unreported.drain(..).for_each(|note| member.tell(note));
+                state.unreported.drain(..).for_each(|note| member.add_note(note));
                 state.members.insert(member)
             }
             None => Table::new().insert(member),
@@ -387,7 +396,11 @@ impl Pool {
     }
 
     /// Posts a receive. Takes `owned` if that succeeds.
-    pub(crate) fn post(&self, work: &ReceiveWork, owned: &mut Option<(Owed, Buffer)>) -> Result<(), PostError> {
+    pub(crate) fn post(
+        &self,
+        work: &ReceiveWork,
+        owned: &mut Option<(ReceiveReport, Buffer)>,
+    ) -> Result<(), PostError> {
         if !self.is_here() {
             return Err(PostError::Forked);
         }
@@ -404,27 +417,27 @@ impl Pool {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let mut state = self.lock().ok_or(PostError::Forked)?;
         let source = match work.from {
-            PeerAddress::UNSPECIFIED => Source::Any,
+            PeerAddress::UNSPECIFIED => SourceFilter::Any,
             from => {
                 let vector = state.vector.as_ref().ok_or(PostError::NoVector)?;
                 let unknown = PostError::UnknownPeer(from.0);
                 let bits = vector.options().receive_context_bits;
                 let context = u16::try_from(from.0.checked_shr(u64::BITS - bits).unwrap_or(0));
                 let (Some(address), Ok(context)) = (vector.lookup(from), context) else { return Err(unknown) };
-                state.members.iter().for_each(|(_, member)| member.tell(Note::LookFor(from)));
+                state.members.iter().for_each(|(_, member)| member.add_note(MemberNote::LookFor(from)));
                 state.directed = true;
-                Source::From(state.source_at((address, context)))
+                SourceFilter::From(state.source_at((address, context)))
             }
         };
         let kind = match owned.take() {
-            _ if many => Kind::Many(Arc::default()),
-            Some((owed, buffer)) => Kind::Safe(owed, buffer),
-            None => Kind::Plain,
+            _ if many => ReceiveKind::Many(Arc::default()),
+            Some((receive_report, buffer)) => ReceiveKind::Safe(receive_report, buffer),
+            None => ReceiveKind::Plain,
         };
         let reports = work.flags.contains(OpFlags::COMPLETION);
         let number = state.next_receive;
         state.next_receive += 1;
-        let receive = Waiting { segments: work.segments, context: work.context, reports, kind, number };
+        let receive = PostedReceive { segments: work.segments, context: work.context, reports, kind, number };
         state.post(work.tag.is_some(), Pattern { tag, ignore, source }, receive);
         Ok(())
     }
@@ -432,46 +445,48 @@ impl Pool {
     /// Cancels the first receive with this context that has no message, and returns whether there was one. A member
     /// reports the cancellation. If there is none, the next one that joins reports it.
     pub(crate) fn cancel(&self, context: u64) -> bool {
-        let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
+        let wanted =
+            |waiting: &PostedReceive| !matches!(waiting.kind, ReceiveKind::Safe(..)) && waiting.context == context;
         let Some(mut state) = self.lock() else { return false };
-        let Some((tagged, receive)) = state.take_where(wanted) else { return false };
-        if let Kind::Many(many) = &receive.kind
+        let Some((tagged, receive)) = state.take_matching(wanted) else { return false };
+        if let ReceiveKind::Many(many) = &receive.kind
             && !many.close()
         {
             return true; // The buffer is released with the last message that is being received into it.
         }
-        state.tell_any(Note::Canceled { tagged, receive });
+        state.add_note_for_any(MemberNote::Canceled { tagged, receive });
         true
     }
 
     /// Makes a member report the end of a receive. If there is none, the next one that joins reports it. The report
     /// does not contain the peer's address, which is an index in the vector of the member that received the message.
-    pub(crate) fn report(&self, mut over: Over) {
+    pub(crate) fn report(&self, mut over: EndedReceive) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
             Err(error) => error.entry.source = PeerAddress::UNSPECIFIED,
         }
         if let Some(mut state) = self.lock() {
-            state.tell_any(Note::Over(Box::new(over)));
+            state.add_note_for_any(MemberNote::Over(Box::new(over)));
         }
     }
 
     /// Withdraws a receive that owns its buffer, if it has no message.
-    pub(crate) fn withdraw(&self, owed: &Owed) -> Option<(Owed, Buffer)> {
-        let ours = |waiting: &Waiting| matches!(&waiting.kind, Kind::Safe(other, _) if other.is(owed));
-        let (_, receive) = self.lock()?.take_where(ours)?;
+    pub(crate) fn withdraw(&self, receive_report: &ReceiveReport) -> Option<(ReceiveReport, Buffer)> {
+        let ours =
+            |waiting: &PostedReceive| matches!(&waiting.kind, ReceiveKind::Safe(other, _) if other.is(receive_report));
+        let (_, receive) = self.lock()?.take_matching(ours)?;
         match receive.kind {
-            Kind::Safe(owed, buffer) => Some((owed, buffer)),
+            ReceiveKind::Safe(receive_report, buffer) => Some((receive_report, buffer)),
             _ => None,
         }
     }
 }
 
-impl State {
+impl PoolState {
     /// Adds a note for some member, or for the next one that joins if there is none.
-    fn tell_any(&mut self, note: Note) {
+    fn add_note_for_any(&mut self, note: MemberNote) {
         match self.members.iter().next() {
-            Some((_, member)) => member.tell(note),
+            Some((_, member)) => member.add_note(note),
             None => self.unreported.push(note),
         }
     }
@@ -479,7 +494,8 @@ impl State {
     /// Removes the connections of this member. A peer to which no other member is connected may still exist. If a
     /// receive is directed at such a peer, the other members are notified and check whether it exists.
     fn leave(&mut self, member: Id<Member>) {
-        let theirs = |(incarnation, up): (&u128, &Up)| up.members.contains(&member).then_some(*incarnation);
+        let theirs =
+            |(incarnation, up): (&u128, &ConnectedSource)| up.members.contains(&member).then_some(*incarnation);
         let connected: Vec<_> = self.up.iter().filter_map(theirs).collect();
         for incarnation in connected {
             let mut left = None;
@@ -490,7 +506,7 @@ impl State {
             let at = self.names.iter().filter(|(_, named)| **named == source).map(|(at, _)| *at);
             let at: Vec<_> = at.collect();
             for at in at {
-                self.members.iter().for_each(|(_, member)| member.tell(Note::LookAt(at)));
+                self.members.iter().for_each(|(_, member)| member.add_note(MemberNote::LookAt(at)));
             }
         }
     }
@@ -499,8 +515,8 @@ impl State {
     fn awaits(&mut self, source: u64) -> bool {
         self.tables.iter_mut().any(|table| {
             let mut any = false;
-            let look = |pattern: Pattern, _: &Waiting| {
-                any |= pattern.source == Source::From(source);
+            let look = |pattern: Pattern, _: &PostedReceive| {
+                any |= pattern.source == SourceFilter::From(source);
                 false
             };
             table.extract_posted(look).for_each(drop);
@@ -508,12 +524,12 @@ impl State {
         })
     }
 
-    fn take_where(&mut self, wanted: impl Fn(&Waiting) -> bool) -> Option<(bool, Waiting)> {
+    fn take_matching(&mut self, wanted: impl Fn(&PostedReceive) -> bool) -> Option<(bool, PostedReceive)> {
         let [untagged, tagged] = &mut self.tables;
-        if let Some(receive) = untagged.cancel_where(&wanted) {
+        if let Some(receive) = untagged.cancel_first(&wanted) {
             return Some((false, receive));
         }
-        tagged.cancel_where(&wanted).map(|receive| (true, receive))
+        tagged.cancel_first(&wanted).map(|receive| (true, receive))
     }
 }
 

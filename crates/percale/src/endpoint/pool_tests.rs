@@ -7,14 +7,14 @@ use crate::local_memory::buffer::BufferExt as _;
 use crate::{Segment, SharedReceive};
 
 /// Creates a member, and the handle of a message that it stores.
-fn member(shared: &SharedReceive) -> (Membership, Held) {
+fn member(shared: &SharedReceive) -> (Membership, HeldMessage) {
     let held = Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ());
-    (shared.pool.join(None, &Arc::new(Bell::new().unwrap())), held)
+    (shared.pool.join(None, &Arc::new(Doorbell::new().unwrap())), held)
 }
 
 /// Creates a peer that was not reached at any address.
-fn sender() -> Sender {
-    Sender { slot: 1, at: None, incarnation: 7 }
+fn sender() -> SenderPeer {
+    SenderPeer { slot: 1, at: None, incarnation: 7 }
 }
 
 fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) {
@@ -29,9 +29,11 @@ fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) 
 }
 
 /// Gives the receive of the only note back to the pool. Returns the receive if it has ended.
-fn give_back(member: &Membership) -> Option<Waiting> {
+fn give_back(member: &Membership) -> Option<PostedReceive> {
     match member.take_notes().pop() {
-        Some(Note::Fill(Promise { tagged, receive, pattern, .. })) => member.give_back(tagged, pattern, receive),
+        Some(MemberNote::Fill(ReservedReceive { tagged, receive, pattern, .. })) => {
+            member.give_back(tagged, pattern, receive)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -102,7 +104,7 @@ fn cancel_without_endpoint_is_reported_by_the_next_endpoint() {
     drop(member(&shared));
     let (member, _) = member(&shared);
     let notes = member.take_notes();
-    assert!(matches!(&notes[..], [Note::Canceled { receive, .. }] if receive.context == 9), "{notes:?}");
+    assert!(matches!(&notes[..], [MemberNote::Canceled { receive, .. }] if receive.context == 9), "{notes:?}");
 }
 
 /// Requirements: CTX-008.
@@ -156,7 +158,7 @@ fn addresses_of_lost_peers_are_dropped_unless_messages_remain() {
     let (member, held) = member(&shared);
     let peer = |number: u16| {
         let at = Some((std::net::SocketAddr::from(([127, 0, 0, 1], number)), 0));
-        Sender { slot: 1, at, incarnation: number.into() }
+        SenderPeer { slot: 1, at, incarnation: number.into() }
     };
     let (first, names) = (peer(1), || shared.pool.lock().unwrap().names.len());
     member.connected(first);
@@ -170,5 +172,5 @@ fn addresses_of_lost_peers_are_dropped_unless_messages_remain() {
     // The message that remains from the first sender still has its address as source.
     let mut state = shared.pool.lock().unwrap();
     let source = state.source_at(first.at.unwrap());
-    assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: Source::From(source) }).is_some());
+    assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: SourceFilter::From(source) }).is_some());
 }

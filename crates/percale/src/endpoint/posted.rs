@@ -14,7 +14,7 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 
 /// The memory that an operation refers to.
 #[derive(Debug)]
-enum Bytes {
+enum PostedMemory {
     /// The application keeps the memory in place until the operation's end is reported.
     Lent,
     /// The operation reads this copy.
@@ -25,7 +25,7 @@ enum Bytes {
 #[derive(Debug)]
 pub(crate) struct Posted<W> {
     work: W,
-    bytes: Bytes,
+    bytes: PostedMemory,
 }
 
 /// Work that can be injected.
@@ -38,7 +38,7 @@ impl<W> Posted<W> {
     /// Creates work on memory that the application lends.
     #[inline]
     pub(crate) const fn lent(work: W) -> Self {
-        Self { work, bytes: Bytes::Lent }
+        Self { work, bytes: PostedMemory::Lent }
     }
 
     /// Returns the work.
@@ -74,7 +74,7 @@ impl<W: Constant> Posted<W> {
             *list = whole.slice(start, len);
             start += len;
         }
-        Ok(Self { work, bytes: Bytes::Owned(copy) })
+        Ok(Self { work, bytes: PostedMemory::Owned(copy) })
     }
 }
 

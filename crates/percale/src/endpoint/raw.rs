@@ -12,7 +12,7 @@ use super::Endpoint;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
 use super::ownership::Ownership;
-use super::ownership::reach::Call;
+use super::ownership::reach::EngineCall;
 use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{Entry, ErrorEntry};
@@ -204,7 +204,7 @@ struct SendOne {
     flags: OpFlags,
 }
 
-impl Call for SendOne {
+impl EngineCall for SendOne {
     type Result = Result<(), PostError>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -226,7 +226,7 @@ struct ReceiveOne {
     flags: OpFlags,
 }
 
-impl Call for ReceiveOne {
+impl EngineCall for ReceiveOne {
     type Result = Result<(), PostError>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -242,7 +242,7 @@ impl Call for ReceiveOne {
 
 struct Poll<'a>(&'a mut [Entry]);
 
-impl Call for Poll<'_> {
+impl EngineCall for Poll<'_> {
     type Result = Result<usize, ErrorAvailable>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -254,7 +254,7 @@ impl Call for Poll<'_> {
 
 struct PollLingering<'a>(&'a mut [Entry]);
 
-impl Call for PollLingering<'_> {
+impl EngineCall for PollLingering<'_> {
     type Result = Result<usize, ErrorAvailable>;
     const LOOKS_FOR_EVENTS: bool = false;
 

@@ -6,7 +6,7 @@ use super::Endpoint;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
 use super::ownership::Ownership;
-use super::ownership::reach::Call;
+use super::ownership::reach::EngineCall;
 use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
@@ -161,7 +161,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 }
 
-impl Call for RmaOne {
+impl EngineCall for RmaOne {
     type Result = Result<(), PostError>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -174,7 +174,7 @@ impl Call for RmaOne {
     }
 }
 
-impl Call for WordOne {
+impl EngineCall for WordOne {
     type Result = Result<(), PostError>;
     const LOOKS_FOR_EVENTS: bool = false;
 

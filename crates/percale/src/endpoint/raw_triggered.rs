@@ -5,7 +5,7 @@
 use std::io;
 
 use super::ownership::Ownership;
-use super::ownership::reach::Reach;
+use super::ownership::reach::EngineAccess;
 use super::work::PostError;
 use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use crate::errands::{self, Errands};
+use crate::deferred_actions::{self, DeferredActions};
 use crate::system::call::call;
 use crate::system::event::EventDescriptor;
 use crate::system::forked::PerProcess;
@@ -34,7 +34,7 @@ const STARTED: u64 = u64::MAX;
 
 /// The tasks that wait for one endpoint.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingTasks {
     /// Keeps the descriptor open while it is watched.
     fd: Arc<OwnedFd>,
     /// The wakers, by the ID of the operation.
@@ -49,7 +49,7 @@ struct Reactor {
     epoll: OwnedFd,
     /// Wakes the thread from a sleep without a timeout. The thread sleeps without a timeout while no task waits.
     started: EventDescriptor,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, WaitingTasks>>,
 }
 
 /// The reactor of this process. A forked child starts its own, because threads do not survive a fork and the inherited
@@ -64,13 +64,13 @@ impl Reactor {
         call("epoll_ctl", || epoll::add(&epoll, &started, data, epoll::EventFlags::IN))?;
         let reactor: &'static Self = Box::leak(Box::new(Self { epoll, started, waiting: Mutex::default() }));
         start_thread("percale-wake", || {
-            crate::transport::background::step_back();
+            crate::transport::background::reset_scheduling();
             reactor.run();
         })?;
         Ok(reactor)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, WaitingTasks>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ impl Reactor {
                 }
             }
             if look.is_some_and(|at| Instant::now() >= at) {
-                self.look();
+                self.wake_tasks();
                 look = None;
             }
             if look.is_none() && !self.lock().is_empty() {
@@ -114,21 +114,21 @@ impl Reactor {
         let woken = waiting.remove(&id);
         self.unwatch(woken.as_ref());
         drop(waiting);
-        woken.into_iter().flat_map(|woken| woken.wakers.into_values()).for_each(errands::wake);
+        woken.into_iter().flat_map(|woken| woken.wakers.into_values()).for_each(deferred_actions::wake);
     }
 
     /// Wakes a task of each endpoint.
-    fn look(&self) {
-        let mut errands = Errands::default();
+    fn wake_tasks(&self) {
+        let mut deferred_actions = DeferredActions::default();
         for waiting in self.lock().values_mut() {
             if std::mem::take(&mut waiting.polled) {
                 let any = waiting.wakers.keys().next().copied();
-                errands.wake(any.and_then(|any| waiting.wakers.remove(&any)));
+                deferred_actions.wake(any.and_then(|any| waiting.wakers.remove(&any)));
             } else {
-                waiting.wakers.drain().for_each(|(_, waker)| errands.wake(Some(waker)));
+                waiting.wakers.drain().for_each(|(_, waker)| deferred_actions.wake(Some(waker)));
             }
         }
-        errands.run();
+        deferred_actions.run();
         let mut waiting = self.lock();
         waiting.retain(|_, waiting| {
             if waiting.wakers.is_empty() {
@@ -140,7 +140,7 @@ impl Reactor {
 
     /// Removes an endpoint's descriptor from the epoll set. This happens under the lock, so that the descriptor is not
     /// added again at the same time.
-    fn unwatch(&self, gone: Option<&Waiting>) {
+    fn unwatch(&self, gone: Option<&WaitingTasks>) {
         if let Some(gone) = gone {
             epoll::delete(&self.epoll, &gone.fd).ok(); // It may have been closed by the application.
         }
@@ -178,20 +178,23 @@ pub(super) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, key: u64, waker: &W
                 epoll::add(&reactor.epoll, fd.as_fd(), epoll::EventData::new_u64(id), epoll::EventFlags::IN)
         {
             drop(endpoints);
-            errands::discard(ours);
+            deferred_actions::discard(ours);
             return Err(error.into());
         }
-        let known =
-            endpoints.entry(id).or_insert_with(|| Waiting { fd: Arc::clone(fd), wakers: HashMap::new(), polled: true });
+        let known = endpoints.entry(id).or_insert_with(|| WaitingTasks {
+            fd: Arc::clone(fd),
+            wakers: HashMap::new(),
+            polled: true,
+        });
         let replaced = known.wakers.insert(key, ours);
         drop(endpoints);
-        errands::discard(replaced);
+        deferred_actions::discard(replaced);
         if first {
             reactor.started.signal().ok();
         }
         break;
     }
-    errands::discard(fresh);
+    deferred_actions::discard(fresh);
     Ok(())
 }
 
@@ -204,14 +207,14 @@ pub(super) fn unwatch(id: u64, key: u64) {
     let last = known.wakers.is_empty().then(|| endpoints.remove(&id)).flatten();
     reactor.unwatch(last.as_ref());
     drop(endpoints);
-    errands::discard(waker);
+    deferred_actions::discard(waker);
 }
 
 /// Removes the endpoint `id`, which is being closed, and drops the reactor's reference to its descriptor. The returned
-/// errands wake the tasks that waited for the endpoint.
-pub(crate) fn forget(id: u64) -> Errands {
-    let mut errands = Errands::default();
-    let Some(reactor) = running() else { return errands };
+/// deferred actions wake the tasks that waited for the endpoint.
+pub(crate) fn forget(id: u64) -> DeferredActions {
+    let mut deferred_actions = DeferredActions::default();
+    let Some(reactor) = running() else { return deferred_actions };
     let mut endpoints = reactor.lock();
     let forgotten = endpoints.remove(&id);
     reactor.unwatch(forgotten.as_ref());
@@ -219,6 +222,6 @@ pub(crate) fn forget(id: u64) -> Errands {
     forgotten
         .into_iter()
         .flat_map(|forgotten| forgotten.wakers.into_values())
-        .for_each(|waker| errands.wake(Some(waker)));
-    errands
+        .for_each(|waker| deferred_actions.wake(Some(waker)));
+    deferred_actions
 }

@@ -7,76 +7,76 @@ use super::safe::OperationError;
 use super::work::PostError;
 
 /// A result type that has a value for a refused call.
-pub trait Refused {
+pub trait RefusedResult {
     /// Returns the result of a call in a forked child.
     fn refused() -> Self;
 }
 
-impl Refused for () {
+impl RefusedResult for () {
     fn refused() -> Self {}
 }
 
-impl Refused for bool {
+impl RefusedResult for bool {
     fn refused() -> Self {
         false
     }
 }
 
-impl Refused for usize {
+impl RefusedResult for usize {
     fn refused() -> Self {
         0
     }
 }
 
-impl Refused for u32 {
+impl RefusedResult for u32 {
     fn refused() -> Self {
         0
     }
 }
 
-impl Refused for u64 {
+impl RefusedResult for u64 {
     fn refused() -> Self {
         0
     }
 }
 
-impl Refused for SocketAddr {
+impl RefusedResult for SocketAddr {
     fn refused() -> Self {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     }
 }
 
-impl<T> Refused for Option<T> {
+impl<T> RefusedResult for Option<T> {
     fn refused() -> Self {
         None
     }
 }
 
-impl<T> Refused for Vec<T> {
+impl<T> RefusedResult for Vec<T> {
     fn refused() -> Self {
         Self::new()
     }
 }
 
-impl<T, E: Refused> Refused for Result<T, E> {
+impl<T, E: RefusedResult> RefusedResult for Result<T, E> {
     fn refused() -> Self {
         Err(E::refused())
     }
 }
 
-impl Refused for PostError {
+impl RefusedResult for PostError {
     fn refused() -> Self {
         Self::Forked
     }
 }
 
-impl Refused for ConnectionError {
+impl RefusedResult for ConnectionError {
     fn refused() -> Self {
         Self::Forked
     }
 }
 
-impl Refused for OperationError {
+impl RefusedResult for OperationError {
     fn refused() -> Self {
         Self::new(PostError::Forked, None)
     }

@@ -35,7 +35,7 @@ pub const CONTEXT_LIMIT: u16 = 256;
 #[derive(Clone)]
 pub struct ScalableEndpoint {
     domain: Domain,
-    place: SharedPlace,
+    place: SharedAddress,
     contexts: Contexts,
     authorization_key: Option<Vec<u8>>,
 }
@@ -44,21 +44,21 @@ crate::short_debug!(ScalableEndpoint, "ScalableEndpoint");
 
 /// The address at which contexts are reached.
 #[derive(Clone, Debug)]
-pub(super) enum SharedPlace {
+pub(super) enum SharedAddress {
     Service(Arc<Site>),
     Sim(Arc<SimSite>),
 }
 
 /// The address and number with which a context is opened.
 #[derive(Debug)]
-pub(super) struct Seat {
-    pub(super) place: SharedPlace,
+pub(super) struct ContextSlot {
+    pub(super) place: SharedAddress,
     /// The context's number (`wire::contexts`).
     pub(super) index: u16,
     pub(super) contexts: Contexts,
 }
 
-impl Seat {
+impl ContextSlot {
     /// Returns the error for a context that could not be opened.
     pub(super) fn error(&self, address: SocketAddr, error: io::Error) -> BindError {
         let (index, contexts) = match half_of(self.index) {
@@ -141,7 +141,7 @@ impl<'d> ScalableBuilder<'d> {
         let settings = &domain.inner.settings;
         let failed = |error| BindError::Bind { address: bind, error };
         let place = if let Some(network) = &settings.sim {
-            SharedPlace::Sim(network.site(bind, contexts).map_err(failed)?)
+            SharedAddress::Sim(network.site(bind, contexts).map_err(failed)?)
         } else {
             let service = domain.inner.service.as_ref().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
             let options = EndpointOptions {
@@ -150,7 +150,7 @@ impl<'d> ScalableBuilder<'d> {
                 timeouts: settings.connect_timeouts,
                 ..EndpointOptions::new(bind, Incarnation::random()?)
             };
-            SharedPlace::Service(service.open_site(options, contexts).map_err(failed)?)
+            SharedAddress::Service(service.open_site(options, contexts).map_err(failed)?)
         };
         Ok(ScalableEndpoint { domain: domain.clone(), place, contexts, authorization_key })
     }
@@ -161,8 +161,8 @@ impl ScalableEndpoint {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         match &self.place {
-            SharedPlace::Service(site) => site.address(),
-            SharedPlace::Sim(site) => site.address(),
+            SharedAddress::Service(site) => site.address(),
+            SharedAddress::Sim(site) => site.address(),
         }
     }
 
@@ -214,7 +214,7 @@ impl ScalableEndpoint {
     fn seated<'d>(&self, index: u16, mut builder: EndpointBuilder<'d>) -> EndpointBuilder<'d> {
         debug_assert!(Arc::ptr_eq(&builder.domain.inner, &self.domain.inner), "a context of another domain");
         builder.authorization_key = self.authorization_key.clone();
-        builder.seat = Some(Seat { place: self.place.clone(), index, contexts: self.contexts });
+        builder.context_slot = Some(ContextSlot { place: self.place.clone(), index, contexts: self.contexts });
         builder
     }
 }

@@ -23,8 +23,8 @@ use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry, OperationResult};
+use crate::deferred_actions;
 use crate::domain::Domain;
-use crate::errands;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
@@ -95,10 +95,10 @@ impl SharedReceive {
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(OperationError::new(PostError::ReadOnly, Some(buffer)));
         };
-        let owed = Owed::new();
-        let receiving = SharedReceiving { pool: Arc::clone(&self.pool), ticket: owed.alias() };
+        let receive_report = ReceiveReport::new();
+        let receiving = SharedReceiving { pool: Arc::clone(&self.pool), ticket: receive_report.alias() };
         let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: 0, flags: OpFlags::empty() };
-        let mut owned = Some((owed, buffer));
+        let mut owned = Some((receive_report, buffer));
         self.pool.post(&work, &mut owned).map(|()| receiving).map_err(|error| {
             let buffer = owned.map(|(_, buffer)| buffer);
             OperationError::new(error, buffer)
@@ -120,37 +120,37 @@ impl SharedReceive {
 
 /// The state that the handle and the receiving endpoint share.
 #[derive(Debug, Default)]
-struct Ticket {
-    state: Mutex<State>,
+struct SharedCompletion {
+    state: Mutex<SharedReceiveState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedReceiveState {
     result: Option<Result<Received, OperationError>>,
     /// Whether the handle has returned the result or was dropped.
     taken: bool,
     waker: Option<Waker>,
 }
 
-impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedCompletion {
+    fn lock(&self) -> MutexGuard<'_, SharedReceiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reports how a receive ended. If it is dropped without a report, the receive ends with [`ErrorCode::Closed`].
 #[derive(Debug)]
-pub(crate) struct Owed {
-    ticket: Arc<Ticket>,
-    paid: bool,
+pub(crate) struct ReceiveReport {
+    ticket: Arc<SharedCompletion>,
+    is_completed: bool,
 }
 
-impl Owed {
+impl ReceiveReport {
     fn new() -> Self {
-        Self { ticket: Arc::default(), paid: false }
+        Self { ticket: Arc::default(), is_completed: false }
     }
 
-    fn alias(&self) -> Arc<Ticket> {
+    fn alias(&self) -> Arc<SharedCompletion> {
         Arc::clone(&self.ticket)
     }
 
@@ -165,8 +165,8 @@ impl Owed {
     }
 
     /// Reports how the receive ended. Returns the waker to call.
-    pub(crate) fn pay(mut self, result: OperationResult, buffer: Option<Buffer>) -> Option<Waker> {
-        self.paid = true;
+    pub(crate) fn complete(mut self, result: OperationResult, buffer: Option<Buffer>) -> Option<Waker> {
+        self.is_completed = true;
         let result = match (result, buffer) {
             (Ok(entry), Some(buffer)) => Ok(Received::new(buffer, &entry)),
             (Ok(entry), None) => Ok(Received::new(Buffer::from(Vec::new()), &entry)),
@@ -182,12 +182,12 @@ impl Owed {
     }
 }
 
-impl Drop for Owed {
+impl Drop for ReceiveReport {
     fn drop(&mut self) {
-        if !self.paid {
+        if !self.is_completed {
             let error = ended(ErrorCode::Closed, "the endpoint, or all endpoints of the context, were closed");
             if let Some(waker) = self.settle(Err(OperationError::new(error, None))) {
-                errands::wake(waker);
+                deferred_actions::wake(waker);
             }
         }
     }
@@ -203,7 +203,7 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
-    ticket: Arc<Ticket>,
+    ticket: Arc<SharedCompletion>,
 }
 
 crate::short_debug!(SharedReceiving, "SharedReceiving");
@@ -232,11 +232,11 @@ impl SharedReceiving {
         if !self.pool.is_here() {
             return false;
         }
-        let ours = Owed { ticket: Arc::clone(&self.ticket), paid: true };
-        let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
+        let ours = ReceiveReport { ticket: Arc::clone(&self.ticket), is_completed: true };
+        let Some((receive_report, buffer)) = self.pool.withdraw(&ours) else { return false };
         let error = ended(ErrorCode::Canceled, "cancelled before a message arrived");
-        if let Some(waker) = owed.pay(Err(Box::new(error)), Some(buffer)) {
-            errands::wake(waker);
+        if let Some(waker) = receive_report.complete(Err(Box::new(error)), Some(buffer)) {
+            deferred_actions::wake(waker);
         }
         true
     }
@@ -281,7 +281,7 @@ impl Future for SharedReceiving {
             drop(state);
             fresh = Some(context.waker().clone());
         };
-        errands::discard((fresh, replaced));
+        deferred_actions::discard((fresh, replaced));
         end.map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -294,7 +294,7 @@ impl Drop for SharedReceiving {
         let mut state = self.ticket.lock();
         let (taken, waker) = (std::mem::replace(&mut state.taken, true), state.waker.take());
         drop(state);
-        errands::discard(waker);
+        deferred_actions::discard(waker);
         if !taken {
             self.cancel();
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::ownership::reach::Reach;
+use super::ownership::reach::EngineAccess;
 use super::ownership::{Owned, Shared};
 use super::{Endpoint, SharedEndpoint, automatic};
 

@@ -4,8 +4,8 @@
 //! is due is put in the endpoint's list, and the endpoint is *kicked*:
 //! * If no thread is in the endpoint, the kicking thread begins the operations immediately.
 //! * If the endpoint itself is counting, its next progress begins them.
-//! * If another thread is in the endpoint, that thread may have checked the list already, so the bell makes a thread
-//!   check it again.
+//! * If another thread is in the endpoint, that thread may have checked the list already, so the doorbell makes a
+//!   thread check it again.
 //!
 //! The operations of an endpoint of one owner begin when the owner makes progress. A sleeping owner is woken.
 //!
@@ -16,15 +16,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::engine::staged::Located;
+use super::engine::staged::OperationLocation;
 use super::engine::types::{Notify, Side};
 use super::operation::Operation;
 use super::ownership::{Helper, WeakShared};
 use super::posted::Posted;
-use crate::completion::counter::{Begun, Counter, Due, Starter, Work, kick};
+use crate::completion::counter::{Begun, Counter, CounterWork, Due, Starter, kick};
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
-use crate::local_memory::bell::Bell;
+use crate::local_memory::doorbell::Doorbell;
 
 /// An operation that waits or is due.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Transfer {
     /// Whether it was canceled, so that only its end is reported.
     pub(crate) canceled: bool,
     /// The location of its memory, if some of it is device memory.
-    pub(crate) located: Option<Box<Located>>,
+    pub(crate) located: Option<Box<OperationLocation>>,
     /// The endpoint in which it begins. It is taken out before the transfer is put into that endpoint's list, because
     /// the list would otherwise keep itself alive.
     pub(crate) endpoint: Option<Arc<Submissions>>,
@@ -63,7 +63,7 @@ impl Transfer {
     }
 }
 
-impl Work for Transfer {
+impl CounterWork for Transfer {
     fn begin(mut self: Box<Self>, begun: &mut Begun) {
         let Some(endpoint) = self.endpoint.take() else { return };
         match endpoint.try_begin(self, |handle| begun.keep(handle.into_memory())) {
@@ -94,7 +94,7 @@ impl Work for Transfer {
 pub(crate) struct Submissions {
     any: AtomicBool,
     list: Mutex<List>,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     /// The endpoint, if it is shared.
     endpoint: OnceLock<WeakShared>,
 }
@@ -117,9 +117,9 @@ thread_local! {
 }
 
 impl Submissions {
-    /// Creates the submissions of an endpoint with this bell.
-    pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        Self { any: AtomicBool::new(false), list: Mutex::default(), bell, endpoint: OnceLock::new() }
+    /// Creates the submissions of an endpoint with this doorbell.
+    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Self {
+        Self { any: AtomicBool::new(false), list: Mutex::default(), doorbell, endpoint: OnceLock::new() }
     }
 
     /// Returns whether an endpoint is counting in this thread. That endpoint must not be entered again, for example by
@@ -150,13 +150,13 @@ impl Submissions {
     #[inline]
     pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
         /// Restores the mark even if `f` panics. A mark that stayed set would suppress kicks.
-        struct Before(usize);
-        impl Drop for Before {
+        struct CountingGuard(usize);
+        impl Drop for CountingGuard {
             fn drop(&mut self) {
                 COUNTING.set(self.0);
             }
         }
-        let _before = Before(COUNTING.replace(self.place()));
+        let _before = CountingGuard(COUNTING.replace(self.place()));
         f()
     }
 
@@ -244,7 +244,7 @@ impl Starter for Submissions {
             // unless the current thread is this endpoint's progress thread. (The progress thread of another endpoint
             // can be here too, in a waker.)
             if PROGRESSING.get() != self.place() {
-                self.bell.wake();
+                self.doorbell.wake();
             }
             return;
         }
@@ -252,7 +252,7 @@ impl Starter for Submissions {
         let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
         let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
         if !begun {
-            self.bell.wake();
+            self.doorbell.wake();
         }
     }
 

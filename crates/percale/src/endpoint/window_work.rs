@@ -10,7 +10,7 @@ use super::work::{OpFlags, PostError};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::memory::region::Bindable;
 use crate::memory::window::Window;
-use crate::region::window::{Binding, Cell, WindowAccess, WindowError};
+use crate::region::window::{WindowAccess, WindowBinding, WindowCell, WindowError};
 use crate::region::{Keys, Registered, RemoteMemory};
 use crate::types::PeerAddress;
 
@@ -32,21 +32,21 @@ pub(crate) struct WindowPost<'a> {
     pub(crate) peer: PeerAddress,
     pub(crate) context: u64,
     pub(crate) flags: OpFlags,
-    pub(crate) what: What<'a>,
+    pub(crate) what: WindowAction<'a>,
 }
 
 /// The kind of a [`WindowPost`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What<'a> {
-    Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u64 },
+pub(crate) enum WindowAction<'a> {
+    Bind { window: WindowRef<'a>, region: &'a Arc<Registered>, binding: WindowBinding, key: u64 },
     Invalidate(u64),
 }
 
 /// A window and its domain's keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct WindowRef<'a> {
     pub(crate) keys: &'a Arc<Keys>,
-    pub(crate) cell: &'a Arc<Cell>,
+    pub(crate) cell: &'a Arc<WindowCell>,
 }
 
 /// Like [`WindowPost`], but owns everything that it needs, so that it can wait.
@@ -55,14 +55,14 @@ pub(crate) struct WindowWork {
     pub(crate) peer: PeerAddress,
     pub(crate) context: u64,
     pub(crate) flags: OpFlags,
-    what: Kept,
+    what: OwnedWindowAction,
     /// The time at which it began to wait for the window's old key to become unused.
     since: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Kept {
-    Bind { keys: Arc<Keys>, cell: Arc<Cell>, region: Arc<Registered>, binding: Binding, key: u64 },
+enum OwnedWindowAction {
+    Bind { keys: Arc<Keys>, cell: Arc<WindowCell>, region: Arc<Registered>, binding: WindowBinding, key: u64 },
     Invalidate(u64),
 }
 
@@ -77,20 +77,20 @@ impl<'a> WindowPost<'a> {
         let (binding, mut remote) = window.binding(region, bind.range.clone(), bind.access)?;
         let key = window.key_with(bind.key);
         remote.key = key;
-        let window = Place { keys: &window.keys, cell: &window.cell };
-        let what = What::Bind { window, region: region.known().region, binding, key };
+        let window = WindowRef { keys: &window.keys, cell: &window.cell };
+        let what = WindowAction::Bind { window, region: region.known().region, binding, key };
         Ok((Self { peer, context: 0, flags: OpFlags::empty(), what }, remote))
     }
 
     pub(crate) const fn invalidate(peer: PeerAddress, key: u64) -> Self {
-        Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
+        Self { peer, context: 0, flags: OpFlags::empty(), what: WindowAction::Invalidate(key) }
     }
 
     /// Returns the entry of its completion.
     pub(crate) fn entry(&self) -> Entry {
         let (flags, key) = match self.what {
-            What::Bind { key, .. } => (CompletionFlags::BIND, key),
-            What::Invalidate(key) => (CompletionFlags::INVALIDATED, key),
+            WindowAction::Bind { key, .. } => (CompletionFlags::BIND, key),
+            WindowAction::Invalidate(key) => (CompletionFlags::INVALIDATED, key),
         };
         Entry { context: self.context, flags, data: key, ..Entry::default() }
     }
@@ -98,11 +98,11 @@ impl<'a> WindowPost<'a> {
     /// Converts to a form that owns everything that it needs.
     pub(crate) fn keep(&self) -> WindowWork {
         let what = match self.what {
-            What::Bind { window: Place { keys, cell }, region, binding, key } => {
+            WindowAction::Bind { window: WindowRef { keys, cell }, region, binding, key } => {
                 let (keys, cell, region) = (Arc::clone(keys), Arc::clone(cell), Arc::clone(region));
-                Kept::Bind { keys, cell, region, binding, key }
+                OwnedWindowAction::Bind { keys, cell, region, binding, key }
             }
-            What::Invalidate(key) => Kept::Invalidate(key),
+            WindowAction::Invalidate(key) => OwnedWindowAction::Invalidate(key),
         };
         WindowWork { peer: self.peer, context: self.context, flags: self.flags, what, since: None }
     }
@@ -112,10 +112,10 @@ impl WindowWork {
     /// Returns the borrowed form, which can be posted.
     pub(crate) const fn post(&self) -> WindowPost<'_> {
         let what = match &self.what {
-            Kept::Bind { keys, cell, region, binding, key } => {
-                What::Bind { window: Place { keys, cell }, region, binding: *binding, key: *key }
+            OwnedWindowAction::Bind { keys, cell, region, binding, key } => {
+                WindowAction::Bind { window: WindowRef { keys, cell }, region, binding: *binding, key: *key }
             }
-            Kept::Invalidate(key) => What::Invalidate(*key),
+            OwnedWindowAction::Invalidate(key) => WindowAction::Invalidate(*key),
         };
         WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
     }
@@ -167,8 +167,8 @@ impl<A: Ownership> Endpoint<A> {
 #[cfg(all(test, not(loom)))]
 impl Endpoint {
     /// Returns the endpoint, peer and authority with which a peer's accesses arrive.
-    pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::region::Via {
-        use super::ownership::reach::Reach as _;
+    pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::region::AccessOrigin {
+        use super::ownership::reach::EngineAccess as _;
         self.access.with_here(|engine| {
             let slot = engine.core.peers.resolve(peer).unwrap();
             engine.core.via(slot)

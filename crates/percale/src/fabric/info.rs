@@ -14,7 +14,7 @@ use crate::domain::{DomainBuilder, OpenError};
 use crate::local_memory::kernel;
 use crate::local_memory::volatile::IOV_LIMIT;
 use crate::transport::connect::{Facility, facilities, tcp_listens};
-use crate::transport::host::{self, Interface};
+use crate::transport::host::{self, InterfaceAddress};
 use crate::transport::verbs::Adapter;
 use crate::wire::limits::INJECT_LIMIT;
 
@@ -69,7 +69,7 @@ pub struct Info {
     tcp: bool,
     verbs: Option<Arc<Adapter>>,
     cma: Result<(), String>,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<InterfaceAddress>,
     unlisted: Option<String>,
 }
 
@@ -148,7 +148,7 @@ impl Info {
     /// IPv4 comes before IPv6. Link-local addresses of IPv6 are omitted, because they are meaningless without their
     /// interface.
     #[must_use]
-    pub fn interfaces(&self) -> Vec<&Interface> {
+    pub fn interfaces(&self) -> Vec<&InterfaceAddress> {
         host::best_first(&self.interfaces)
     }
 
@@ -221,7 +221,7 @@ fn shm_works(facilities: &[Facility], cma: &Result<(), String>) -> Result<String
 }
 
 /// Checks that an interface that TCP can use is up.
-fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String, String> {
+fn tcp_works(interfaces: &[InterfaceAddress], unlisted: Option<&str>) -> Result<String, String> {
     let v4 = tcp_listens(Ipv4Addr::UNSPECIFIED.into());
     let v6 = tcp_listens(Ipv6Addr::UNSPECIFIED.into());
     let running = |v4: bool| interfaces.iter().any(|one| one.running && one.ip.is_ipv4() == v4);
@@ -238,7 +238,7 @@ fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String,
     }
 }
 
-fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo> {
+fn devices(interfaces: &[InterfaceAddress], facilities: &[Facility]) -> Vec<DeviceInfo> {
     let mut all: Vec<DeviceInfo> = Vec::new();
     for one in interfaces {
         if let Some(known) = all.iter_mut().find(|device| device.name == one.name) {

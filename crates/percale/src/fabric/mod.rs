@@ -1,11 +1,12 @@
 //! Discovery of the transports and devices of this machine.
 //!
 //! * [`Info`] tests every transport, and reports which ones work, and why others do not.
-//! * An [`Interface`] is an address of this machine, from which [`Info::advertised`] chooses the address to advertise.
+//! * An [`InterfaceAddress`] is an address of this machine, from which [`Info::advertised`] chooses the address to
+//!   advertise.
 
 mod info;
 mod probe;
 
 pub use self::info::{DeviceInfo, DiscoverError, Info, LimitInfo, TransportInfo};
-pub use crate::transport::host::{Interface, LinkKind};
+pub use crate::transport::host::{InterfaceAddress, LinkKind};
 pub use crate::transport::kind::{TransportKind, UnknownTransport};

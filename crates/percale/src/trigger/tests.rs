@@ -1,6 +1,6 @@
 //! Tests of counters that change counters. The conformance suite tests operations of endpoints.
 
-#![expect(unsafe_code, reason = "the raw face is tested; it says why its calls are sound")]
+#![expect(unsafe_code, reason = "the raw API is tested; it says why its calls are sound")]
 
 use std::future::Future;
 use std::pin::pin;

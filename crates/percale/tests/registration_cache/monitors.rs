@@ -91,7 +91,7 @@ fn unknown_monitor_warns_and_keeps_the_default() {
 #[test]
 fn device_monitor_settings_accept_only_0_or_1() {
     for name in ["CUDA", "ROCR", "ZE"].map(|name| format!("FI_MR_{name}_CACHE_MONITOR_ENABLED")) {
-        let read = |value: &str| CacheSettings::read(|asked| (asked == name).then(|| value.to_owned()));
+        let read = |value: &str| CacheSettings::read(|requested| (requested == name).then(|| value.to_owned()));
         for value in ["0", "1", " 1 "] {
             assert_eq!(read(value), (CacheSettings::default(), Vec::new()), "{name}={value}");
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::entries::Entries;
 use super::entry::Clock;
 use super::front::Front;
-use super::table::{Limits, Table};
+use super::table::{CacheLimits, Table};
 use super::{Aligned, Cache, Shared, barrier};
 use crate::calls::errno_for;
 use crate::journal::Journal;
@@ -27,7 +27,7 @@ pub struct Builder<R: Registrar> {
     choice: Choice,
     /// Whether the cache is opened without keeping registrations if the chosen monitor is not available.
     or_none: bool,
-    limits: Limits,
+    limits: CacheLimits,
     merging: bool,
 }
 
@@ -66,7 +66,7 @@ impl OpenError {
 
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        let limits = Limits { count: DEFAULT_COUNT, bytes: u64::MAX };
+        let limits = CacheLimits { count: DEFAULT_COUNT, bytes: u64::MAX };
         Self { registrar, choice: best(), or_none: false, limits, merging: false }
     }
 
@@ -130,7 +130,7 @@ impl<R: Registrar> Builder<R> {
             opened => opened?,
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
-        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
+        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.requested());
         Ok(Cache(Arc::new(Shared {
             entries: Entries::new(limits.count).map_err(no_memory)?,
             front: Front::new(limits.count).map_err(no_memory)?,

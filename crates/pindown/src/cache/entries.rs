@@ -37,9 +37,9 @@ const MOST_COPIES: u32 = 1024;
 
 /// The place of an entry, which is either a copy or the registration's own entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub(crate) struct EntryPosition(u32);
 
-impl Place {
+impl EntryPosition {
     /// Returns the place as a number.
     pub(crate) const fn to_u32(self) -> u32 {
         self.0
@@ -83,7 +83,7 @@ struct Inode {
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
-struct Copied {
+struct CopyRecord {
     /// The number of the entry that was copied.
     of: AtomicU32,
     /// The place of the next copy of the same entry, plus one.
@@ -94,7 +94,7 @@ struct Copied {
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
-struct Known {
+struct EntryRecord {
     /// The place of the first copy, plus one. Written under the table's lock.
     copy: AtomicU32,
     /// The number of copies in that list. Written under the table's lock.
@@ -105,10 +105,10 @@ struct Known {
 }
 
 /// A neighbouring place for a copy.
-enum Beside {
+enum NeighbourSlot {
     /// Holds a copy of the same entry, made for this or another page.
-    Its(Place),
-    Free(Place),
+    Its(EntryPosition),
+    Free(EntryPosition),
 }
 
 /// All entries of a cache.
@@ -121,11 +121,11 @@ pub(crate) struct Entries {
     /// The number of bits by which a hash is shifted right to give a place.
     shift: u32,
     /// Data of copies, by place.
-    copied: Box<[Copied]>,
+    copied: Box<[CopyRecord]>,
     /// The number of places of copies.
     places: u32,
     /// Data of entries, by number.
-    known: Box<[Known]>,
+    known: Box<[EntryRecord]>,
     /// The current number of copies. Written under the table's lock.
     copies: AtomicU32,
     /// Whether the last hold of a removed entry has ended since [`Self::take_released`] was last called.
@@ -148,16 +148,16 @@ impl Entries {
             use zerocopy::FromZeros;
             (
                 <[Entry]>::new_box_zeroed_with_elems(places + count),
-                <[Copied]>::new_box_zeroed_with_elems(places),
-                <[Known]>::new_box_zeroed_with_elems(count),
+                <[CopyRecord]>::new_box_zeroed_with_elems(places),
+                <[EntryRecord]>::new_box_zeroed_with_elems(count),
             )
         };
         #[cfg(loom)]
         let (entries, copied, known) = {
             let zero = || AtomicU32::new(0);
             let inode = || Inode { count: AtomicU64::new(0), slot: AtomicU64::new(0) };
-            let copied = |_| Copied { of: zero(), next: zero() };
-            let known = |_| Known { copy: zero(), copies: zero(), holds: zero(), inode: inode() };
+            let copied = |_| CopyRecord { of: zero(), next: zero() };
+            let known = |_| EntryRecord { copy: zero(), copies: zero(), holds: zero(), inode: inode() };
             (
                 Ok::<_, ()>((0..places + count).map(|_| Entry::zero()).collect()),
                 Ok::<_, ()>((0..places).map(copied).collect()),
@@ -181,20 +181,20 @@ impl Entries {
 
     /// Returns the first place for the copy of this page.
     #[inline]
-    pub(crate) fn home(&self, address: u64) -> Place {
-        Place((hash(address) >> self.shift) as u32)
+    pub(crate) fn home(&self, address: u64) -> EntryPosition {
+        EntryPosition((hash(address) >> self.shift) as u32)
     }
 
     /// Returns the entry at a place.
     #[inline]
-    pub(crate) fn at(&self, place: Place) -> Option<&Entry> {
+    pub(crate) fn at(&self, place: EntryPosition) -> Option<&Entry> {
         self.entries.get(place.index())
     }
 
     /// Returns whether a further copy of an entry may be put at this place. Half of the places are reserved for entries
     /// that have no copy yet.
     #[inline]
-    pub(crate) fn has_room(&self, place: Place) -> bool {
+    pub(crate) fn has_room(&self, place: EntryPosition) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
         self.is_vacant(place) && copies < self.places / 2
     }
@@ -207,7 +207,7 @@ impl Entries {
     }
 
     #[inline]
-    fn is_vacant(&self, place: Place) -> bool {
+    fn is_vacant(&self, place: EntryPosition) -> bool {
         self.at(place).is_some_and(Entry::is_vacant)
     }
 
@@ -218,13 +218,13 @@ impl Entries {
     }
 
     /// Returns the place of entry `number` itself.
-    pub(crate) const fn place(&self, number: u32) -> Place {
-        Place(self.places + number)
+    pub(crate) const fn place(&self, number: u32) -> EntryPosition {
+        EntryPosition(self.places + number)
     }
 
     /// Returns the number of the entry at a place. The caller must prevent the entry from being filled again.
     #[inline]
-    pub(crate) fn number(&self, place: Place) -> u32 {
+    pub(crate) fn number(&self, place: EntryPosition) -> u32 {
         match self.copied(place) {
             Some(copied) => copied.of.load(Ordering::Relaxed),
             None => place.0 - self.places,
@@ -233,7 +233,7 @@ impl Entries {
 
     /// Returns the further data of a copy; `None` for an entry that is not a copy.
     #[inline]
-    fn copied(&self, place: Place) -> Option<&Copied> {
+    fn copied(&self, place: EntryPosition) -> Option<&CopyRecord> {
         self.copied.get(place.index())
     }
 
@@ -257,7 +257,7 @@ impl Entries {
     /// copy. Returns `None` if there is no room for a copy, or if the entry has too many. Called under the table's
     /// lock.
     #[inline]
-    pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
+    pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<EntryPosition> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
         let first = known.copy.load(Ordering::Relaxed);
         let copies = known.copies.load(Ordering::Relaxed);
@@ -266,8 +266,8 @@ impl Entries {
             home
         } else {
             match self.beside(number, home)? {
-                Beside::Its(place) => return Some(place),
-                Beside::Free(place) => place,
+                NeighbourSlot::Its(place) => return Some(place),
+                NeighbourSlot::Free(place) => place,
             }
         };
         let (copy, copied) = (self.at(place)?, self.copied(place)?);
@@ -283,47 +283,48 @@ impl Entries {
 
     /// Returns whether a copy may be put at this place. `is_first` is true for the first copy of an entry.
     #[inline]
-    fn is_free(&self, place: Place, is_first: bool) -> bool {
+    fn is_free(&self, place: EntryPosition, is_first: bool) -> bool {
         if is_first { self.is_vacant(place) } else { self.has_room(place) }
     }
 
     /// Returns a neighbouring place for a copy of entry `number` if the copy is not put at `home`.
     #[cold]
-    fn beside(&self, number: u32, home: Place) -> Option<Beside> {
-        let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
+    fn beside(&self, number: u32, home: EntryPosition) -> Option<NeighbourSlot> {
+        let is_its =
+            |place: &EntryPosition| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
         if let Some(its) = home.near().find(is_its) {
-            return Some(Beside::Its(its));
+            return Some(NeighbourSlot::Its(its));
         }
         let known = self.known.get(number as usize)?;
         if known.copies.load(Ordering::Relaxed) >= MOST_COPIES {
             return None;
         }
         let is_first = known.copy.load(Ordering::Relaxed) == 0;
-        home.near().find(|place| self.is_free(*place, is_first)).map(Beside::Free)
+        home.near().find(|place| self.is_free(*place, is_first)).map(NeighbourSlot::Free)
     }
 
     /// Returns the copies of other entries that are in places where entry `number` may be found by this page, and that
     /// serve only look-ups that this entry also serves. Called under the table's lock.
-    pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
-        let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
-        let serves_less = move |place: &Place| match (self.get(number), self.at(*place)) {
+    pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = EntryPosition> {
+        let live = |place: &EntryPosition| self.at(*place).is_some_and(Entry::is_live);
+        let serves_less = move |place: &EntryPosition| match (self.get(number), self.at(*place)) {
             (Some(entry), Some(copy)) => entry.range().contains(copy.range()) && entry.rights().contains(copy.rights()),
             _ => false,
         };
         // The filters are in this order because most places are vacant.
-        let others = move |place: &Place| self.number(*place) != number;
+        let others = move |place: &EntryPosition| self.number(*place) != number;
         self.home(address).near().filter(live).filter(serves_less).filter(others)
     }
 
     /// Hides a copy from look-ups. Users that have found it already may use it until it is
     /// [vacated](Self::vacate_copy). Called under the table's lock.
-    pub(crate) fn retire_copy(&self, place: Place) {
+    pub(crate) fn retire_copy(&self, place: EntryPosition) {
         let number = self.number(place);
-        let next = |place: Place| self.copied(place).map(|copied| &copied.next);
+        let next = |place: EntryPosition| self.copied(place).map(|copied| &copied.next);
         let Some(known) = self.known.get(number as usize) else { return };
         let mut link = Some(&known.copy);
         while let Some(word) = link {
-            match word.load(Ordering::Relaxed).checked_sub(1).map(Place) {
+            match word.load(Ordering::Relaxed).checked_sub(1).map(EntryPosition) {
                 Some(found) if found == place => {
                     let after = next(place).map_or(0, |next| next.load(Ordering::Relaxed));
                     word.store(after, Ordering::Relaxed);
@@ -338,7 +339,7 @@ impl Entries {
 
     /// Frees a retired copy that has no more users, so that its place may be filled again. Called under the table's
     /// lock.
-    pub(crate) fn vacate_copy(&self, place: Place) {
+    pub(crate) fn vacate_copy(&self, place: EntryPosition) {
         if let Some(entry) = self.at(place) {
             entry.vacate();
         }
@@ -346,10 +347,10 @@ impl Entries {
     }
 
     /// Returns the places of an entry's copies. Called under the table's lock.
-    fn copies_of(&self, number: u32) -> impl Iterator<Item = Place> {
+    fn copies_of(&self, number: u32) -> impl Iterator<Item = EntryPosition> {
         let mut next = self.known.get(number as usize).map_or(0, |known| known.copy.load(Ordering::Relaxed));
         std::iter::from_fn(move || {
-            let place = Place(next.checked_sub(1)?);
+            let place = EntryPosition(next.checked_sub(1)?);
             next = self.copied(place)?.next.load(Ordering::Relaxed);
             Some(place)
         })

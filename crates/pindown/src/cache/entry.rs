@@ -105,7 +105,7 @@ impl Clock {
 
 /// The words that a look-up has read from an entry that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Serves {
+pub(crate) struct EntryMatch {
     /// Whether the entry serves the look-up only if the count of its [watched file](Entries::inode) is unchanged.
     pub(crate) watched: bool,
     /// The end, with the bits below it.
@@ -179,15 +179,15 @@ impl Entry {
 
     /// Like [`Self::serves`], but returns what [`Self::touch`] needs.
     #[inline(always)]
-    pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
+    pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<EntryMatch> {
         // The first load checks whether the entry is live; see the module documentation.
         let start = self.start.load(Ordering::Acquire);
         let highest = range.start() | HIGHEST_START;
         // Most entries are not watched, and the same comparison also checks this.
         if start.cast_signed() <= highest.cast_signed() {
-            self.reaches(start, range, access).map(|end| Serves { watched: false, end })
+            self.reaches(start, range, access).map(|end| EntryMatch { watched: false, end })
         } else if (start & !WATCHED).cast_signed() <= highest.cast_signed() {
-            self.reaches(start, range, access).map(|end| Serves { watched: true, end })
+            self.reaches(start, range, access).map(|end| EntryMatch { watched: true, end })
         } else {
             None
         }
@@ -218,15 +218,15 @@ impl Entry {
     /// entry share its cache line. The caller must prevent the entry from being filled again, by announcing itself or
     /// by holding the table's lock.
     #[inline(always)]
-    pub(crate) fn touch(&self, read: Serves, now: Age) {
+    pub(crate) fn touch(&self, read: EntryMatch, now: Age) {
         if (read.end ^ now.0) & BELOW != 0 {
-            self.touch_anew(read, now);
+            self.touch_again(read, now);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn touch_anew(&self, read: Serves, now: Age) {
+    fn touch_again(&self, read: EntryMatch, now: Age) {
         self.end.store(read.end & !BELOW | now.0, Ordering::Relaxed);
     }
 

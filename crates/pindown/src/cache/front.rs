@@ -9,7 +9,7 @@
 
 use std::io;
 
-use super::entries::{Place, hash};
+use super::entries::{EntryPosition, hash};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// The number of slots of a line: as many as fit in a cache line.
@@ -58,19 +58,19 @@ impl Front {
 
     /// Returns an entry of the address's line for which `serves` returns true.
     #[inline]
-    pub(crate) fn find(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
+    pub(crate) fn find(&self, address: u64, serves: impl Fn(EntryPosition) -> bool) -> Option<EntryPosition> {
         if self.is_used.load(Ordering::Relaxed) { self.find_used(address, serves) } else { None }
     }
 
     #[cold]
-    fn find_used(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
+    fn find_used(&self, address: u64, serves: impl Fn(EntryPosition) -> bool) -> Option<EntryPosition> {
         let slot = self.slot(address);
         let line = self.line(slot);
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
     }
 
     /// Inserts this entry for this address. `useless` returns whether an entry no longer needs a slot.
-    pub(crate) fn put(&self, address: u64, entry: Place, useless: impl Fn(Place) -> bool) {
+    pub(crate) fn put(&self, address: u64, entry: EntryPosition, useless: impl Fn(EntryPosition) -> bool) {
         let slot = self.slot(address);
         let (line, way) = (self.line(slot), slot % WAYS);
         let own = &line[way];
@@ -96,8 +96,8 @@ fn nearest(way: usize) -> impl Iterator<Item = usize> {
 
 /// Returns the place in a slot.
 #[inline]
-fn place(slot: &AtomicU32) -> Option<Place> {
-    slot.load(Ordering::Acquire).checked_sub(1).map(Place::from_u32)
+fn place(slot: &AtomicU32) -> Option<EntryPosition> {
+    slot.load(Ordering::Acquire).checked_sub(1).map(EntryPosition::from_u32)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -108,9 +108,9 @@ mod tests {
     fn entry_is_found_until_its_line_is_full() {
         let front = Front::new(4096).expect("memory");
         for n in 0..4096_u32 {
-            front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, Place::from_u32(n), |_| false);
+            front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, EntryPosition::from_u32(n), |_| false);
         }
-        let at = |n: u32| move |place: Place| place.to_u32() == n;
+        let at = |n: u32| move |place: EntryPosition| place.to_u32() == n;
         let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, at(n));
         let lost = (0..4096_u32).filter(|n| found(*n).is_none()).count();
         assert!(lost < 4096 / 100, "{lost} of 4096 fell out of their lines");
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn entries_of_one_page_are_distinguished_by_predicate() {
         let front = Front::new(64).expect("memory");
-        let all: Vec<Place> = (0..9).map(Place::from_u32).collect();
+        let all: Vec<EntryPosition> = (0..9).map(EntryPosition::from_u32).collect();
         for place in &all[..8] {
             front.put(0x10_0000, *place, |_| false);
         }

@@ -17,7 +17,7 @@
 //!
 //! The kernel may reject the fence because of a seccomp filter that the program installed after the cache was opened.
 //! Then the cache waits until each lane has held the table's lock once, which also acts as a fence for that lane, and
-//! keeps no new registrations until then ([`Grace::lacks_fence`]). If a lane is no longer used, removed registrations
+//! keeps no new registrations until then ([`Grace::needs_fence`]). If a lane is no longer used, removed registrations
 //! stay pinned until that lane is dropped.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Parity {
 /// The uses of one lane, by parity. Only the lane writes the counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Counts {
+pub(crate) struct LaneUses {
     begun: [AtomicU64; 2],
     ended: [AtomicU64; 2],
     /// The number of uses that their entries count; the grace period does not wait for them.
@@ -57,7 +57,7 @@ pub(crate) struct Counts {
     fenced: AtomicU64,
 }
 
-impl Counts {
+impl LaneUses {
     /// Counts a use as begun. A thread that calls [`barrier::heavy`] sees the count, or the later operations of this
     /// thread are performed after that call.
     #[inline]
@@ -118,7 +118,7 @@ enum Waiting {
 /// table's lock.
 #[derive(Debug)]
 pub(crate) struct Grace {
-    lanes: Vec<Arc<Counts>>,
+    lanes: Vec<Arc<LaneUses>>,
     waiting: Waiting,
     /// The number of batches so far.
     batches: u64,
@@ -141,8 +141,8 @@ impl Grace {
     }
 
     /// Adds a lane.
-    pub(crate) fn join(&mut self) -> Arc<Counts> {
-        let counts = Arc::new(Counts::default());
+    pub(crate) fn join(&mut self) -> Arc<LaneUses> {
+        let counts = Arc::new(LaneUses::default());
         self.fenced(&counts);
         self.lanes.push(Arc::clone(&counts));
         counts
@@ -151,26 +151,26 @@ impl Grace {
     /// Records that the lane holds the table's lock: it no longer finds entries that were removed before, and all uses
     /// that it has begun are counted.
     #[inline]
-    pub(crate) fn fenced(&self, lane: &Counts) {
+    pub(crate) fn fenced(&self, lane: &LaneUses) {
         lane.fenced.store(self.batches, Ordering::Relaxed);
     }
 
     /// Returns whether entries wait for lanes because the kernel rejects the fence.
-    pub(crate) fn lacks_fence(&self) -> bool {
+    pub(crate) fn needs_fence(&self) -> bool {
         self.waiting == Waiting::ForFence
     }
 
     /// Removes a lane that has no use under way, and adds the number of uses that it began to `begun`. A lane with uses
     /// under way stays. It then prevents all entries that were removed since these uses began, or are removed later,
     /// from being freed or, if all its uses are held, only the entries of those uses.
-    pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
+    pub(crate) fn leave(&mut self, counts: &Arc<LaneUses>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();
             self.lanes.retain(|lane| !Arc::ptr_eq(lane, counts));
         }
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Counts> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &LaneUses> {
         self.lanes.iter().map(|lane| &**lane)
     }
 

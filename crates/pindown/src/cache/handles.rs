@@ -5,7 +5,7 @@ use std::fmt;
 
 use slab::Slab;
 
-use super::out::Out;
+use super::pending_unpin::PendingUnpin;
 use super::tree::Tree;
 use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
@@ -66,12 +66,12 @@ struct Own<P> {
     /// The range that the monitor keeps locked for the registration.
     locked: Option<Range>,
     handle: Handle,
-    told: bool,
+    reported: bool,
 }
 
 impl<P> Own<P> {
-    fn out(self) -> Out<P> {
-        Out { pin: self.pin, inode: self.inode.map(|inode| inode.slot), locked: self.locked }
+    fn out(self) -> PendingUnpin<P> {
+        PendingUnpin { pin: self.pin, inode: self.inode.map(|inode| inode.slot), locked: self.locked }
     }
 }
 
@@ -102,7 +102,7 @@ impl<P> Handles<P> {
         let Self { all, tree, changed, .. } = self;
         tree.overlapping(range, &mut |number| {
             if let Some(own) = all.get_mut(number as usize)
-                && !std::mem::replace(&mut own.told, true)
+                && !std::mem::replace(&mut own.reported, true)
             {
                 changed.push_back(own.handle);
             }
@@ -114,7 +114,7 @@ impl<P> Handles<P> {
     pub(super) fn compare_files(&mut self, journal: &Journal) {
         for (_, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
-            if changed && !std::mem::replace(&mut own.told, true) {
+            if changed && !std::mem::replace(&mut own.reported, true) {
                 self.changed.push_back(own.handle);
             }
         }
@@ -129,7 +129,7 @@ impl<P> Handles<P> {
     ) -> Handle {
         let handle = Handle(self.next);
         self.next += 1;
-        let number = self.all.insert(Own { pin, inode, locked, handle, told: changed }) as u32;
+        let number = self.all.insert(Own { pin, inode, locked, handle, reported: changed }) as u32;
         self.numbers.insert(handle, number);
         self.tree.insert(number, range);
         self.changed.reserve(self.all.len());
@@ -139,7 +139,7 @@ impl<P> Handles<P> {
         handle
     }
 
-    pub(super) fn remove(&mut self, handle: Handle) -> Option<Out<P>> {
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<PendingUnpin<P>> {
         let number = self.numbers.remove(&handle)?;
         self.tree.remove(number);
         self.changed.retain(|changed| *changed != handle);
@@ -151,7 +151,7 @@ impl<P> Handles<P> {
         self.changed.pop_front()
     }
 
-    pub(super) fn into_pins(self) -> impl Iterator<Item = Out<P>> {
+    pub(super) fn into_pins(self) -> impl Iterator<Item = PendingUnpin<P>> {
         self.all.into_iter().map(|(_, own)| own.out())
     }
 

@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::entries::Place;
+use super::entries::EntryPosition;
 use super::entry::Entry;
-use super::grace::{Counts, Parity};
-use super::{Found, LookupError, Shared};
+use super::grace::{LaneUses, Parity};
+use super::{FoundRegistration, LookupError, Shared};
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
@@ -21,7 +21,7 @@ use crate::registrar::{Pinned, Registrar};
 /// pinned. Hold long uses.
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
-    counts: Arc<Counts>,
+    counts: Arc<LaneUses>,
     /// The lane's name, which is a multiple of `BY + 1`.
     name: u64,
     /// Prevents `Sync`: the counts are updated by plain stores, so two threads must not use the lane at once.
@@ -123,13 +123,13 @@ impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         // In a forked child, the lock may be held by a thread that does not exist there. Lanes return no registrations
         // there, so no grace period needs their counts.
-        let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
+        let counts = if shared.journal.forked() { Arc::new(LaneUses::default()) } else { shared.table().grace.join() };
         let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
         Self { shared, counts, name, alone: PhantomData }
     }
 
     #[inline(always)]
-    fn used(&self, place: Place, entry: &Entry, parity: Parity) -> Use {
+    fn used(&self, place: EntryPosition, entry: &Entry, parity: Parity) -> Use {
         let (local_key, remote_key) = entry.keys();
         Use { entry: place.to_u32(), owner: self.name | parity.index() as u64, local_key, remote_key }
     }
@@ -174,17 +174,17 @@ impl<R: Registrar> Lane<R> {
         if seen == 0 {
             self.shared.expect(range); // The prefetch overlaps with the system call.
         }
-        let seen = self.shared.journal.seen_aside().unwrap_or(seen);
-        if let Some((place, entry)) = self.shared.hit_aside(range, access, seen) {
+        let seen = self.shared.journal.seen_by_call().unwrap_or(seen);
+        if let Some((place, entry)) = self.shared.hit_slowly(range, access, seen) {
             return Ok(self.used(place, entry, parity));
         }
         self.counts.end(parity);
         match self.shared.miss(range, access, &self.counts)? {
-            Found::Kept(place, parity) => match self.shared.entries.at(place) {
+            FoundRegistration::Kept(place, parity) => match self.shared.entries.at(place) {
                 Some(entry) => Ok(self.used(place, entry, parity)),
                 None => unreachable!("the entry at {place:?} was just filled"),
             },
-            Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
+            FoundRegistration::Single(entry, Pinned { local_key, remote_key, .. }) => {
                 Ok(Use { entry, owner: self.name | ALONE, local_key, remote_key })
             }
         }
@@ -212,7 +212,7 @@ impl<R: Registrar> Lane<R> {
             ALONE | HELD => return Ok(used),
             _ => return Err(WrongLane { used }),
         };
-        let number = self.shared.entries.number(Place::from_u32(used.entry));
+        let number = self.shared.entries.number(EntryPosition::from_u32(used.entry));
         self.shared.entries.hold(number);
         self.counts.hold(parity);
         Ok(Use { entry: number, owner: self.name | HELD, ..used })

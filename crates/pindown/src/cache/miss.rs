@@ -3,10 +3,10 @@
 use std::io;
 
 use super::entry::{Age, Entry};
-use super::grace::Counts;
-use super::out::Out;
+use super::grace::LaneUses;
+use super::pending_unpin::PendingUnpin;
 use super::table::Table;
-use super::{Found, LookupError, Shared};
+use super::{FoundRegistration, LookupError, Shared};
 use crate::access::Access;
 use crate::journal::Drained;
 use crate::monitor::{Refusal, Watched};
@@ -18,7 +18,7 @@ impl<R: Registrar> Shared<R> {
     /// function could wait for registrations that wait for the caller's own use to end. If a kept registration is
     /// returned, the caller is announced again, under the lock that is needed to remove entries.
     #[cold]
-    pub(super) fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
+    pub(super) fn miss(&self, range: Range, access: Access, lane: &LaneUses) -> Result<FoundRegistration, LookupError> {
         if self.journal.forked() {
             return Err(LookupError::Forked);
         }
@@ -51,7 +51,7 @@ impl<R: Registrar> Shared<R> {
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
-        let mut unfinished = Unfinished { shared: self, ticket, is_look_up: true, watched: None };
+        let mut unfinished = PendingRegistration { shared: self, ticket, is_look_up: true, watched: None };
         if !out.is_empty() {
             self.let_go(out.drain(..));
         }
@@ -99,7 +99,7 @@ impl<R: Registrar> Shared<R> {
         kept: Result<(), Refusal>,
         wide: Range,
         access: Access,
-        unfinished: &mut Unfinished<'_, R>,
+        unfinished: &mut PendingRegistration<'_, R>,
     ) -> Option<(Result<Watched, Refusal>, io::Result<Pinned<R::Pin>>)> {
         kept.ok()?;
         let watched = unfinished.watch(wide, access).ok()?;
@@ -120,9 +120,9 @@ impl<R: Registrar> Shared<R> {
         (range, registered): (Range, Range),
         access: Access,
         (pinned, watched): (Pinned<R::Pin>, Watched),
-        lane: &Counts,
-        out: &mut Vec<Out<R::Pin>>,
-    ) -> (Result<Found, LookupError>, Option<Watched>) {
+        lane: &LaneUses,
+        out: &mut Vec<PendingUnpin<R::Pin>>,
+    ) -> (Result<FoundRegistration, LookupError>, Option<Watched>) {
         match table.keep(registered, access, pinned, watched.inode, &self.entries) {
             Ok(number) => {
                 self.clock.set(Age::of(table.time()));
@@ -136,9 +136,9 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Records a registration for one use.
-    fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> Found {
+    fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> FoundRegistration {
         let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
-        Found::Single(table.single(pinned.pin, reason), keys)
+        FoundRegistration::Single(table.single(pinned.pin, reason), keys)
     }
 
     /// Begins a use of a kept entry, and makes a copy of the entry for this page. Called under the table's lock.
@@ -148,9 +148,9 @@ impl<R: Registrar> Shared<R> {
         table: &mut Table<R::Pin>,
         number: u32,
         range: Range,
-        lane: &Counts,
-        out: &mut Vec<Out<R::Pin>>,
-    ) -> Found {
+        lane: &LaneUses,
+        out: &mut Vec<PendingUnpin<R::Pin>>,
+    ) -> FoundRegistration {
         let copy = table.copy(number, range.start(), &self.epoch, &self.entries, out);
         let place = copy.unwrap_or_else(|| {
             let place = self.entries.place(number);
@@ -159,7 +159,7 @@ impl<R: Registrar> Shared<R> {
         });
         let parity = self.parity();
         lane.begin(parity);
-        Found::Kept(place, parity)
+        FoundRegistration::Kept(place, parity)
     }
 
     /// Finds a kept entry that serves the range, with an unchanged file and with rights that the process still has.
@@ -205,7 +205,7 @@ impl<R: Registrar> Shared<R> {
 
     /// Pins the pages. If the registrar reports a limit, drops idle registrations and tries again.
     pub(super) fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
-        let mut patience = PATIENCE;
+        let mut checks_left = LIMIT_CHECKS;
         loop {
             let error = match self.registrar.pin(pages, access) {
                 Ok(pinned) => return Ok(pinned),
@@ -229,10 +229,10 @@ impl<R: Registrar> Shared<R> {
             };
             if out.is_empty() {
                 // Short uses of other threads end soon; this loop does not wait for held uses.
-                if !waiting || patience == 0 {
+                if !waiting || checks_left == 0 {
                     return Err(error);
                 }
-                patience -= 1;
+                checks_left -= 1;
                 std::thread::yield_now();
             }
             self.let_go(out);
@@ -242,7 +242,7 @@ impl<R: Registrar> Shared<R> {
 
 /// A registration in progress. Dropping it ends the registration without a result, if the registrar or an application's
 /// monitor callback panics.
-pub(super) struct Unfinished<'a, R: Registrar> {
+pub(super) struct PendingRegistration<'a, R: Registrar> {
     pub(super) shared: &'a Shared<R>,
     pub(super) ticket: u64,
     /// Whether dropping this value counts as a failed look-up.
@@ -250,7 +250,7 @@ pub(super) struct Unfinished<'a, R: Registrar> {
     pub(super) watched: Option<Watched>,
 }
 
-impl<R: Registrar> Unfinished<'_, R> {
+impl<R: Registrar> PendingRegistration<'_, R> {
     /// Makes the monitor watch the range for the registration.
     pub(super) fn watch(&mut self, range: Range, access: Access) -> Result<Watched, Refusal> {
         let watched = self.shared.monitor.watch(range, access);
@@ -259,7 +259,7 @@ impl<R: Registrar> Unfinished<'_, R> {
     }
 }
 
-impl<R: Registrar> Drop for Unfinished<'_, R> {
+impl<R: Registrar> Drop for PendingRegistration<'_, R> {
     fn drop(&mut self) {
         {
             let mut table = self.shared.table();
@@ -275,7 +275,7 @@ const SETTLING: u32 = 400;
 
 /// The number of times that the cache checks at a limit whether uses have ended, before it returns the limit's error to
 /// the caller.
-const PATIENCE: u32 = 100;
+const LIMIT_CHECKS: u32 = 100;
 
 /// Returns whether the error reports a limit at which dropping idle registrations may help.
 fn is_a_limit(error: &io::Error) -> bool {

@@ -24,8 +24,8 @@ mod merge;
 mod miss;
 #[cfg(all(test, loom))]
 mod model;
-mod out;
 mod own;
+mod pending_unpin;
 mod stats;
 mod table;
 #[cfg(all(test, not(loom)))]
@@ -50,15 +50,15 @@ pub use stats::Stats;
 use crate::access::Access;
 use crate::calls::errno_for;
 use crate::journal::Journal;
-use crate::monitor::{Monitor, Unavailable, Watched};
+use crate::monitor::{MonitorBackend, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use entries::{Entries, Place};
+use entries::{Entries, EntryPosition};
 use entry::{Clock, Entry};
 use front::Front;
-use grace::{Counts, Parity};
-use out::Out;
+use grace::{LaneUses, Parity};
+use pending_unpin::PendingUnpin;
 use table::Table;
 
 /// A cache of registrations. Clones share one cache; dropping the last one unpins all registrations.
@@ -106,7 +106,7 @@ struct Shared<R: Registrar> {
     /// The clock for the ages of entries.
     clock: Clock,
     table: Aligned<Mutex<Table<R::Pin>>>,
-    monitor: Box<dyn Monitor>,
+    monitor: Box<dyn MonitorBackend>,
     merging: bool,
     /// The better monitors that are not available, and the reasons.
     unavailable: Vec<Unavailable>,
@@ -121,9 +121,9 @@ struct Aligned<T>(T);
 
 /// A registration that was found or made.
 #[derive(Clone, Copy, Debug)]
-enum Found {
+enum FoundRegistration {
     /// A kept registration: the place of its entry, and the parity of the use.
-    Kept(Place, Parity),
+    Kept(EntryPosition, Parity),
     Single(u32, Pinned<()>),
 }
 
@@ -149,7 +149,7 @@ impl<R: Registrar> Cache<R> {
         let mut stats = table.stats;
         // A look-up announces itself once, and once more if it uses a registration that was found or kept under the
         // lock.
-        let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
+        let begun: u64 = table.grace.lanes().map(LaneUses::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
         stats.own = table.handles.len() as u64;
@@ -219,7 +219,7 @@ impl<R: Registrar> Shared<R> {
     /// A hit at the first place for its page. The caller has announced itself and has then read the cache's position
     /// ([`Journal::seen`]).
     #[inline(always)]
-    fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
+    fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(EntryPosition, &Entry)> {
         let place = self.entries.home(range.start());
         let entry = self.entries.at(place)?;
         self.holds(place, entry, range, access, seen).then_some((place, entry))
@@ -234,9 +234,9 @@ impl<R: Registrar> Shared<R> {
 
     /// A hit at another place, or under a monitor that requires a system call first. The caller must meet the
     /// conditions of [`Self::hit`].
-    fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
+    fn hit_slowly(&self, range: Range, access: Access, seen: u64) -> Option<(EntryPosition, &Entry)> {
         let home = self.entries.home(range.start());
-        let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
+        let serves = |place: &EntryPosition| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
         // If the first place is free, the look-up continues under the lock, where a copy is put there. So a miss
         // usually reads only one place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
@@ -256,7 +256,7 @@ impl<R: Registrar> Shared<R> {
 
     /// Returns whether the entry serves the look-up and no change was reported since `seen` was read.
     #[inline(always)]
-    fn holds(&self, place: Place, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
+    fn holds(&self, place: EntryPosition, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
         if serves.watched && !self.same_inode(self.entries.number(place)) || !self.journal.still(seen) {
             return false;
@@ -297,8 +297,8 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Releases registrations. Called outside the lock.
-    fn let_go(&self, all: impl IntoIterator<Item = Out<R::Pin>>) {
-        for Out { pin, inode, locked } in all {
+    fn let_go(&self, all: impl IntoIterator<Item = PendingUnpin<R::Pin>>) {
+        for PendingUnpin { pin, inode, locked } in all {
             self.unpin(pin);
             locked.into_iter().for_each(|range| self.monitor.unlock(range));
             inode.into_iter().for_each(|inode| self.monitor.unwatch(inode));
@@ -332,9 +332,9 @@ impl<R: Registrar> Drop for Shared<R> {
         if self.journal.forked() {
             return;
         }
-        let limits = table::Limits { count: 0, bytes: 0 };
+        let limits = table::CacheLimits { count: 0, bytes: 0 };
         let table = std::mem::replace(&mut *self.table(), Table::new(limits));
-        if !table.grace.lanes().all(Counts::idle) {
+        if !table.grace.lanes().all(LaneUses::idle) {
             tracing::warn!("a registration cache was closed with uses in progress: its memory remains pinned");
             return;
         }

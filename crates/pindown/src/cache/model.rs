@@ -29,7 +29,7 @@ struct World {
     /// The version of the pages at the address.
     version: AtomicU64,
     /// The version of the last change that has been reported in full.
-    told: AtomicU64,
+    reported: AtomicU64,
     /// The number of pins made so far.
     pins: AtomicU64,
     /// The version that each pin pinned.
@@ -56,7 +56,7 @@ impl Registrar for Arc<World> {
 fn world() -> (Arc<World>, Cache<Arc<World>>, Notifier) {
     let world = Arc::new(World {
         version: AtomicU64::new(0),
-        told: AtomicU64::new(0),
+        reported: AtomicU64::new(0),
         pins: AtomicU64::new(0),
         pinned: std::array::from_fn(|_| AtomicU64::new(0)),
         unpinned: std::array::from_fn(|_| AtomicBool::new(false)),
@@ -118,15 +118,15 @@ impl World {
         let next = self.version.load(Ordering::SeqCst) + 1;
         self.version.store(next, Ordering::SeqCst);
         notifier.changed(page().pages());
-        self.told.store(next, Ordering::SeqCst);
+        self.reported.store(next, Ordering::SeqCst);
     }
 
     /// Makes one transfer. Checks that it never uses pages older than the changes reported before it began, and never
     /// unpinned pages.
     fn transfer(&self, lane: &Lane<Arc<World>>) {
-        let told = self.told.load(Ordering::SeqCst);
+        let reported = self.reported.load(Ordering::SeqCst);
         let used = lane.get(page(), Access::empty()).expect("registered");
-        assert!(used.remote_key() >= told, "stale: pages {} after {told} were told", used.remote_key());
+        assert!(used.remote_key() >= reported, "stale: pages {} after {reported} were told", used.remote_key());
         let pinned = self.pinned[used.local_key() as usize].load(Ordering::SeqCst);
         assert_eq!(used.remote_key(), pinned, "keys of two registrations");
         loom::thread::yield_now();

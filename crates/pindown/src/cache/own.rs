@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use super::handles::{Handle, Registration, UnknownHandle};
-use super::miss::Unfinished;
+use super::miss::PendingRegistration;
 use super::{Cache, LookupError, Shared};
 use crate::access::Access;
-use crate::journal::Waiting;
+use crate::journal::WaitingThread;
 use crate::monitor::Watched;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
@@ -34,7 +34,7 @@ const SLICE: Duration = Duration::from_millis(100);
 const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
 
 /// The result of one check for changes.
-enum Checked {
+enum CheckResult {
     /// All reports are processed. Contains a registration that has changed, if there is one.
     Told(Option<Handle>),
     /// The monitor is in the middle of a report.
@@ -57,7 +57,7 @@ impl<R: Registrar> Cache<R> {
             shared.settle(&mut table);
             (table.begin(pages), shared.journal.busy())
         };
-        let mut unfinished = Unfinished { shared, ticket, is_look_up: false, watched: None };
+        let mut unfinished = PendingRegistration { shared, ticket, is_look_up: false, watched: None };
         let watched = unfinished.watch(pages, access);
         let pinned = shared.pin(pages, access);
         std::mem::forget(unfinished);
@@ -98,9 +98,9 @@ impl<R: Registrar> Cache<R> {
     pub fn check(&self) -> Option<Handle> {
         loop {
             match self.0.check() {
-                Checked::Told(changed) => return changed,
+                CheckResult::Told(changed) => return changed,
                 // The monitor is in the middle of a report that this call must not miss.
-                Checked::Unsettled => std::thread::yield_now(),
+                CheckResult::Unsettled => std::thread::yield_now(),
             }
         }
     }
@@ -114,17 +114,17 @@ impl<R: Registrar> Cache<R> {
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<Waited> {
         let shared = &*self.0;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let bell = shared.monitor.bell();
+        let doorbell = shared.monitor.doorbell();
         // From now on each report of a change wakes this thread. The first check finds changes that were reported
         // before.
-        let waiting = bell.map(Waiting::on);
+        let waiting = doorbell.map(WaitingThread::on);
         loop {
             let slice = match shared.check() {
-                Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
-                Checked::Told(None) => SLICE,
+                CheckResult::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
+                CheckResult::Told(None) => SLICE,
                 // The monitor may be in the middle of a report. Or it may have exited, and then every check returns
                 // this.
-                Checked::Unsettled => UNSETTLED_SLICE,
+                CheckResult::Unsettled => UNSETTLED_SLICE,
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -165,16 +165,16 @@ impl<R: Registrar> Cache<R> {
 
 impl<R: Registrar> Shared<R> {
     /// Checks for a change, once.
-    fn check(&self) -> Checked {
+    fn check(&self) -> CheckResult {
         if self.journal.forked() {
-            return Checked::Told(None);
+            return CheckResult::Told(None);
         }
         let mut table = self.table();
         if !self.settle(&mut table) {
-            return Checked::Unsettled;
+            return CheckResult::Unsettled;
         }
         table.handles.compare_files(&self.journal);
-        Checked::Told(table.handles.next_changed())
+        CheckResult::Told(table.handles.next_changed())
     }
 
     /// Creates the descriptor that interrupts a wait.

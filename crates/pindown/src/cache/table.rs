@@ -8,15 +8,15 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use super::entries::{Entries, Place};
+use super::entries::{Entries, EntryPosition};
 use super::entry::{Age, Entry, HIGHEST_END};
 use super::grace::Grace;
 use super::handles::Handles;
-use super::out::Out;
+use super::pending_unpin::PendingUnpin;
 use super::stats::Stats;
 use super::tree::Tree;
 use crate::access::Access;
-use crate::journal::{Change, Drained, Journal};
+use crate::journal::{ChangedAddresses, Drained, Journal};
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 use crate::registrar::Pinned;
@@ -24,7 +24,7 @@ use crate::sync::AtomicU64;
 
 /// The state of an entry.
 #[derive(Debug)]
-enum Slot<P> {
+enum EntryState<P> {
     Free,
     /// The registration is in the tree, and look-ups find it while its entry is live.
     Kept(P),
@@ -42,7 +42,7 @@ struct Pending {
 
 /// The limits of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct CacheLimits {
     pub(super) count: u32,
     pub(super) bytes: u64,
 }
@@ -52,7 +52,7 @@ pub(super) struct Limits {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table<P> {
-    limits: Limits,
+    limits: CacheLimits,
     /// log2 of the number of registrations that are kept before the [time](Self::time) advances.
     aging: u32,
     next_ticket: u64,
@@ -64,7 +64,7 @@ pub(super) struct Table<P> {
     /// The entries by the time of their last use, as known when each was last checked, the oldest first. Removed
     /// entries are skipped when they are reached.
     ages: BinaryHeap<Reverse<(u64, u32)>>,
-    slots: Vec<Slot<P>>,
+    slots: Vec<EntryState<P>>,
     free: Vec<u32>,
     /// Retired entries that have passed their grace period and are still held.
     held: Vec<u32>,
@@ -77,7 +77,7 @@ pub(super) struct Table<P> {
 }
 
 impl<P> Table<P> {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: CacheLimits) -> Self {
         Self {
             aging: (limits.count >> TIMES).max(1).ilog2(),
             slots: Vec::new(),
@@ -105,12 +105,12 @@ impl<P> Table<P> {
 
     /// Invalidates every registration that overlaps the change. Allocates no memory: space for dead entries was
     /// reserved when they were kept.
-    fn invalidate(&mut self, change: Change, entries: &Entries) {
+    fn invalidate(&mut self, change: ChangedAddresses, entries: &Entries) {
         let range = match change {
-            Change::Of(range) => range,
-            Change::Everything => Range::ALL,
+            ChangedAddresses::Of(range) => range,
+            ChangedAddresses::Everything => Range::ALL,
         };
-        self.stats.flushes += u64::from(change == Change::Everything);
+        self.stats.flushes += u64::from(change == ChangedAddresses::Everything);
         self.kill(range, entries);
         self.handles.invalidate(range);
         for pending in &mut self.pending {
@@ -130,7 +130,7 @@ impl<P> Table<P> {
         });
     }
 
-    pub(super) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> CacheLimits {
         self.limits
     }
 
@@ -194,7 +194,7 @@ impl<P> Table<P> {
 
     /// Returns an error if a registration of this range would not be kept even if the cache were empty.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
-        if self.limits.count == 0 || self.grace.lacks_fence() {
+        if self.limits.count == 0 || self.grace.needs_fence() {
             Err(Refusal::NotCaching)
         } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
             // An entry cannot represent such an end, and the kernel maps nothing there.
@@ -217,11 +217,11 @@ impl<P> Table<P> {
         let Some(number) = self.slot(entries) else { return Err(pinned) };
         entries.fill(number, range, access, &pinned, inode);
         let Some(entry) = entries.get(number) else { return Err(pinned) };
-        self.slots[number as usize] = Slot::Kept(pinned.pin);
+        self.slots[number as usize] = EntryState::Kept(pinned.pin);
         self.tree.insert(number, range);
         self.dead.reserve(self.stats.entries as usize + 1);
         if self.ages.len() > 2 * self.stats.entries as usize + 64 {
-            self.forget_the_gone(entries);
+            self.forget_ended(entries);
         }
         self.stats.misses += 1;
         self.ages.push(Reverse((self.time(), number)));
@@ -253,7 +253,7 @@ impl<P> Table<P> {
         self.free.pop().or_else(|| {
             let next = self.slots.len();
             (next < entries.len()).then(|| {
-                self.slots.push(Slot::Free);
+                self.slots.push(EntryState::Free);
                 next as u32
             })
         })
@@ -262,7 +262,7 @@ impl<P> Table<P> {
     /// Removes dead entries from the tree. If the waiting registrations have reached the limits of a batch, or if
     /// `urgent`, also checks whether their uses have ended. Registrations to be unpinned are added to `out`.
     #[inline]
-    pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
+    pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<PendingUnpin<P>>) {
         if urgent || !self.dead.is_empty() || entries.were_released() || self.has_waited() {
             self.sweep_now(epoch, entries, urgent, out);
         }
@@ -270,7 +270,7 @@ impl<P> Table<P> {
 
     #[cold]
     #[inline(never)]
-    fn sweep_now(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
+    fn sweep_now(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<PendingUnpin<P>>) {
         while let Some(number) = self.dead.pop() {
             self.take_out(number, entries);
         }
@@ -283,7 +283,7 @@ impl<P> Table<P> {
         let Self { grace, slots, free, stats, held, held_bytes, .. } = self;
         grace.pass(epoch, |number| {
             if number & COPY != 0 {
-                entries.vacate_copy(Place::from_u32(number & !COPY));
+                entries.vacate_copy(EntryPosition::from_u32(number & !COPY));
             } else if entries.is_held(number) {
                 held.push(number);
                 *held_bytes += entries.len_of(number);
@@ -297,7 +297,7 @@ impl<P> Table<P> {
     /// a batch, not for each entry.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
-        self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
+        self.grace.needs_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
     /// Makes a copy of entry `number` for this page, and returns the place of the copy, if there is room. Copies of
@@ -309,8 +309,8 @@ impl<P> Table<P> {
         address: u64,
         epoch: &AtomicU64,
         entries: &Entries,
-        out: &mut Vec<Out<P>>,
-    ) -> Option<Place> {
+        out: &mut Vec<PendingUnpin<P>>,
+    ) -> Option<EntryPosition> {
         if entries.is_taken(address) {
             self.drop_outdone(number, address, epoch, entries, out);
         }
@@ -319,7 +319,14 @@ impl<P> Table<P> {
 
     #[cold]
     #[inline(never)]
-    fn drop_outdone(&mut self, number: u32, address: u64, epoch: &AtomicU64, entries: &Entries, out: &mut Vec<Out<P>>) {
+    fn drop_outdone(
+        &mut self,
+        number: u32,
+        address: u64,
+        epoch: &AtomicU64,
+        entries: &Entries,
+        out: &mut Vec<PendingUnpin<P>>,
+    ) {
         let mut is_urgent = false;
         for place in entries.outdone(number, address) {
             entries.retire_copy(place);
@@ -332,7 +339,7 @@ impl<P> Table<P> {
     }
 
     /// Frees retired entries that are no longer held.
-    fn free_released(&mut self, entries: &Entries, out: &mut Vec<Out<P>>) {
+    fn free_released(&mut self, entries: &Entries, out: &mut Vec<PendingUnpin<P>>) {
         let Self { slots, free, stats, held, held_bytes, .. } = self;
         held.retain(|number| {
             let still = entries.is_held(*number);
@@ -352,9 +359,9 @@ impl<P> Table<P> {
     /// Removes an invalidated entry from the tree. The entry then waits until its uses have ended.
     fn take_out(&mut self, number: u32, entries: &Entries) {
         self.tree.remove(number);
-        let slot = std::mem::replace(&mut self.slots[number as usize], Slot::Free);
-        if let Slot::Kept(pin) = slot {
-            self.slots[number as usize] = Slot::Retired(pin);
+        let slot = std::mem::replace(&mut self.slots[number as usize], EntryState::Free);
+        if let EntryState::Kept(pin) = slot {
+            self.slots[number as usize] = EntryState::Retired(pin);
         }
         let len = entries.len_of(number);
         self.stats.entries -= 1;
@@ -406,7 +413,7 @@ impl<P> Table<P> {
     fn drop_oldest_but(&mut self, held: &mut Vec<Reverse<(u64, u32)>>, entries: &Entries) -> bool {
         while let Some(Reverse((age, number))) = self.ages.pop() {
             let Some(entry) = entries.get(number) else { continue };
-            if !entry.is_live() || !matches!(self.slots[number as usize], Slot::Kept(_)) {
+            if !entry.is_live() || !matches!(self.slots[number as usize], EntryState::Kept(_)) {
                 continue;
             }
             if entries.is_held(number) {
@@ -427,7 +434,7 @@ impl<P> Table<P> {
         false
     }
 
-    fn forget_the_gone(&mut self, entries: &Entries) {
+    fn forget_ended(&mut self, entries: &Entries) {
         let live = |number: u32| entries.get(number).is_some_and(Entry::is_live);
         let mut seen = vec![false; self.slots.len()];
         let mut ages = std::mem::take(&mut self.ages).into_vec();
@@ -441,17 +448,17 @@ impl<P> Table<P> {
     }
 
     /// Returns all registrations that are still pinned. Called when there are no more users.
-    pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
-        let out = |number: u32, pin| Out {
+    pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = PendingUnpin<P>> {
+        let out = |number: u32, pin| PendingUnpin {
             pin,
             inode: entries.inode(number).map(|inode| inode.slot),
             locked: entries.range_of(number),
         };
         let kept = self.slots.into_iter().enumerate().filter_map(move |(number, slot)| match slot {
-            Slot::Free => None,
-            Slot::Kept(pin) | Slot::Retired(pin) => Some(out(number as u32, pin)),
+            EntryState::Free => None,
+            EntryState::Kept(pin) | EntryState::Retired(pin) => Some(out(number as u32, pin)),
         });
-        let singles = self.singles.into_iter().map(|(_, pin)| Out { pin, inode: None, locked: None });
+        let singles = self.singles.into_iter().map(|(_, pin)| PendingUnpin { pin, inode: None, locked: None });
         kept.chain(singles).chain(self.handles.into_pins())
     }
 }
@@ -459,16 +466,16 @@ impl<P> Table<P> {
 /// Frees an entry, so that it can be filled again, and adds its registration to those to be unpinned.
 fn set_free<P>(
     number: u32,
-    slots: &mut [Slot<P>],
+    slots: &mut [EntryState<P>],
     free: &mut Vec<u32>,
     stats: &mut Stats,
     entries: &Entries,
-    out: &mut Vec<Out<P>>,
+    out: &mut Vec<PendingUnpin<P>>,
 ) {
-    let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
-    if let Slot::Retired(pin) = slot {
+    let slot = std::mem::replace(&mut slots[number as usize], EntryState::Free);
+    if let EntryState::Retired(pin) = slot {
         let inode = entries.inode(number).map(|inode| inode.slot);
-        out.push(Out { pin, inode, locked: entries.range_of(number) });
+        out.push(PendingUnpin { pin, inode, locked: entries.range_of(number) });
         free.push(number);
         stats.retired -= 1;
         stats.retired_bytes -= entries.len_of(number);

@@ -210,22 +210,22 @@ mod tests {
         ) {
             let mut tree = Tree::new();
             let mut list = BTreeMap::new();
-            for (number, start, len, asked, asked_len) in steps {
+            for (number, start, len, requested, asked_len) in steps {
                 if list.remove(&number).is_some() {
                     tree.remove(number);
                 } else {
                     tree.insert(number, range(start, len));
                     list.insert(number, range(start, len));
                 }
-                let asked = range(asked, asked_len);
-                let mut found = overlapping(&tree, asked);
+                let requested = range(requested, asked_len);
+                let mut found = overlapping(&tree, requested);
                 let starts: Vec<_> = found.iter().map(|number| list[number].start()).collect();
                 prop_assert!(starts.is_sorted());
                 found.sort_unstable();
-                let expected: Vec<_> = list.iter().filter(|(_, r)| r.overlaps(asked)).map(|(n, _)| *n).collect();
+                let expected: Vec<_> = list.iter().filter(|(_, r)| r.overlaps(requested)).map(|(n, _)| *n).collect();
                 prop_assert_eq!(found, expected);
-                let containing = tree.containing(asked, |_| true).is_some();
-                prop_assert_eq!(containing, list.values().any(|r| r.contains(asked)));
+                let containing = tree.containing(requested, |_| true).is_some();
+                prop_assert_eq!(containing, list.values().any(|r| r.contains(requested)));
             }
         }
     }

@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
     let (Some(lane), false, Some(rights), Ok(range)) =
         (lane, used.is_null(), Access::from_bits(access), Range::new(address.addr() as u64, length as u64))
     else {
-        return not_gotten(lane.is_none(), used.is_null(), access, address.addr() as u64, length as u64);
+        return get_failed(lane.is_none(), used.is_null(), access, address.addr() as u64, length as u64);
     };
     match lane.lane.hit(range, rights) {
         Ok(got) => {
@@ -128,7 +128,7 @@ unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, begun: Begun
 /// Returns a failure that names the invalid argument.
 #[cold]
 #[inline(never)]
-fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
+fn get_failed(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
     let failure = match (no_lane, no_use, Range::new(address, length)) {
         (true, ..) => Failure::null("lane"),
         (_, true, _) => Failure::null("use"),
@@ -153,10 +153,10 @@ unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a
     // SAFETY: guaranteed by the caller.
     let used = unsafe { used.as_mut() };
     let (Some(lane), Some(used)) = (lane, used) else {
-        return Err(not_ended(None));
+        return Err(end_failed(None));
     };
     if used.ticket & !OF_USE != lane.name {
-        return Err(not_ended(Some(used.ticket)));
+        return Err(end_failed(Some(used.ticket)));
     }
     Ok((lane, used))
 }
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut U
 
 #[cold]
 #[inline(never)]
-fn not_ended(ticket: Option<u64>) -> c_int {
+fn end_failed(ticket: Option<u64>) -> c_int {
     Failure::invalid(match ticket {
         None => "lane or use is NULL",
         Some(0) => "the use has already ended",

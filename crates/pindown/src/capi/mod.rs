@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use self::error::{Failure, answer};
 pub use self::handles::OwnRegistration;
 pub use self::lane::{OpenLane, UseOfLane};
-pub use self::open::{Attr, Opened, Wishes, open_by};
+pub use self::open::{Attr, CacheOptions, Opened, open_by};
 pub use self::registrar::{Answering, Answers, Callbacks, Opaque};
 pub use self::stats::Counts;
 pub use self::table::{FUNCTIONS, Functions};

@@ -130,7 +130,7 @@ fn unknown(name: &str) -> Failure {
 
 /// The settings of a cache, without the callbacks.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes<'a> {
+pub struct CacheOptions<'a> {
     /// The name of a monitor.
     pub monitor: Option<&'a str>,
     /// The maximum number of bytes.
@@ -156,7 +156,7 @@ pub struct Opened {
     pub kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
+fn choose(callbacks: Callbacks, wishes: CacheOptions<'_>) -> Result<Opened, Failure> {
     let (choice, notifier) = match wishes.monitor.unwrap_or("best") {
         "best" => (Choice::Best(wishes.userfaultfd), None),
         "bpf" => (Choice::Bpf, None),
@@ -186,7 +186,7 @@ fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
 pub unsafe fn open_by(
     attr: *const Attr,
     cache: *mut *mut OpenCache,
-    open: impl FnOnce(Callbacks, Wishes<'_>) -> Result<Opened, Failure>,
+    open: impl FnOnce(Callbacks, CacheOptions<'_>) -> Result<Opened, Failure>,
 ) -> c_int {
     answer((|| {
         let place = place(cache, "cache")?;
@@ -199,7 +199,7 @@ pub unsafe fn open_by(
             return Err(Failure::invalid(format!("attr->flags has unknown bits: {:#x}", attr.flags)));
         }
         let context = Opaque(attr.context);
-        let wishes = Wishes {
+        let wishes = CacheOptions {
             // SAFETY: the caller meets the same requirements.
             monitor: unsafe { attr.wanted() }?,
             max_bytes: (attr.max_bytes != NO_LIMIT).then_some(attr.max_bytes),
@@ -307,8 +307,8 @@ pub(crate) unsafe extern "C" fn pindown_changed(
 ) -> c_int {
     // SAFETY: the caller meets the same requirements.
     answer(unsafe { notifier(cache) }.and_then(|notifier| {
-        let told = notifier.changed_at(address.addr() as u64, length as u64);
-        told.map_err(|error| Failure::invalid(format!("{error}; all memory is treated as changed")))?;
+        let reported = notifier.changed_at(address.addr() as u64, length as u64);
+        reported.map_err(|error| Failure::invalid(format!("{error}; all memory is treated as changed")))?;
         Ok(0)
     }))
 }

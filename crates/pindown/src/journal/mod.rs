@@ -9,20 +9,20 @@
 //! `seen` is in memory that the kernel wipes in a forked child. There the comparison always fails, so the child does
 //! not use its parent's registrations.
 
-#[cfg(not(loom))]
-pub(crate) mod asked;
-pub(crate) mod bell;
+pub(crate) mod doorbell;
+mod fork_wiped;
 pub(crate) mod page;
 mod process;
-mod wiped;
+#[cfg(not(loom))]
+pub(crate) mod unread_changes;
 mod words;
 
-pub(crate) use bell::{Bell, EventBell, Waiting};
-pub(crate) use page::{Change, Page};
-pub(crate) use process::OfProcess;
+pub(crate) use doorbell::{EventDoorbell, MonitorDoorbell, WaitingThread};
 #[cfg(not(loom))]
-pub(crate) use wiped::Home;
-pub(crate) use wiped::Wiped;
+pub(crate) use fork_wiped::ForkToken;
+pub(crate) use fork_wiped::ForkWipedWord;
+pub(crate) use page::{ChangedAddresses, JournalPage};
+pub(crate) use process::PerProcess;
 
 use std::os::fd::BorrowedFd;
 
@@ -34,18 +34,18 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Journal {
     /// The monitor's page; for a monitor that reports nothing, a page that never changes.
-    page: &'static Page,
+    page: &'static JournalPage,
     /// Whether changes may be reported.
-    told: bool,
+    reported: bool,
     /// Whether the monitor marks the page before it has read which addresses changed: while the page is marked, the
     /// reports are not complete.
     waits: bool,
     /// The userfaultfd that hits must query first, if there is one.
-    asked: Option<BorrowedFd<'static>>,
+    requested: Option<BorrowedFd<'static>>,
     /// The number of processed records, plus one; 0 in a forked child.
-    seen: Wiped,
+    seen: ForkWipedWord,
     /// The word of `seen`. If hits must make a system call first, a word that is always 0.
-    glance: &'static AtomicU64,
+    position: &'static AtomicU64,
 }
 
 /// The result of processing the reported changes.
@@ -63,13 +63,13 @@ impl Journal {
     /// # Errors
     /// The kernel cannot allocate memory for the word.
     pub(crate) fn new(
-        page: Option<&'static Page>,
+        page: Option<&'static JournalPage>,
         waits: bool,
-        asked: Option<BorrowedFd<'static>>,
+        requested: Option<BorrowedFd<'static>>,
     ) -> std::io::Result<Self> {
-        let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        let glance = if asked.is_some() { nowhere() } else { seen.word() };
-        Ok(Self { page: page.unwrap_or_else(silent), told: page.is_some(), waits, asked, seen, glance })
+        let seen = ForkWipedWord::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
+        let position = if requested.is_some() { zero_word() } else { seen.word() };
+        Ok(Self { page: page.unwrap_or_else(silent), reported: page.is_some(), waits, requested, seen, position })
     }
 
     /// Returns whether this process is a forked child of the process that made the journal.
@@ -79,18 +79,18 @@ impl Journal {
     }
 
     /// Returns the cache's position, to be read before a look-up. Returns 0, which is not a position, if
-    /// [`Self::seen_aside`] must be called. With monitors that need a system call, the cost of a function call is small
-    /// in comparison. With all others, hits need no branch.
+    /// [`Self::seen_by_call`] must be called. With monitors that need a system call, the cost of a function call is
+    /// small in comparison. With all others, hits need no branch.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        self.glance.load(Ordering::Acquire)
+        self.position.load(Ordering::Acquire)
     }
 
     /// Like [`Self::seen`], but for monitors that need a system call first: returns 0 while a change is under way that
     /// has not been read. `None` for other monitors, for which [`Self::seen`] is sufficient.
     #[inline]
-    pub(crate) fn seen_aside(&self) -> Option<u64> {
-        self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
+    pub(crate) fn seen_by_call(&self) -> Option<u64> {
+        self.requested.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
     /// Returns whether a change is under way that has not been read. Also returns true if the descriptor is no longer
@@ -98,16 +98,16 @@ impl Journal {
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
-        use asked::{Asked, ask};
-        let Some(asked) = self.asked else { return false };
-        let answer = ask(asked);
+        use unread_changes::{UnreadChanges, ask};
+        let Some(requested) = self.requested else { return false };
+        let answer = ask(requested);
         // Later loads of the journal are not performed before the system call has returned: a system call does not
         // order loads by itself.
         fence(Ordering::Acquire);
         match answer {
-            Asked::Settled => false,
-            Asked::Changing => true,
-            Asked::Closed => {
+            UnreadChanges::Settled => false,
+            UnreadChanges::Changing => true,
+            UnreadChanges::Closed => {
                 self.page.end();
                 true
             }
@@ -116,7 +116,7 @@ impl Journal {
 
     #[cfg(loom)]
     fn changing(&self) -> bool {
-        self.asked.is_some()
+        self.requested.is_some()
     }
 
     /// Returns whether no change was reported since `seen`. Called after a look-up that found its entry.
@@ -147,8 +147,8 @@ impl Journal {
     /// Processes the reported changes by calling `apply` for each. Called by one thread at a time.
     #[expect(clippy::inline_always, reason = "twice at each miss, 4 ns of 98 less: most often nothing was reported")]
     #[inline(always)]
-    pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
-        if !self.told {
+    pub(crate) fn drain(&self, apply: impl FnMut(ChangedAddresses)) -> Drained {
+        if !self.reported {
             return Drained::Settled;
         }
         // While a change has not been read, the thread that makes it waits. But for other threads the change may
@@ -174,14 +174,14 @@ impl Journal {
     /// Separate from [`Self::drain`], because usually no change was reported.
     #[cold]
     #[inline(never)]
-    fn take_in(&self, seen: u64, head: u64, mut apply: impl FnMut(Change)) {
+    fn take_in(&self, seen: u64, head: u64, mut apply: impl FnMut(ChangedAddresses)) {
         if head - seen > page::RECORDS as u64 {
-            apply(Change::Everything);
+            apply(ChangedAddresses::Everything);
         } else {
             for number in seen..head {
                 let change = self.page.read(number);
                 apply(change);
-                if change == Change::Everything {
+                if change == ChangedAddresses::Everything {
                     break;
                 }
             }
@@ -191,7 +191,7 @@ impl Journal {
 }
 
 /// Returns a word that is always 0.
-fn nowhere() -> &'static AtomicU64 {
+fn zero_word() -> &'static AtomicU64 {
     #[cfg(not(loom))]
     {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
@@ -203,15 +203,15 @@ fn nowhere() -> &'static AtomicU64 {
 }
 
 /// Returns the page for caches with a monitor that reports nothing.
-fn silent() -> &'static Page {
+fn silent() -> &'static JournalPage {
     #[cfg(not(loom))]
     {
-        static SILENT: OfProcess<&Page> = OfProcess::new();
-        *SILENT.lock(|| Box::leak(Page::boxed()))
+        static SILENT: PerProcess<&JournalPage> = PerProcess::new();
+        *SILENT.lock(|| Box::leak(JournalPage::boxed()))
     }
     // Loom's atomics belong to one run of a model.
     #[cfg(loom)]
-    Box::leak(Page::boxed())
+    Box::leak(JournalPage::boxed())
 }
 
 #[cfg(all(test, not(loom)))]
@@ -219,12 +219,12 @@ mod tests {
     use super::*;
     use crate::range::Range;
 
-    fn journal(waits: bool) -> (&'static Page, Journal) {
-        let page: &'static Page = Box::leak(Page::boxed());
+    fn journal(waits: bool) -> (&'static JournalPage, Journal) {
+        let page: &'static JournalPage = Box::leak(JournalPage::boxed());
         (page, Journal::new(Some(page), waits, None).expect("memory"))
     }
 
-    fn drained(journal: &Journal) -> Vec<Change> {
+    fn drained(journal: &Journal) -> Vec<ChangedAddresses> {
         let mut changes = Vec::new();
         assert_eq!(journal.drain(|change| changes.push(change)), Drained::Settled);
         changes
@@ -239,10 +239,10 @@ mod tests {
         let (page, journal) = journal(false);
         let seen = journal.seen();
         assert!(journal.still(seen));
-        page.emit(Change::Of(range(10)));
-        page.emit(Change::Of(range(30)));
+        page.emit(ChangedAddresses::Of(range(10)));
+        page.emit(ChangedAddresses::Of(range(30)));
         assert!(!journal.still(seen), "told since");
-        assert_eq!(drained(&journal), [Change::Of(range(10)), Change::Of(range(30))]);
+        assert_eq!(drained(&journal), [ChangedAddresses::Of(range(10)), ChangedAddresses::Of(range(30))]);
         assert!(journal.still(journal.seen()));
         assert_eq!(drained(&journal), []);
     }
@@ -252,23 +252,23 @@ mod tests {
     fn overrun_reader_receives_a_change_of_everything() {
         let (page, journal) = journal(false);
         for n in 0..page::RECORDS as u64 {
-            page.emit(Change::Of(range(n)));
+            page.emit(ChangedAddresses::Of(range(n)));
         }
         assert_eq!(drained(&journal).len(), page::RECORDS, "a full ring is read whole");
         for n in 0..=page::RECORDS as u64 {
-            page.emit(Change::Of(range(n)));
+            page.emit(ChangedAddresses::Of(range(n)));
         }
-        assert_eq!(drained(&journal), [Change::Everything]);
-        page.emit(Change::Everything);
-        page.emit(Change::Of(range(1)));
-        assert_eq!(drained(&journal), [Change::Everything], "and then nothing else matters");
+        assert_eq!(drained(&journal), [ChangedAddresses::Everything]);
+        page.emit(ChangedAddresses::Everything);
+        page.emit(ChangedAddresses::Of(range(1)));
+        assert_eq!(drained(&journal), [ChangedAddresses::Everything], "and then nothing else matters");
     }
 
     #[test]
     fn incomplete_record_is_a_change_of_everything() {
         let (page, journal) = journal(false);
         page.head.fetch_add(1, Ordering::AcqRel);
-        assert_eq!(drained(&journal), [Change::Everything]);
+        assert_eq!(drained(&journal), [ChangedAddresses::Everything]);
     }
 
     #[test]
@@ -276,13 +276,13 @@ mod tests {
         let (page, journal) = journal(true);
         let seen = journal.seen();
         page.busy.store(1, Ordering::Release);
-        page.emit(Change::Of(range(0)));
+        page.emit(ChangedAddresses::Of(range(0)));
         assert!(!journal.still(seen));
         assert_eq!(journal.drain(|change| panic!("{change:?} is not the last word")), Drained::Unsettled);
         assert!(!journal.still(journal.seen()), "no hit while the monitor reads");
-        page.emit(Change::Of(range(50)));
+        page.emit(ChangedAddresses::Of(range(50)));
         page.busy.store(0, Ordering::Release);
-        assert_eq!(drained(&journal), [Change::Of(range(0)), Change::Of(range(50))]);
+        assert_eq!(drained(&journal), [ChangedAddresses::Of(range(0)), ChangedAddresses::Of(range(50))]);
     }
 
     /// Requirements: MON-035.
@@ -298,7 +298,7 @@ mod tests {
             page.end();
             for (journal, seen) in [&one, &other].into_iter().zip(seen) {
                 assert!(!journal.still(seen));
-                assert_eq!(drained(journal), [Change::Everything], "and nobody waits for more");
+                assert_eq!(drained(journal), [ChangedAddresses::Everything], "and nobody waits for more");
                 assert!(journal.busy(), "nothing is kept from here on");
             }
         }

@@ -30,12 +30,12 @@ const LOOKS: u32 = 0;
 /// record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
-/// The bit of [`Page::busy`] that is set permanently when reports have ended.
+/// The bit of [`JournalPage::busy`] that is set permanently when reports have ended.
 pub(crate) const ENDED: u64 = 1 << 62;
 
 /// The addresses with changed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ChangedAddresses {
     /// The pages of this range changed.
     Of(Range),
     /// The changed addresses are unknown: no cached registration may be used again.
@@ -57,7 +57,7 @@ struct Record {
 /// The page that a monitor writes and caches read.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Page {
+pub(crate) struct JournalPage {
     /// The number of records that were written or are being written.
     pub(crate) head: AtomicU64,
     unused: [u64; 7],
@@ -68,7 +68,7 @@ pub(crate) struct Page {
     /// [`SALT`].
     layout: AtomicU64,
     /// Used by the kernel programs only.
-    bell: u64,
+    doorbell: u64,
     unused_too: [u64; 3],
     /// For each watched file, the number of times that pages were removed from it.
     pub(crate) inodes: [AtomicU64; INODES],
@@ -83,9 +83,10 @@ const FILL: usize = 512 - 16 - INODES;
 const FILL: usize = 0;
 
 #[cfg(not(loom))]
-const _: () = assert!(std::mem::offset_of!(Page, records) == 4096 && size_of::<Page>() == 4096 + RECORDS * 32);
+const _: () =
+    assert!(std::mem::offset_of!(JournalPage, records) == 4096 && size_of::<JournalPage>() == 4096 + RECORDS * 32);
 
-impl Page {
+impl JournalPage {
     /// Allocates an empty page on the heap, for monitors that are not in the kernel.
     pub(crate) fn boxed() -> Box<Self> {
         let zero = |_| AtomicU64::new(0);
@@ -96,7 +97,7 @@ impl Page {
             busy: AtomicU64::new(0),
             own: [0; 2],
             layout: AtomicU64::new(SALT),
-            bell: 0,
+            doorbell: 0,
             unused_too: [0; 3],
             inodes: std::array::from_fn(zero),
             fill: [0; FILL],
@@ -119,15 +120,15 @@ impl Page {
     #[cfg(not(loom))]
     pub(crate) fn end(&self) {
         if self.busy.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
-            self.emit(Change::Everything);
+            self.emit(ChangedAddresses::Everything);
         }
     }
 
     /// Reports a change. May be called by any number of threads at once. Does not allocate or wait.
-    pub(crate) fn emit(&self, change: Change) {
+    pub(crate) fn emit(&self, change: ChangedAddresses) {
         let range = match change {
-            Change::Of(range) => range,
-            Change::Everything => Range::ALL,
+            ChangedAddresses::Of(range) => range,
+            ChangedAddresses::Everything => Range::ALL,
         };
         let number = self.head.fetch_add(1, Ordering::AcqRel);
         let record = &self.records[number as usize % RECORDS];
@@ -139,9 +140,9 @@ impl Page {
         record.number.store(number + 1, Ordering::Release);
     }
 
-    /// Reads record `number`. Returns [`Change::Everything`] if the record has been overwritten, or is still being
-    /// written after several loads: a writer needs only a fraction of a microsecond, but may be preempted.
-    pub(crate) fn read(&self, number: u64) -> Change {
+    /// Reads record `number`. Returns [`ChangedAddresses::Everything`] if the record has been overwritten, or is still
+    /// being written after several loads: a writer needs only a fraction of a microsecond, but may be preempted.
+    pub(crate) fn read(&self, number: u64) -> ChangedAddresses {
         let record = &self.records[number as usize % RECORDS];
         let mut looks = 0;
         loop {
@@ -151,7 +152,7 @@ impl Page {
             }
             looks += 1;
             if found > number || looks > LOOKS {
-                return Change::Everything;
+                return ChangedAddresses::Everything;
             }
             std::hint::spin_loop();
         }
@@ -161,9 +162,9 @@ impl Page {
         let unchanged = record.number.load(Ordering::Relaxed) == number + 1;
         match Range::between(start, end) {
             Some(range) if unchanged && check == start ^ end ^ number ^ SALT && range != Range::ALL => {
-                Change::Of(range)
+                ChangedAddresses::Of(range)
             }
-            _ => Change::Everything,
+            _ => ChangedAddresses::Everything,
         }
     }
 }

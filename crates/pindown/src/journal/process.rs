@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of this process, protected by a lock. A child that was forked while a thread held the lock creates its own
 /// value and never waits for that thread. The inherited value is never freed.
-pub(crate) struct OfProcess<T: 'static>(AtomicPtr<Owned<T>>);
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Owned<T>>);
 
 struct Owned<T> {
     process: u64,
@@ -19,7 +19,7 @@ struct Owned<T> {
     _inherited: *mut Self,
 }
 
-impl<T> OfProcess<T> {
+impl<T> PerProcess<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn one_value_exists_per_process() {
-        static VALUE: OfProcess<u32> = OfProcess::new();
+        static VALUE: PerProcess<u32> = PerProcess::new();
         *VALUE.lock(|| 5) += 1;
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -12,9 +12,9 @@ use crate::sync::AtomicU64;
 /// A word with its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Line(AtomicU64);
+pub(super) struct PaddedWord(AtomicU64);
 
-impl Line {
+impl PaddedWord {
     #[inline]
     pub(super) fn word(&self) -> &AtomicU64 {
         &self.0
@@ -23,7 +23,7 @@ impl Line {
 
 /// Maps a fresh page of words, which stays mapped until the process exits.
 #[cfg(not(loom))]
-pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+pub(super) fn page() -> io::Result<impl Iterator<Item = &'static PaddedWord>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     let len = rustix::param::page_size();
     // SAFETY: a new anonymous mapping at an address that the kernel chooses does not affect existing mappings.
@@ -33,12 +33,13 @@ pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
     // SAFETY: the page was just mapped; the advice only changes the contents that a child sees.
     unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }.map_err(crate::calls::named("madvise"))?;
     // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and has space for this many.
-    let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast::<Line>(), len / size_of::<Line>()) };
+    let lines: &'static [PaddedWord] =
+        unsafe { std::slice::from_raw_parts(page.cast::<PaddedWord>(), len / size_of::<PaddedWord>()) };
     Ok(lines.iter())
 }
 
 #[cfg(loom)]
-pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
-    let line: &'static Line = Box::leak(Box::new(Line(AtomicU64::new(0))));
+pub(super) fn page() -> io::Result<impl Iterator<Item = &'static PaddedWord>> {
+    let line: &'static PaddedWord = Box::leak(Box::new(PaddedWord(AtomicU64::new(0))));
     Ok(std::iter::once(line))
 }

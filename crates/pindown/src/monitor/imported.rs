@@ -8,24 +8,24 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::{Monitor, Refusal, Watched};
+use super::{MonitorBackend, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
+use crate::journal::{ChangedAddresses, EventDoorbell, JournalPage, MonitorDoorbell, PerProcess};
 use crate::range::{Range, RangeError};
 
 /// Reports changes to caches. May be used by any thread. No call allocates, locks or waits.
 #[derive(Clone, Debug)]
-pub struct Notifier(Arc<Lent>);
+pub struct Notifier(Arc<ReusedPage>);
 
 /// A callback that returns whether the application reports changes of a range.
-type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
+type ReportsFn = dyn Fn(Range, Access) -> bool + Send + Sync;
 
 /// The monitor that belongs to a [`Notifier`]. Each clone is for one cache; changes are reported to all of these
 /// caches.
 #[derive(Clone)]
 pub struct Imported {
-    page: Arc<Lent>,
-    answers: Arc<Answers>,
+    page: Arc<ReusedPage>,
+    answers: Arc<ReportsFn>,
 }
 
 impl fmt::Debug for Imported {
@@ -41,14 +41,14 @@ impl Notifier {
     /// # Errors
     /// The descriptor for waiting threads could not be made.
     pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
-        let page = Arc::new(Lent::new()?);
+        let page = Arc::new(ReusedPage::new()?);
         Ok((Self(Arc::clone(&page)), Imported { page, answers: Arc::new(answers) }))
     }
 
     /// Reports that the memory at these addresses has changed.
     pub fn changed(&self, range: Range) {
-        self.0.page.emit(Change::Of(range));
-        self.0.bell.ring();
+        self.0.page.emit(ChangedAddresses::Of(range));
+        self.0.doorbell.ring();
     }
 
     /// Like [`Self::changed`], for `length` bytes from `address`, which are not validated yet. If they are not a valid
@@ -69,22 +69,22 @@ impl Notifier {
 
     /// Reports that all memory may have changed.
     pub fn changed_everything(&self) {
-        self.0.page.emit(Change::Everything);
-        self.0.bell.ring();
+        self.0.page.emit(ChangedAddresses::Everything);
+        self.0.doorbell.ring();
     }
 }
 
-impl Monitor for Imported {
+impl MonitorBackend for Imported {
     fn name(&self) -> &'static str {
         "imported"
     }
 
-    fn page(&self) -> Option<&'static Page> {
+    fn page(&self) -> Option<&'static JournalPage> {
         Some(self.page.page)
     }
 
-    fn bell(&self) -> Option<&dyn Bell> {
-        Some(&self.page.bell)
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell> {
+        Some(&self.page.doorbell)
     }
 
     fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal> {
@@ -95,23 +95,23 @@ impl Monitor for Imported {
 /// A page that is reused after its last user is dropped. Pages are never freed, so that hits can read them through a
 /// plain reference.
 #[derive(Debug)]
-struct Lent {
-    page: &'static Page,
-    bell: EventBell,
+struct ReusedPage {
+    page: &'static JournalPage,
+    doorbell: EventDoorbell,
 }
 
 /// Pages without a user.
-static FREE: OfProcess<Vec<&'static Page>> = OfProcess::new();
+static FREE: PerProcess<Vec<&'static JournalPage>> = PerProcess::new();
 
-impl Lent {
+impl ReusedPage {
     fn new() -> io::Result<Self> {
-        let bell = EventBell::new()?;
+        let doorbell = EventDoorbell::new()?;
         let free = FREE.lock(Vec::new).pop();
-        Ok(Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())), bell })
+        Ok(Self { page: free.unwrap_or_else(|| Box::leak(JournalPage::boxed())), doorbell })
     }
 }
 
-impl Drop for Lent {
+impl Drop for ReusedPage {
     fn drop(&mut self) {
         // Loom's atomics belong to one run of a model.
         #[cfg(not(loom))]

@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use super::thread;
-use crate::journal::Home;
+use crate::journal::ForkToken;
 
 /// Gives the calling thread its own descriptor table, which contains only these descriptors. Allocates no memory.
 ///
@@ -49,7 +49,7 @@ fn close(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Re
 /// A thread that holds descriptors until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    home: Home,
+    home: ForkToken,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -60,7 +60,7 @@ impl Keeper {
     /// # Errors
     /// The thread cannot be started, there is not enough memory, or close_range(2) fails.
     pub(super) fn hold(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let home = Home::here()?;
+        let home = ForkToken::here()?;
         let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let ended = Arc::new(AtomicBool::new(false));
         let (held, answer) = mpsc::sync_channel(1);

@@ -14,7 +14,7 @@ pub mod imported;
 #[cfg(not(loom))]
 mod keeper;
 #[cfg(any(not(loom), test))]
-mod known;
+mod known_mapping;
 #[cfg(not(loom))]
 pub mod sealed;
 #[cfg(not(loom))]
@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::access::Access;
-use crate::journal::{Bell, Page};
+use crate::journal::{JournalPage, MonitorDoorbell};
 use crate::range::Range;
 
 /// The monitor that a cache uses.
@@ -84,12 +84,12 @@ impl Choice {
     /// # Errors
     /// The reason why the requested monitor is not available.
     #[cfg(not(loom))]
-    pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
+    pub(crate) fn open(self) -> Result<(Box<dyn MonitorBackend>, Vec<Unavailable>), Unavailable> {
         let named = |name| move |source| Unavailable { name, source };
         let bpf = || bpf::BpfMonitor::open().map_err(|why| named("bpf")(io::Error::other(why)));
         let userfaultfd = |settings| userfaultfd::UserfaultfdMonitor::open(settings).map_err(named("userfaultfd"));
         let sealed = || sealed::SealedMonitor::probe().map_err(named("sealed"));
-        let found: Box<dyn Monitor> = match self {
+        let found: Box<dyn MonitorBackend> = match self {
             Self::Bpf => Box::new(bpf()?),
             Self::Userfaultfd(settings) => Box::new(userfaultfd(settings)?),
             Self::Sealed => Box::new(sealed()?),
@@ -117,12 +117,12 @@ impl Choice {
     }
 
     /// Returns the monitor that watches nothing, because this one is not available.
-    pub(crate) fn nothing(unavailable: Unavailable) -> (Box<dyn Monitor>, Vec<Unavailable>) {
+    pub(crate) fn nothing(unavailable: Unavailable) -> (Box<dyn MonitorBackend>, Vec<Unavailable>) {
         (Box::new(NoMonitor), vec![unavailable])
     }
 
     #[cfg(loom)]
-    pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
+    pub(crate) fn open(self) -> Result<(Box<dyn MonitorBackend>, Vec<Unavailable>), Unavailable> {
         match self {
             Self::Imported(imported) => Ok((Box::new(imported), Vec::new())),
             _ => Ok((Box::new(NoMonitor), Vec::new())),
@@ -131,7 +131,7 @@ impl Choice {
 }
 
 #[cfg(not(loom))]
-fn boxed(monitor: impl Monitor + 'static) -> Box<dyn Monitor> {
+fn boxed(monitor: impl MonitorBackend + 'static) -> Box<dyn MonitorBackend> {
     Box::new(monitor)
 }
 
@@ -195,13 +195,13 @@ pub(crate) struct Watched {
     pub(crate) locked: Option<Range>,
 }
 
-/// A monitor, as used by the cache. Hits call only [`Monitor::checks_rights`] and [`Monitor::allowed`].
-pub(crate) trait Monitor: fmt::Debug + Send + Sync {
+/// A monitor, as used by the cache. Hits call only [`MonitorBackend::checks_rights`] and [`MonitorBackend::allowed`].
+pub(crate) trait MonitorBackend: fmt::Debug + Send + Sync {
     /// Returns the name of the monitor, for messages.
     fn name(&self) -> &'static str;
 
     /// Returns the page in which the monitor reports changes; `None` if it never reports any.
-    fn page(&self) -> Option<&'static Page>;
+    fn page(&self) -> Option<&'static JournalPage>;
 
     /// Returns whether the monitor marks the page busy before it has read which addresses changed (see
     /// [`crate::journal`]).
@@ -210,7 +210,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     }
 
     /// Returns the userfaultfd that hits query for a change that is under way and not yet reported in the page.
-    fn asked(&self) -> Option<BorrowedFd<'static>> {
+    fn requested(&self) -> Option<BorrowedFd<'static>> {
         None
     }
 
@@ -225,8 +225,8 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Returns the bell that wakes threads that wait for changes; `None` if the monitor never reports any.
-    fn bell(&self) -> Option<&dyn Bell>;
+    /// Returns the doorbell that wakes threads that wait for changes; `None` if the monitor never reports any.
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell>;
 
     /// Starts to watch the range: changes are reported from the moment when this function returns. Never called under a
     /// lock.
@@ -247,16 +247,16 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct NoMonitor;
 
-impl Monitor for NoMonitor {
+impl MonitorBackend for NoMonitor {
     fn name(&self) -> &'static str {
         "none"
     }
 
-    fn page(&self) -> Option<&'static Page> {
+    fn page(&self) -> Option<&'static JournalPage> {
         None
     }
 
-    fn bell(&self) -> Option<&dyn Bell> {
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell> {
         None
     }
 

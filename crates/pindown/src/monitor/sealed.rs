@@ -22,10 +22,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::{Monitor, Refusal, Watched};
+use super::{MonitorBackend, Refusal, Watched};
 use crate::access::Access;
 use crate::calls::named;
-use crate::journal::{Bell, OfProcess, Page};
+use crate::journal::{JournalPage, MonitorDoorbell, PerProcess};
 use crate::range::{Range, page_size};
 
 /// Sealed memory: zeroed, page-aligned, in whole pages, with one owner.
@@ -113,7 +113,7 @@ struct Ptr(NonNull<u8>);
 // SAFETY: the value is only an address; the thread that takes it from the pool is its only user.
 unsafe impl Send for Ptr {}
 
-static POOL: OfProcess<Pool> = OfProcess::new();
+static POOL: PerProcess<Pool> = PerProcess::new();
 
 /// Locks the pool of this process.
 fn pool() -> MutexGuard<'static, Pool> {
@@ -243,16 +243,16 @@ impl SealedMonitor {
     }
 }
 
-impl Monitor for SealedMonitor {
+impl MonitorBackend for SealedMonitor {
     fn name(&self) -> &'static str {
         "sealed"
     }
 
-    fn page(&self) -> Option<&'static Page> {
+    fn page(&self) -> Option<&'static JournalPage> {
         None
     }
 
-    fn bell(&self) -> Option<&dyn Bell> {
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell> {
         None
     }
 

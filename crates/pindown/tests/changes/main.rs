@@ -6,7 +6,7 @@ mod mapped;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod race;
-mod told;
+mod reported;
 
 use pindown::Range;
 

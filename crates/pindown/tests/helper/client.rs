@@ -99,13 +99,13 @@ pub(crate) fn watches_a_file(monitor: &Monitor) -> Result<bool, Unwatchable> {
     let before = monitor.page().inode(slot);
     // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::ftruncate(fd, 0) }, 0);
-    let told = monitor.page().inode(slot) == before + 1;
+    let reported = monitor.page().inode(slot) == before + 1;
     monitor.unwatch(slot);
     // SAFETY: the mapping belongs to this function.
     assert_eq!(unsafe { libc::munmap(start, PAGE) }, 0);
     // SAFETY: the descriptor belongs to this function.
     assert_eq!(unsafe { libc::close(fd) }, 0);
-    Ok(told)
+    Ok(reported)
 }
 
 /// Returns copies of the links, which a thread holds in a separate descriptor table.
@@ -139,7 +139,7 @@ fn attacks() -> Vec<(&'static str, i32)> {
         if answer < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
     };
     let mut outcomes = Vec::new();
-    let mut bells = 0;
+    let mut doorbells = 0;
     let links = links_of_the_keeper();
     assert!(links.len() >= 3, "the links are held");
     for link in &links {
@@ -154,7 +154,7 @@ fn attacks() -> Vec<(&'static str, i32)> {
         let Ok(fd) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         assert!(!is.contains("bpf-prog"), "{is} was passed or kept");
         if is.contains("bpf-map") {
-            bells += 1;
+            doorbells += 1;
             // The kernel's position, and the records.
             for offset in 1..4 {
                 let (rights, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset * PAGE as i64);
@@ -171,14 +171,14 @@ fn attacks() -> Vec<(&'static str, i32)> {
             assert!(!is.contains("bpf"), "{is} is where the program may close it");
         }
     }
-    assert_eq!(bells, 1, "no map but that which wakes is passed or kept");
+    assert_eq!(doorbells, 1, "no map but that which wakes is passed or kept");
     for (name, command) in [("next program", 11), ("next map", 12), ("next link", 31)] {
         outcomes.push((name, bpf(command, &mut [0; 32])));
     }
     let maps = fs::read_to_string("/proc/self/maps").expect("own mappings");
     let mapped = Vec::from_iter(maps.lines().filter(|line| line.contains("bpf-map")));
     let (ours, theirs): (Vec<&str>, Vec<&str>) = mapped.into_iter().partition(|line| line.contains(" rw-s "));
-    // The writable mapping is the bell's read position; the read-only ones are the page and the bell's written
+    // The writable mapping is the doorbell's read position; the read-only ones are the page and the doorbell's written
     // position.
     assert_eq!((ours.len(), theirs.len()), (1, 2), "{maps}");
     for page in theirs {

@@ -21,7 +21,7 @@ use pindown::monitor::bpf::Monitor;
 
 use crate::client::{reports_a_change, watches_a_file};
 use crate::hostile::fork;
-use crate::support::{NOBODY, Place, Talker, client, command, helper};
+use crate::support::{NOBODY, SocketDirectory, Talker, client, command, helper};
 use rules::{RULES, Random};
 
 /// The user ID of the honest client.
@@ -231,7 +231,7 @@ fn hostile_clients_have_no_effect_on_an_honest_one() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: it takes several users, and so root");
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(mut served) = helper(&place, &["--per-user", "64"]) else { return };
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
@@ -245,7 +245,7 @@ fn hostile_clients_have_no_effect_on_an_honest_one() {
     eprintln!("{}", honest.line());
     // A separate helper, to measure the effect of the clients on the processors and the kernel separately from their
     // effect on the helper.
-    let elsewhere = Place::new();
+    let elsewhere = SocketDirectory::new();
     let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
     for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {
         let mut arena = command(at, "arena");

@@ -220,8 +220,8 @@ fn many_files(socket: &Path) {
                 }
                 count += 1;
             };
-            let said = [count, refused[0], refused[1]].map(u64::to_le_bytes);
-            rustix::io::write(&to, said.as_flattened()).ok();
+            let message = [count, refused[0], refused[1]].map(u64::to_le_bytes);
+            rustix::io::write(&to, message.as_flattened()).ok();
             loop {
                 // SAFETY: the call takes no pointers.
                 unsafe { libc::pause() };
@@ -248,8 +248,8 @@ fn one_file(socket: &Path) {
             let link = Link::open(socket).expect("it listens");
             let page = link.join().expect("a page");
             let answer = file.watch(&link);
-            let said = if answer[0] == WATCHED { [0; 2] } else { [answer[0], answer[1]] };
-            rustix::io::write(&to, said.map(u64::to_le_bytes).as_flattened()).ok();
+            let message = if answer[0] == WATCHED { [0; 2] } else { [answer[0], answer[1]] };
+            rustix::io::write(&to, message.map(u64::to_le_bytes).as_flattened()).ok();
             loop {
                 // SAFETY: the call takes no pointers.
                 unsafe { libc::pause() };

@@ -11,12 +11,12 @@ use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable};
 
 use crate::client::reports_a_change;
 use crate::copied::copy_program;
-use crate::support::{NOBODY, Place, client, helper, program};
+use crate::support::{NOBODY, SocketDirectory, client, helper, program};
 
 /// Requirements: MON-034.
 #[test]
 fn unprivileged_client_sees_only_changes_in_its_process() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
     assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
@@ -34,7 +34,7 @@ fn unprivileged_client_sees_only_changes_in_its_process() {
 /// Requirements: MON-034.
 #[test]
 fn client_cannot_write_detach_or_find_other_objects() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
@@ -47,7 +47,7 @@ fn client_cannot_write_detach_or_find_other_objects() {
 /// Requirements: MON-048.
 #[test]
 fn a_client_that_waits_is_woken_and_no_other() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(mut helper) = helper(&place, &[]) else { return };
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
     assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
@@ -67,7 +67,7 @@ fn a_client_that_waits_is_woken_and_no_other() {
 /// Requirements: MON-035.
 #[test]
 fn change_is_reported_to_both_monitors_of_a_process() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
@@ -78,7 +78,7 @@ fn change_is_reported_to_both_monitors_of_a_process() {
 /// Requirements: MON-045.
 #[test]
 fn reports_go_on_when_the_helper_was_killed() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(mut helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
@@ -98,7 +98,7 @@ fn reports_go_on_when_the_helper_was_killed() {
 /// Requirements: MON-034.
 #[test]
 fn process_inaccessible_to_its_user_is_rejected() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     assert_eq!(client(&place, "hidden").line(), "denied NotTheUsers");
 }
@@ -109,7 +109,7 @@ fn helper_of_another_user_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: it takes two users, and so root");
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the place is ours");
     let mut impostor = client(&place, "impostor");
     assert_eq!(impostor.line(), "ready");
@@ -120,7 +120,7 @@ fn helper_of_another_user_is_rejected() {
 /// Requirements: MON-042.
 #[test]
 fn ended_client_frees_its_slot_and_users_are_limited() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &["--per-user", "1"]) else { return };
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
@@ -139,7 +139,7 @@ fn ended_client_frees_its_slot_and_users_are_limited() {
 /// Requirements: MON-034.
 #[test]
 fn a_closed_connection_does_not_end_the_reports() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let first = Monitor::from_helper(&place.socket()).expect("the helper listens");
     let second = Monitor::from_helper(&place.socket()).expect("the helper listens");
@@ -159,7 +159,7 @@ fn helper_errors_state_the_cause() {
     assert!(well && help.contains("--socket PATH"), "{help}");
     let (well, error) = says(Command::new(program()).arg("--nonsense"));
     assert!(!well && error.contains("unknown argument --nonsense"), "{error}");
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let helper = place.0.join("helper");
     copy_program(&program(), &helper);
     if loadable().is_ok() {

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable, reports_beginnings};
 
 use crate::client::{reports_a_change, watches_a_file};
-use crate::support::{Place, Talker, client, command, helper, program};
+use crate::support::{SocketDirectory, Talker, client, command, helper, program};
 
 /// An honest client of another user, root, is served, and gets reports.
-fn serves_others(place: &Place) {
+fn serves_others(place: &SocketDirectory) {
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     assert!(reports_a_change(&monitor) && !monitor.page().busy());
     assert_eq!(watches_a_file(&monitor), Ok(true));
@@ -19,7 +19,7 @@ fn serves_others(place: &Place) {
 /// Requirements: MON-034.
 #[test]
 fn child_cannot_unwatch_through_an_inherited_connection() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     // The request is denied, because it comes from another address space, and the truncation is reported.
     assert_eq!(client(&place, "unwatch-from-child").line(), "answer 10, told 1");
@@ -29,7 +29,7 @@ fn child_cannot_unwatch_through_an_inherited_connection() {
 /// Requirements: MON-034.
 #[test]
 fn exec_ends_the_page_and_its_connection() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "keep-over-exec");
     assert_eq!(one.line(), "ready 0");
@@ -38,9 +38,9 @@ fn exec_ends_the_page_and_its_connection() {
         assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
     };
     signal(libc::SIGSTOP);
-    let said = one.ask("go");
+    let message = one.ask("go");
     signal(libc::SIGCONT);
-    assert_eq!(said, "busy 0x4000000000000000");
+    assert_eq!(message, "busy 0x4000000000000000");
     // The answer is OtherAddressSpace, and the connection ends. Changes of the new address space were not reported.
     let expected = format!("answers [[10, {}, 0, 0], [0, 0, 0, 0]] moved 0", Denial::OtherAddressSpace as u64);
     assert_eq!(one.ask("go"), expected);
@@ -50,7 +50,7 @@ fn exec_ends_the_page_and_its_connection() {
 /// Requirements: MON-034.
 #[test]
 fn slow_descriptor_close_does_not_block_the_helper() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "linger");
     assert_eq!(one.line(), "sent");
@@ -60,15 +60,15 @@ fn slow_descriptor_close_does_not_block_the_helper() {
 /// Requirements: MON-034.
 #[test]
 fn never_quiet_client_does_not_delay_others() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
         return eprintln!("skipped: this kernel needs no reports of beginnings");
     }
     let mut one = client(&place, "never-quiet");
-    let said = one.line();
-    if said != "sent" {
-        return eprintln!("skipped: {said}");
+    let message = one.line();
+    if message != "sent" {
+        return eprintln!("skipped: {message}");
     }
     serves_others(&place);
     assert_eq!(one.ask("go"), "40 never quiet, 0 not answered");
@@ -77,13 +77,13 @@ fn never_quiet_client_does_not_delay_others() {
 /// Requirements: MON-034.
 #[test]
 fn threads_outliving_their_client_leak_nothing() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
-    let said = client(&place, "parked-and-gone").line();
-    if said == "no userfaultfd" {
-        return eprintln!("skipped: {said}");
+    let message = client(&place, "parked-and-gone").line();
+    if message == "no userfaultfd" {
+        return eprintln!("skipped: {message}");
     }
-    assert_eq!(said, "17408 threads");
+    assert_eq!(message, "17408 threads");
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     for _ in 0..64 {
         let page = crate::client::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
@@ -99,7 +99,7 @@ fn client_limit_is_enforced_per_user() {
     if let Err(why) = loadable() {
         return eprintln!("skipped: {why}");
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut helper = Command::new(program());
     let limit = || {
         // SAFETY: all zeros are valid limits.
@@ -127,7 +127,7 @@ fn client_limit_is_enforced_per_user() {
     loop {
         match client(&place, "plain").line().as_str() {
             "ready" => break,
-            said => assert_eq!(said, "denied TooManyClients"),
+            message => assert_eq!(message, "denied TooManyClients"),
         }
     }
 }
@@ -135,7 +135,7 @@ fn client_limit_is_enforced_per_user() {
 /// Requirements: MON-034.
 #[test]
 fn file_limit_is_enforced_per_user() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "many-files");
     // The answer is `Unwatchable` with `TooManyFiles`.
@@ -146,12 +146,12 @@ fn file_limit_is_enforced_per_user() {
 /// Requirements: MON-034.
 #[test]
 fn one_user_cannot_keep_others_from_watching_a_file() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "one-file");
-    let said = many.line();
+    let message = many.line();
     let (path, refused) =
-        said.strip_prefix("32 watch ").and_then(|rest| rest.split_once(", then ")).expect("32 address spaces");
+        message.strip_prefix("32 watch ").and_then(|rest| rest.split_once(", then ")).expect("32 address spaces");
     assert_eq!(refused, "[7, 9]");
     let other = Talker::start(command(&place, "watch-file").env("PINDOWN_FILE", path)).line();
     assert_eq!(other, "[6, 0, 0, 0]");
@@ -160,7 +160,7 @@ fn one_user_cannot_keep_others_from_watching_a_file() {
 /// Requirements: MON-034.
 #[test]
 fn page_names_do_not_count_clients() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let name = |_| client(&place, "name").line().parse::<u64>().expect("a number");
     let names = [(); 3].map(name);
@@ -171,7 +171,7 @@ fn page_names_do_not_count_clients() {
 #[test]
 fn a_signal_ends_the_helper_and_removes_its_socket() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let place = Place::new();
+        let place = SocketDirectory::new();
         let Some(mut helper) = helper(&place, &[]) else { return };
         let mut one = client(&place, "plain");
         assert_eq!(one.line(), "ready");
@@ -191,13 +191,13 @@ fn excessive_total_limit_is_rejected_at_startup() {
     if loadable().is_err() {
         return;
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut helper = Command::new(program());
     helper.arg("--socket").arg(place.socket()).args(["--total", "5000"]).stderr(Stdio::piped());
     let mut helper = Talker::start(&mut helper);
     assert_eq!(helper.raw_line(), "", "it does not listen");
-    let mut said = String::new();
-    helper.child.stderr.take().expect("piped").read_to_string(&mut said).expect("it talks");
+    let mut message = String::new();
+    helper.child.stderr.take().expect("piped").read_to_string(&mut message).expect("it talks");
     assert!(!helper.child.wait().expect("it ends").success());
-    assert!(said.contains("--total") && said.contains("4096"), "{said}");
+    assert!(message.contains("--total") && message.contains("4096"), "{message}");
 }

@@ -21,9 +21,9 @@ pub(crate) fn program() -> PathBuf {
 }
 
 /// A directory for a socket, and for a copy of this program that user `nobody` may run.
-pub(crate) struct Place(pub(crate) PathBuf);
+pub(crate) struct SocketDirectory(pub(crate) PathBuf);
 
-impl Place {
+impl SocketDirectory {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketDirectory {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
@@ -67,8 +67,8 @@ impl Talker {
                 return "ended".into();
             }
             // The test harness of the client also writes, and does not end its lines.
-            if let Some((_, said)) = line.trim().split_once("> ") {
-                return said.into();
+            if let Some((_, message)) = line.trim().split_once("> ") {
+                return message.into();
             }
         }
     }
@@ -99,7 +99,7 @@ impl Drop for Talker {
 }
 
 /// Starts a helper that listens, unless the programs cannot be loaded.
-pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
+pub(crate) fn helper(place: &SocketDirectory, arguments: &[&str]) -> Option<Talker> {
     if let Err(why) = loadable() {
         eprintln!("skipped: {why}");
         return None;
@@ -111,12 +111,12 @@ pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
 }
 
 /// Starts the test `client_process` as a process of user `nobody`.
-pub(crate) fn client(place: &Place, role: &str) -> Talker {
+pub(crate) fn client(place: &SocketDirectory, role: &str) -> Talker {
     Talker::start(command(place, role).uid(NOBODY).gid(NOBODY))
 }
 
 /// Like [`client`], for any user, and without starting the process.
-pub(crate) fn command(place: &Place, role: &str) -> Command {
+pub(crate) fn command(place: &SocketDirectory, role: &str) -> Command {
     let mut command = Command::new(place.0.join("client"));
     command.args(["client::client_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("PINDOWN_ROLE", role).env("PINDOWN_SOCKET", place.socket());

@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::oracle::{Memory, Outcome, PAGE, World, map_anew, unmap};
 
 /// A directory that is removed when the value is dropped.
-struct Place(PathBuf);
+struct ScratchDirectory(PathBuf);
 
-impl Place {
+impl ScratchDirectory {
     fn new(name: &str) -> Self {
         let place = std::env::temp_dir().join(format!("pindown-{name}-{}", std::process::id()));
         std::fs::create_dir(&place).expect("the place is new");
@@ -18,7 +18,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).ok();
     }
@@ -38,7 +38,7 @@ char memory[65536] __attribute__((aligned(4096))) = {1};
 #[test]
 fn loaded_and_unloaded_libraries_are_tracked() {
     let Some(world) = World::open() else { return };
-    let place = Place::new("library");
+    let place = ScratchDirectory::new("library");
     let (source, library) = (place.0.join("library.c"), place.0.join("library.so"));
     std::fs::write(&source, LIBRARY).expect("written");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
@@ -87,7 +87,7 @@ fn statically_linked_program_is_supported() {
     if let Err(why) = pindown::monitor::bpf::loadable() {
         return eprintln!("skipped: {why}");
     }
-    let place = Place::new("static");
+    let place = ScratchDirectory::new("static");
     let (source, program) = (place.0.join("program.rs"), place.0.join("program"));
     std::fs::write(&source, STATIC).expect("written");
     // The libraries are in the directory of this program.
@@ -100,21 +100,21 @@ fn statically_linked_program_is_supported() {
         is_it.then(|| path.clone())
     }));
     libraries.sort_by_key(|path| std::fs::metadata(path).and_then(|data| data.modified()).ok());
-    let mut said = String::from("no library was found");
+    let mut message = String::from("no library was found");
     let built = libraries.iter().rev().any(|library| {
         let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
         rustc.args(["--edition=2024", "-Ctarget-feature=+crt-static", "-L"]).arg(here).arg("--extern");
         rustc.arg(format!("pindown={}", library.display())).arg(&source).arg("-o").arg(&program);
         rustc.current_dir(env!("CARGO_MANIFEST_DIR")).output().is_ok_and(|output| {
-            said = String::from_utf8_lossy(&output.stderr).into_owned();
+            message = String::from_utf8_lossy(&output.stderr).into_owned();
             output.status.success()
         })
     });
     if !built {
-        return eprintln!("skipped: a static program cannot be linked here: {said}");
+        return eprintln!("skipped: a static program cannot be linked here: {message}");
     }
     let output = Command::new(&program).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("static: kept, changed, renewed"), "{said}");
+    let message = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{message} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(message.contains("static: kept, changed, renewed"), "{message}");
 }

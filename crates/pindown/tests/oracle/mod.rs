@@ -349,8 +349,8 @@ pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> String {
     let mut command = std::process::Command::new(program);
     command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     let output = command.envs(environment.iter().copied()).output().expect("it starts");
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(output.status.success(), "{test}: {}\n{said}", output.status);
-    assert!(said.contains("1 passed"), "there is no test {test}: {said}");
-    said
+    let message = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{test}: {}\n{message}", output.status);
+    assert!(message.contains("1 passed"), "there is no test {test}: {message}");
+    message
 }

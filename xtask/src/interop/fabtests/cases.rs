@@ -25,7 +25,7 @@ pub(super) enum Shape {
 
 /// A case. Programs and options that exist in only one generation are in cases of that generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Case {
+pub(super) struct FabtestsCase {
     /// The program's name without its prefix, and its arguments. `%` was replaced.
     pub(super) line: String,
     pub(super) shape: Shape,
@@ -181,13 +181,15 @@ const ATOMICS: &str = include_str!("configs/atomics.test");
 
 impl Generation {
     /// Returns all cases, grouped by shape.
-    pub(super) fn cases(self) -> Vec<Case> {
+    pub(super) fn cases(self) -> Vec<FabtestsCase> {
         let own: &[List] = match self {
             Self::Older => &OLDER,
             Self::Newer => &NEWER,
         };
         let every = COMMON.iter().chain(own).flat_map(|(shape, lines)| lines.iter().map(move |line| (*shape, line)));
-        every.flat_map(|(shape, (line, ways))| each_way(line, ways).map(move |line| Case { line, shape })).collect()
+        every
+            .flat_map(|(shape, (line, ways))| each_way(line, ways).map(move |line| FabtestsCase { line, shape }))
+            .collect()
     }
 }
 

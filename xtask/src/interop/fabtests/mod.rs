@@ -11,12 +11,12 @@ mod cases;
 mod run;
 
 use crate::failure::{Failure, Outcome};
-use crate::place::Place;
+use crate::place::Repository;
 use crate::table::table;
-use cases::{Case, Generation};
+use cases::{FabtestsCase, Generation};
 
-use run::Ending;
-pub(super) use run::{Over, Site};
+use run::CaseEnding;
+pub(super) use run::{FabtestsSite, Over};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ use std::time::Instant;
 struct Row {
     case: String,
     /// The result over each provider.
-    endings: BTreeMap<&'static str, Ending>,
+    endings: BTreeMap<&'static str, CaseEnding>,
     /// The reason why the case did not pass over percale, or why it failed over another provider. A case that another
     /// provider excludes has not failed.
     why: String,
@@ -36,25 +36,30 @@ struct Row {
 }
 
 /// Finds the programs in `directory` and their libfabric.
-pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric: Option<&Path>) -> Outcome<Site> {
+pub(super) fn site(
+    place: &Repository,
+    provider: PathBuf,
+    directory: &Path,
+    libfabric: Option<&Path>,
+) -> Outcome<FabtestsSite> {
     // Clients run in a different directory, so the paths must be absolute.
     let absolute = |path: &Path| path.canonicalize().map_err(Failure::during(path.display()));
     let programs = absolute(directory)?;
     let beside = programs.join("../lib");
     let found = libfabric.or_else(|| beside.join("libfabric.so.1").exists().then_some(&*beside));
     let libfabric = found.map(absolute).transpose()?;
-    let said = place.target.join("interop/fabtests");
-    fs::create_dir_all(&said)?;
-    Ok(Site { programs, libfabric, provider, said })
+    let printed = place.target.join("interop/fabtests");
+    fs::create_dir_all(&printed)?;
+    Ok(FabtestsSite { programs, libfabric, provider, printed })
 }
 
 /// Runs the cases that `wanted` selects over these providers, or over all providers.
-pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, json: bool) -> Outcome<bool> {
+pub(super) fn run(site: &FabtestsSite, over: &[Over], wanted: impl Fn(&str) -> bool, json: bool) -> Outcome<bool> {
     let over = if over.is_empty() { &Over::ALL } else { over };
     let is_newer = site.programs.join("fi_flood").exists();
     let generation = if is_newer { Generation::Newer } else { Generation::Older };
     let cases = generation.cases().into_iter().filter(|case| wanted(&case.line));
-    let (cases, missing): (Vec<Case>, Vec<Case>) = cases.partition(|case| site.program(case).exists());
+    let (cases, missing): (Vec<FabtestsCase>, Vec<FabtestsCase>) = cases.partition(|case| site.program(case).exists());
     for case in missing {
         eprintln!("  {} was not built", case.line);
     }
@@ -82,15 +87,15 @@ pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, jso
         show(&rows, over);
     }
     let failed = |row: &Row| {
-        over.iter().any(|one| one.transport().is_some() && matches!(row.endings[one.name()], Ending::Failed(_)))
+        over.iter().any(|one| one.transport().is_some() && matches!(row.endings[one.name()], CaseEnding::Failed(_)))
     };
     Ok(!rows.iter().any(failed))
 }
 
 /// Returns why a case did not pass, for the first provider with a reason.
-fn why(over: &[Over], endings: &BTreeMap<&'static str, Ending>) -> String {
-    let said = over.iter().map(|one| (one, &endings[one.name()])).find(|(_, ending)| !ending.why().is_empty());
-    said.map(|(one, ending)| format!("{}: {}", one.name(), ending.why())).unwrap_or_default()
+fn why(over: &[Over], endings: &BTreeMap<&'static str, CaseEnding>) -> String {
+    let printed = over.iter().map(|one| (one, &endings[one.name()])).find(|(_, ending)| !ending.why().is_empty());
+    printed.map(|(one, ending)| format!("{}: {}", one.name(), ending.why())).unwrap_or_default()
 }
 
 fn show(rows: &[Row], over: &[Over]) {
@@ -106,9 +111,9 @@ fn show(rows: &[Row], over: &[Over]) {
         let mut counts = [0; 3];
         for row in rows {
             counts[match row.endings[one.name()] {
-                Ending::Passed => 0,
-                Ending::Failed(_) => 1,
-                Ending::Excluded(_) => 2,
+                CaseEnding::Passed => 0,
+                CaseEnding::Failed(_) => 1,
+                CaseEnding::Excluded(_) => 2,
             }] += 1;
         }
         println!("{}: {} passed, {} failed, {} excluded", one.name(), counts[0], counts[1], counts[2]);

@@ -1,7 +1,7 @@
 //! Runs one case over one provider and evaluates its result.
 
-use super::cases::{Case, Shape};
-use crate::client::Client;
+use super::cases::{FabtestsCase, Shape};
+use crate::client::RunningClient;
 use crate::failure::Outcome;
 use crate::interop::case::Transport;
 use crate::interop::libfabric::listening;
@@ -60,7 +60,7 @@ impl Over {
     }
 
     /// Returns the provider names to request. If the provider lacks a required feature, the next name is tried.
-    fn asked(self) -> &'static [&'static str] {
+    fn requested(self) -> &'static [&'static str] {
         match self {
             Self::PercaleShm | Self::PercaleTcp => &["percale"],
             Self::Shm => &["shm"],
@@ -71,7 +71,7 @@ impl Over {
 
 /// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum CaseEnding {
     Passed,
     /// The case failed. Contains the end of the output.
     Failed(String),
@@ -79,7 +79,7 @@ pub(super) enum Ending {
     Excluded(String),
 }
 
-impl Ending {
+impl CaseEnding {
     /// Returns the reason why the case did not pass.
     pub(super) fn why(&self) -> &str {
         match self {
@@ -89,7 +89,7 @@ impl Ending {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for CaseEnding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Passed => "pass",
@@ -99,38 +99,38 @@ impl fmt::Display for Ending {
     }
 }
 
-impl Serialize for Ending {
+impl Serialize for CaseEnding {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
 /// The directory of the programs, and the files that they use.
-pub(crate) struct Site {
+pub(crate) struct FabtestsSite {
     pub(super) programs: PathBuf,
     /// The directory of the libfabric, if it is not the system's.
     pub(super) libfabric: Option<PathBuf>,
     pub(super) provider: PathBuf,
     /// The directory of the output files.
-    pub(super) said: PathBuf,
+    pub(super) printed: PathBuf,
 }
 
-impl Site {
+impl FabtestsSite {
     /// Returns the program of a case.
-    pub(super) fn program(&self, case: &Case) -> PathBuf {
+    pub(super) fn program(&self, case: &FabtestsCase) -> PathBuf {
         self.programs.join(format!("fi_{}", case.line.split(' ').next().unwrap_or_default()))
     }
 
     /// Runs one case over one provider.
-    pub(super) fn run(&self, case: &Case, over: Over) -> Outcome<Ending> {
-        let mut ending = Ending::Excluded(String::new());
-        for asked in over.asked() {
-            ending = Run::prepare(self, case, over, asked)?.end()?;
+    pub(super) fn run(&self, case: &FabtestsCase, over: Over) -> Outcome<CaseEnding> {
+        let mut ending = CaseEnding::Excluded(String::new());
+        for requested in over.requested() {
+            ending = Run::prepare(self, case, over, requested)?.end()?;
             // Another process took the port in the meantime.
-            if matches!(&ending, Ending::Failed(why) if why.contains("Address already in use")) {
-                ending = Run::prepare(self, case, over, asked)?.end()?;
+            if matches!(&ending, CaseEnding::Failed(why) if why.contains("Address already in use")) {
+                ending = Run::prepare(self, case, over, requested)?.end()?;
             }
-            if !matches!(ending, Ending::Excluded(_)) {
+            if !matches!(ending, CaseEnding::Excluded(_)) {
                 break;
             }
         }
@@ -140,31 +140,31 @@ impl Site {
 
 /// A run of a case over a provider with the requested name.
 struct Run<'a> {
-    site: &'a Site,
-    case: &'a Case,
+    site: &'a FabtestsSite,
+    case: &'a FabtestsCase,
     over: Over,
-    asked: &'a str,
+    requested: &'a str,
     /// The prefix of the names of this run's files.
-    said: PathBuf,
+    printed: PathBuf,
     deadline: Instant,
 }
 
 impl<'a> Run<'a> {
-    fn prepare(site: &'a Site, case: &'a Case, over: Over, asked: &'a str) -> Outcome<Self> {
+    fn prepare(site: &'a FabtestsSite, case: &'a FabtestsCase, over: Over, requested: &'a str) -> Outcome<Self> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        let said = site.said.join(over.name().replace(' ', "-"));
-        fs::create_dir_all(&said)?;
-        let said = said.join(case.line.chars().map(plain).collect::<String>());
+        let printed = site.printed.join(over.name().replace(' ', "-"));
+        fs::create_dir_all(&printed)?;
+        let printed = printed.join(case.line.chars().map(plain).collect::<String>());
         let limit = if matches!(case.shape, Shape::Listed(_)) { LIST_LIMIT } else { LIMIT };
-        Ok(Self { site, case, over, asked, said, deadline: Instant::now() + limit })
+        Ok(Self { site, case, over, requested, printed, deadline: Instant::now() + limit })
     }
 
     /// Starts the program of this case with the arguments of the case and these arguments.
-    fn start(&self, which: &str, words: &[&str]) -> Outcome<Client> {
+    fn start(&self, which: &str, words: &[&str]) -> Outcome<RunningClient> {
         let mut program = Program::new(self.site.program(self.case)).without("FI_PROVIDER");
         if !matches!(self.case.shape, Shape::Listed(_)) {
             let own = self.case.line.split(' ').skip(1);
-            program = program.args(["-p", self.asked]).args(own);
+            program = program.args(["-p", self.requested]).args(own);
         }
         program = program.args(words);
         if let Some(transport) = self.over.transport() {
@@ -173,11 +173,11 @@ impl<'a> Run<'a> {
         if let Some(libfabric) = &self.site.libfabric {
             program = program.env("LD_LIBRARY_PATH", libfabric);
         }
-        Client::start(program, &self.said.with_extension(which))
+        RunningClient::start(program, &self.printed.with_extension(which))
     }
 
     /// Runs the case until it ends.
-    fn end(self) -> Outcome<Ending> {
+    fn end(self) -> Outcome<CaseEnding> {
         let [port, other, third] = ports()?;
         let exchange = format!("-E={port}");
         let [number, its, another] = [port, other, third].map(|port| port.to_string());
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
             Shape::Refused => {
                 let mut alone = self.start("alone", &[])?;
                 let status = alone.wait_until(self.deadline);
-                Ok(if status.is_some_and(says_excluded) { Ending::Passed } else { failed(&[alone], &[status]) })
+                Ok(if status.is_some_and(says_excluded) { CaseEnding::Passed } else { failed(&[alone], &[status]) })
             }
             // Without an argument, older programs always bind to the same port.
             Shape::Datagrams => self.pair(port, &[&exchange, "-B", &its], &[&exchange, "-B", &another, HERE]),
@@ -208,11 +208,13 @@ impl<'a> Run<'a> {
                 self.judge(vec![client], |_| server.is_running())
             }
             Shape::Listed(tests) => {
-                let tests = self.file(&tests.replace("PROVIDER", self.asked))?;
+                let tests = self.file(&tests.replace("PROVIDER", self.requested))?;
                 let mut server = self.start("server", &["-x", "-q", &number])?;
                 listening(&mut server, port);
                 let client = self.start("client", &["-u", &tests, "-q", &number, "-P", &its, HERE])?;
-                self.judge(vec![server, client], |said| said.contains("Success: ") && !said.contains("Success: 0"))
+                self.judge(vec![server, client], |printed| {
+                    printed.contains("Success: ") && !printed.contains("Success: 0")
+                })
             }
             Shape::Ranks(count) => {
                 let ranks = count.to_string();
@@ -228,7 +230,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs a server and, once it listens on this port, a client.
-    fn pair(self, port: u16, server: &[&str], client: &[&str]) -> Outcome<Ending> {
+    fn pair(self, port: u16, server: &[&str], client: &[&str]) -> Outcome<CaseEnding> {
         let mut server = self.start("server", server)?;
         listening(&mut server, port);
         let client = self.start("client", client)?;
@@ -237,13 +239,13 @@ impl<'a> Run<'a> {
 
     /// Writes this text to a file that a program reads.
     fn file(&self, text: &str) -> Outcome<String> {
-        let path = self.said.with_extension("asks");
+        let path = self.printed.with_extension("asks");
         fs::write(&path, text)?;
         Ok(path.to_string_lossy().into_owned())
     }
 
     /// Waits long enough for a server to start. Used if its port is not known.
-    fn pause(&self, server: &mut Client) {
+    fn pause(&self, server: &mut RunningClient) {
         let enough = Instant::now() + Duration::from_secs(1);
         while server.is_running() && Instant::now() < enough {
             thread::sleep(Duration::from_millis(10));
@@ -251,21 +253,23 @@ impl<'a> Run<'a> {
     }
 
     /// Waits until all clients have ended. `is_good` checks the output of the last one.
-    fn judge(&self, mut all: Vec<Client>, is_good: impl FnOnce(&str) -> bool) -> Outcome<Ending> {
+    fn judge(&self, mut all: Vec<RunningClient>, is_good: impl FnOnce(&str) -> bool) -> Outcome<CaseEnding> {
         let mut deadline = self.deadline;
-        while all.iter_mut().any(Client::is_running) && Instant::now() < deadline {
+        while all.iter_mut().any(RunningClient::is_running) && Instant::now() < deadline {
             // When a process fails, the others keep waiting for it.
-            let is_bad = |one: &mut Client| one.ended().is_some_and(|status| !status.success());
+            let is_bad = |one: &mut RunningClient| one.ended().is_some_and(|status| !status.success());
             if all.iter_mut().any(is_bad) {
                 deadline = deadline.min(Instant::now() + AFTER_FAILURE);
             }
             thread::sleep(Duration::from_millis(10));
         }
         let statuses: Vec<Option<ExitStatus>> = all.iter_mut().map(|one| one.wait_until(deadline)).collect();
-        let said = |one: &Client| one.said();
+        let printed = |one: &RunningClient| one.printed();
         Ok(match verdict(&statuses) {
-            Verdict::Passed if is_good(&all.last().map(said).unwrap_or_default()) => Ending::Passed,
-            Verdict::Excluded => Ending::Excluded(all.iter().find_map(|one| refusal(&one.said())).unwrap_or_default()),
+            Verdict::Passed if is_good(&all.last().map(printed).unwrap_or_default()) => CaseEnding::Passed,
+            Verdict::Excluded => {
+                CaseEnding::Excluded(all.iter().find_map(|one| refusal(&one.printed())).unwrap_or_default())
+            }
             Verdict::Passed | Verdict::Failed => failed(&all, &statuses),
         })
     }
@@ -314,18 +318,19 @@ fn has_crashed(status: ExitStatus) -> bool {
 }
 
 /// Returns a failure with the exit status of each program.
-fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
-    let last = |said: &str| said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
+fn failed(all: &[RunningClient], statuses: &[Option<ExitStatus>]) -> CaseEnding {
+    let last =
+        |printed: &str| printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
     let each = all.iter().zip(statuses).map(|(one, status)| {
         let how = status.map_or("ran out of time".to_owned(), |status| status.to_string());
-        format!("{how}: {}", last(&one.said()))
+        format!("{how}: {}", last(&one.printed()))
     });
-    Ending::Failed(each.collect::<Vec<_>>().join("; "))
+    CaseEnding::Failed(each.collect::<Vec<_>>().join("; "))
 }
 
 /// Returns percale's reason for a rejection, from the log of libfabric.
-fn refusal(said: &str) -> Option<String> {
-    let reason = said.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
+fn refusal(printed: &str) -> Option<String> {
+    let reason = printed.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
     reason.map(|(_, reason)| reason.to_owned())
 }
 
@@ -349,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_found() {
-        let said = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints request this\n";
-        assert_eq!(refusal(said).as_deref(), Some("hints request this"));
+        let printed = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints request this\n";
+        assert_eq!(refusal(printed).as_deref(), Some("hints request this"));
         assert_eq!(refusal("libfabric:1:2::core:core:x<warn> no answer: that"), None);
     }
 }

@@ -8,7 +8,7 @@ use percale::PeerAddress;
 use percale::address::vector::{AddressVector, VectorOptions};
 
 use super::peer::{Peer, give_back};
-use super::{Line, What};
+use super::{AddressLine, AddressOperation};
 use crate::failure::{Failure, Result, percale};
 use crate::perf::generator::next;
 
@@ -86,7 +86,7 @@ pub(super) fn addresses(count: usize) -> Vec<SocketAddr> {
 }
 
 /// Measures one number of addresses. Memory is reported only for the largest number, which comes first.
-pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
+pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<AddressLine>> {
     let v4 = addresses(count);
     let v6 = (0xfd00u128 << 112..).take(count).map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT));
     let v6: Vec<SocketAddr> = v6.collect();
@@ -124,7 +124,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
         }
     }
     let each = count as f64;
-    let line = |what, rounds: &Rounds, parts: f64| Line {
+    let line = |what, rounds: &Rounds, parts: f64| AddressLine {
         what,
         addresses: count,
         ns: rounds.each(parts).unwrap_or_default(),
@@ -133,7 +133,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
         peer_ns: None,
         peer_bytes: None,
     };
-    let beside = |line: Line, other: &Rounds, parts: f64| Line {
+    let beside = |line: AddressLine, other: &Rounds, parts: f64| AddressLine {
         peer_ns: other.each(parts),
         peer_bytes: other.bytes.filter(|_| largest).map(|bytes| bytes / parts),
         ..line
@@ -141,11 +141,14 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     let lookups = LOOKUPS as f64;
     let limit = limit.each(lookups);
     Ok(vec![
-        beside(line(What::Insert, &insert, each), &peer_insert, each),
-        line(What::InsertV6, &insert_v6, each),
-        Line { limit_ns: limit, ..beside(line(What::Lookup, &lookup, lookups), &peer_lookup, lookups) },
-        beside(line(What::Range, &range, RANGES as f64), &peer_range, 1.0),
-        line(What::RangeLookup, &range_lookup, lookups),
+        beside(line(AddressOperation::Insert, &insert, each), &peer_insert, each),
+        line(AddressOperation::InsertV6, &insert_v6, each),
+        AddressLine {
+            limit_ns: limit,
+            ..beside(line(AddressOperation::Lookup, &lookup, lookups), &peer_lookup, lookups)
+        },
+        beside(line(AddressOperation::Range, &range, RANGES as f64), &peer_range, 1.0),
+        line(AddressOperation::RangeLookup, &range_lookup, lookups),
     ])
 }
 

@@ -21,9 +21,9 @@ use peer::Peer;
 
 /// One result.
 #[derive(Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct AddressLine {
     /// The measured operation.
-    pub(crate) what: What,
+    pub(crate) what: AddressOperation,
     /// The number of addresses.
     pub(crate) addresses: usize,
     /// Nanoseconds per address or lookup. For a range, nanoseconds for the whole range.
@@ -41,7 +41,7 @@ pub(crate) struct Line {
 /// The operations that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum What {
+pub(crate) enum AddressOperation {
     /// Insertion of IPv4 addresses in one call.
     Insert,
     /// Insertion of IPv6 addresses in one call.
@@ -56,7 +56,7 @@ pub(crate) enum What {
     Send,
 }
 
-impl What {
+impl AddressOperation {
     const fn name(self) -> &'static str {
         match self {
             Self::Insert => "insert IPv4, an address",
@@ -82,8 +82,15 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let mut sizes = vec![count, 1000];
     sizes.dedup();
     for (ns, addresses) in sends::measure(&sizes)?.into_iter().zip(sizes) {
-        let nothing =
-            Line { what: What::Send, addresses, ns, limit_ns: None, bytes: None, peer_ns: None, peer_bytes: None };
+        let nothing = AddressLine {
+            what: AddressOperation::Send,
+            addresses,
+            ns,
+            limit_ns: None,
+            bytes: None,
+            peer_ns: None,
+            peer_bytes: None,
+        };
         lines.push(nothing);
     }
     for line in lines.iter().filter(|_| args.json) {
@@ -105,7 +112,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     Ok(())
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[AddressLine]) -> String {
     let mut all = comfy_table::Table::new();
     all.load_style(table::RULED);
     let head = ["addresses", "", "time", "limit", "memory", "libfabric tcp", "memory", "ratio", "memory"];
@@ -144,9 +151,9 @@ fn scale(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.1}") } else { units::count(ratio.round() as u64) }
 }
 
-fn picture(lines: &[Line]) -> Result<String> {
+fn picture(lines: &[AddressLine]) -> Result<String> {
     let panel = |title, what| {
-        let points = |of: fn(&Line) -> Option<f64>| {
+        let points = |of: fn(&AddressLine) -> Option<f64>| {
             let mut points: Vec<_> = lines
                 .iter()
                 .filter(|line| line.what == what)
@@ -168,9 +175,9 @@ fn picture(lines: &[Line]) -> Result<String> {
     plot::picture(
         "Address vectors",
         &[
-            panel("insertion of an IPv4 address", What::Insert),
-            panel("lookup of any of them", What::Lookup),
-            panel("insertion of a symmetric range, all of it", What::Range),
+            panel("insertion of an IPv4 address", AddressOperation::Insert),
+            panel("lookup of any of them", AddressOperation::Lookup),
+            panel("insertion of a symmetric range, all of it", AddressOperation::Range),
         ],
     )
 }

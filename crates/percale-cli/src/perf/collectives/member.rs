@@ -10,19 +10,19 @@ use percale::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::super::team::{Desk, PATIENCE, domain};
+use super::super::team::{JOB_TIMEOUT, WorkerSession, domain};
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
 /// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum What {
+pub(super) enum CollectiveKind {
     Barrier,
     Broadcast,
     Allreduce,
 }
 
-impl What {
+impl CollectiveKind {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Barrier => "barrier",
@@ -37,8 +37,8 @@ pub(super) const TOGETHER: u64 = 8;
 
 /// A round. The answer is the median time of a collective in nanoseconds, as measured by this member.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Job {
-    pub(super) what: What,
+pub(super) struct MemberJob {
+    pub(super) what: CollectiveKind,
     pub(super) bytes: usize,
     /// The number of collectives, a multiple of [`TOGETHER`].
     pub(super) count: u64,
@@ -47,12 +47,12 @@ pub(super) struct Job {
 }
 
 /// The number of polls between two readings of the clock.
-const GLANCE: u32 = 4096;
+const POLL_INTERVAL: u32 = 4096;
 
 const CONTEXT: u64 = 7;
 
 /// Runs a member until its input ends.
-pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+pub(in crate::perf) fn member(session: &mut WorkerSession) -> Result<()> {
     let domain = domain(Progress::default())?;
     // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
     // may use the memory.
@@ -63,20 +63,20 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         .vector(&vector)
         .bind(crate::loopback::here().to_string())
         .map_err(percale("opening an endpoint"))?;
-    let (rank, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let (rank, members) = session.meet(&vector, endpoint.address().to_string())?;
     let size = members.len();
     let members: AddressSet = members.into_iter().collect();
-    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(PATIENCE));
+    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(JOB_TIMEOUT));
     let group = group.map_err(percale("joining a group"))?;
-    desk.answer(())?;
-    while let Some(job) = desk.next::<Job>()? {
+    session.answer(())?;
+    while let Some(job) = session.next::<MemberJob>()? {
         let memory = match memory.take().filter(|memory: &Memory| memory.bytes == job.bytes) {
             Some(same) => memory.insert(same),
             None => memory.insert(Memory::new(&domain, job.bytes)?),
         };
         let place = (rank, size);
         memory.fill(&job, place);
-        let (endpoint, group, crowded) = (&endpoint, group.id(), desk.is_crowded());
+        let (endpoint, group, crowded) = (&endpoint, group.id(), session.is_crowded());
         let mut member = Member { endpoint, group, memory, size, crowded, posted: 0 };
         // The warm-up also synchronizes members that received the job at different times.
         let warm = job.count / 10 + 1;
@@ -89,7 +89,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         }
         let took = samples.summary().map_or(0.0, |summary| summary.p50);
         memory.check(&job, place)?;
-        desk.answer(took)?;
+        session.answer(took)?;
     }
     Ok(())
 }
@@ -109,23 +109,23 @@ impl Memory {
 
     /// Fills the memory before a round. For a sum these are the elements of every member, for a broadcast those of the
     /// root.
-    fn fill(&mut self, job: &Job, (rank, _): (usize, usize)) {
+    fn fill(&mut self, job: &MemberJob, (rank, _): (usize, usize)) {
         for at in 0..self.bytes / size_of::<f64>() {
             let own = (job.number + rank as u64) as f64 + at as f64;
-            let there = if job.what == What::Broadcast && rank == 0 { own } else { -1.0 };
+            let there = if job.what == CollectiveKind::Broadcast && rank == 0 { own } else { -1.0 };
             self.source.write(8 * at, &own.to_ne_bytes());
             self.result.write(8 * at, &there.to_ne_bytes());
         }
     }
 
     /// Checks the contents after a round.
-    fn check(&self, job: &Job, (_, size): (usize, usize)) -> Result<()> {
+    fn check(&self, job: &MemberJob, (_, size): (usize, usize)) -> Result<()> {
         let result = self.result.to_vec();
         for (at, found) in result.chunks_exact(8).take(self.bytes / 8).enumerate() {
             let first = job.number as f64 + at as f64;
             // The last term is the sum of the ranks.
             let sum = size as f64 * first + (size * (size - 1) / 2) as f64;
-            let wanted = if job.what == What::Allreduce { sum } else { first };
+            let wanted = if job.what == CollectiveKind::Allreduce { sum } else { first };
             if found != wanted.to_ne_bytes() {
                 let what = job.what.name();
                 return Err(Failure::Data(format!("element {at} of {what} is {found:?} and not that of {wanted}")));
@@ -148,13 +148,13 @@ struct Member<'a> {
 
 impl Member<'_> {
     /// Posts a collective and waits until it has completed.
-    fn one(&mut self, what: What) -> Result<()> {
+    fn one(&mut self, what: CollectiveKind) -> Result<()> {
         let bytes = self.memory.bytes;
         let what = match what {
-            What::Barrier => Collective::Barrier,
+            CollectiveKind::Barrier => Collective::Barrier,
             // The root changes with each operation, so that no member can get ahead of the others.
-            What::Broadcast => Collective::Broadcast { root: self.posted % self.size },
-            What::Allreduce => Collective::Allreduce,
+            CollectiveKind::Broadcast => Collective::Broadcast { root: self.posted % self.size },
+            CollectiveKind::Allreduce => Collective::Allreduce,
         };
         self.posted += 1;
         let work = CollectiveWork {
@@ -191,11 +191,11 @@ impl Member<'_> {
             if self.crowded {
                 std::thread::yield_now();
             }
-            if polls.is_multiple_of(GLANCE) {
+            if polls.is_multiple_of(POLL_INTERVAL) {
                 // Other processes may need the processor.
                 std::thread::yield_now();
-                if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    return Err(Failure::Stalled(PATIENCE.as_secs()));
+                if since.get_or_insert_with(Instant::now).elapsed() > JOB_TIMEOUT {
+                    return Err(Failure::Stalled(JOB_TIMEOUT.as_secs()));
                 }
             }
         }

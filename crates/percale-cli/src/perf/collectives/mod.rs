@@ -9,15 +9,15 @@ pub(super) mod row;
 use std::time::{Duration, Instant};
 
 use super::args::PerfArgs;
-use super::figure::{Figure, Report, draw, panel};
+use super::figure::{Figure, FigureReport, draw, panel};
 use super::line;
-use super::team::{Part, Team};
+use super::team::{Team, TeamTask};
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::plot::Across;
 use crate::statistics::Samples;
 use crate::units;
-use member::{Job, TOGETHER, What};
+use member::{CollectiveKind, MemberJob, TOGETHER};
 
 /// The default number of seconds for each line.
 const SECONDS: f64 = 0.5;
@@ -59,11 +59,11 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
             "--collectives --size {bytes}: sums are of a multiple of 8 bytes, not of {size}"
         )));
     }
-    let mut report = Report::new(args.json, 2 + 2 * sizes.len())?;
-    let mut team = Team::start(Part::Collectives, processes)?;
+    let mut report = FigureReport::new(args.json, 2 + 2 * sizes.len())?;
+    let mut team = Team::start(TeamTask::Collectives, processes)?;
     let small = line::way(8, time / 2)?;
-    let plan = sizes.iter().flat_map(|&bytes| [(What::Broadcast, bytes), (What::Allreduce, bytes)]);
-    for (what, bytes) in std::iter::once((What::Barrier, 0)).chain(plan) {
+    let plan = sizes.iter().flat_map(|&bytes| [(CollectiveKind::Broadcast, bytes), (CollectiveKind::Allreduce, bytes)]);
+    for (what, bytes) in std::iter::once((CollectiveKind::Barrier, 0)).chain(plan) {
         report.begin(format!("{} {}", what.name(), units::size(bytes)));
         // Measure the limit again for each result that is compared with it, because the load of the machine varies.
         let way = if bytes == 0 { small } else { line::way(bytes, time / 2)? };
@@ -82,11 +82,11 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
 }
 
 /// Measures rounds of one collective.
-fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) -> Result<Figure> {
+fn measure(team: &mut Team, what: CollectiveKind, bytes: usize, time: Duration, way: f64) -> Result<Figure> {
     let mut number = 0;
     let mut round = |count: u64| -> Result<f64> {
         number += 1;
-        let took: Vec<f64> = team.ask(|_| Job { what, bytes, count, number })?;
+        let took: Vec<f64> = team.ask(|_| MemberJob { what, bytes, count, number })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     };
     // The first call connects the members. The second determines how many collectives fill a round.
@@ -97,11 +97,11 @@ fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) 
         samples.push(round(count)?);
     }
     let samples: Samples = samples.into_iter().collect();
-    let size = (what != What::Barrier).then_some(bytes);
+    let size = (what != CollectiveKind::Barrier).then_some(bytes);
     let figure = Figure { processes: Some(team.len()), bytes: size, ..Figure::of(what.name(), samples, count) };
     Ok(match what {
         _ if bytes > ring::LONGEST => figure.beside(COPY, way),
-        What::Broadcast => figure.beside(ONE_WAY, way),
-        What::Barrier | What::Allreduce => figure.beside(THERE_AND_BACK, 2.0 * way),
+        CollectiveKind::Broadcast => figure.beside(ONE_WAY, way),
+        CollectiveKind::Barrier | CollectiveKind::Allreduce => figure.beside(THERE_AND_BACK, 2.0 * way),
     })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use percale::{AddressSet, AtomicOp, Counter, Datatype, Progress};
 use serde::{Deserialize, Serialize};
 
-use super::super::team::{Desk, PATIENCE, Part, Team, domain};
+use super::super::team::{JOB_TIMEOUT, Team, TeamTask, WorkerSession, domain};
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
@@ -24,7 +24,7 @@ enum Job {
 
 /// Returns the nanoseconds per sum for each chain, measured by the first process.
 pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
-    let mut team = Team::start(Part::Row, processes)?;
+    let mut team = Team::start(TeamTask::Row, processes)?;
     let (mut each, since) = (Vec::new(), Instant::now());
     while each.len() < 3 || since.elapsed() < time {
         team.ask::<(), _>(|_| Job::Queue)?;
@@ -35,18 +35,18 @@ pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
 }
 
 /// Runs a member until its input ends.
-pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+pub(in crate::perf) fn member(session: &mut WorkerSession) -> Result<()> {
     let domain = domain(Progress::default())?;
     let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
-    let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let (number, members) = session.meet(&vector, endpoint.address().to_string())?;
     let members: AddressSet = members.into_iter().collect();
-    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(PATIENCE));
+    let group = endpoint.join(&members).and_then(|mut joining| joining.wait_for(JOB_TIMEOUT));
     let group = group.map_err(percale("joining a group"))?;
-    desk.answer(())?;
+    session.answer(())?;
     let (size, number) = (members.len() as u64, number as u64);
-    while let Some(Job::Queue) = desk.next()? {
+    while let Some(Job::Queue) = session.next()? {
         let (start, ended) = (Counter::new(), Counter::new());
         let queue = |round: u64| {
             // The other members start when the first message arrives.
@@ -56,19 +56,19 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
             sum.start().map_err(percale("queueing a reduction"))
         };
         let sums = (0..SUMS).map(queue).collect::<Result<Vec<_>>>()?;
-        desk.answer(())?;
-        let Some(Job::Go) = desk.next()? else { break };
+        session.answer(())?;
+        let Some(Job::Go) = session.next()? else { break };
         let since = Instant::now();
         let done = std::thread::scope(|scope| {
             if number == 0 {
                 scope.spawn(|| start.set(1));
             }
-            ended.wait_since(SUMS, 0, Some(PATIENCE))
+            ended.wait_since(SUMS, 0, Some(JOB_TIMEOUT))
         });
         let took = since.elapsed();
         done.map_err(percale("a chain of sums"))?;
         for (round, mut sum) in (0..SUMS).zip(sums) {
-            let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
+            let found = sum.wait_for(JOB_TIMEOUT).map_err(percale("a sum"))?.into_vec();
             // The expected result is the sum of the numbers of all members, plus the number of the round for each
             // member.
             let wanted = (round * size + size * (size - 1) / 2) as f64;
@@ -76,7 +76,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
                 return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));
             }
         }
-        desk.answer(took.as_nanos() as f64)?;
+        session.answer(took.as_nanos() as f64)?;
     }
     Ok(())
 }

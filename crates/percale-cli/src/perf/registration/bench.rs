@@ -12,7 +12,7 @@ use pindown::{Access, Cache, Lane, Pinned, Range, Registrar};
 use crate::clock::Clock;
 use crate::fixed_buffers::FixedBuffers;
 use crate::limits::kernel::Foreign;
-use crate::lot::{self, Lot};
+use crate::memory_range::{self, MemoryRange};
 use crate::perf::monitors::IMPORTED;
 use crate::torture;
 
@@ -35,7 +35,7 @@ impl Registrar for Nothing {
 }
 
 /// The monitor and the device of one process.
-pub(super) struct Bench {
+pub(super) struct RegistrationBench {
     pub(super) monitor: String,
     pub(super) clock: Clock,
     pub(super) device: FixedBuffers,
@@ -56,7 +56,7 @@ fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Ca
     Ok((cache, notifier))
 }
 
-impl Bench {
+impl RegistrationBench {
     /// Opens the device, and a cache with this monitor.
     ///
     /// # Errors
@@ -74,14 +74,14 @@ impl Bench {
     }
 
     /// Allocates memory of the kind that the monitor supports.
-    pub(super) fn memory(&self, bytes: usize) -> io::Result<Memory> {
+    pub(super) fn memory(&self, bytes: usize) -> io::Result<RegistrationMemory> {
         if matches!(self.monitor.as_str(), "sealed" | "userfaultfd") {
-            return Sealed::new(bytes).map(Memory::Sealed);
+            return Sealed::new(bytes).map(RegistrationMemory::Sealed);
         }
-        let lot = Lot::memory(bytes as u64, libc::MAP_NORESERVE)?;
+        let memory_range = MemoryRange::memory(bytes as u64, libc::MAP_NORESERVE)?;
         // Errors are ignored, because a kernel without huge pages does not need the advice.
-        lot.advise(lot.range(), libc::MADV_NOHUGEPAGE).ok();
-        Ok(Memory::Anonymous(lot))
+        memory_range.advise(memory_range.range(), libc::MADV_NOHUGEPAGE).ok();
+        Ok(RegistrationMemory::Anonymous(memory_range))
     }
 
     /// Runs `work`. Returns the elapsed time in nanoseconds and the result.
@@ -95,22 +95,22 @@ impl Bench {
 }
 
 /// Memory to register, in pages of the base size.
-pub(super) enum Memory {
-    Anonymous(Lot),
+pub(super) enum RegistrationMemory {
+    Anonymous(MemoryRange),
     Sealed(Sealed),
 }
 
-impl Memory {
+impl RegistrationMemory {
     pub(super) fn range(&self) -> Range {
         match self {
-            Self::Anonymous(lot) => lot.range(),
+            Self::Anonymous(memory_range) => memory_range.range(),
             Self::Sealed(sealed) => sealed.range(),
         }
     }
 
     /// Returns part `number` of equal parts of `bytes` bytes.
     pub(super) fn part(&self, number: usize, bytes: usize) -> io::Result<Range> {
-        lot::range(self.range().start() + (number * bytes) as u64, bytes as u64)
+        memory_range::range(self.range().start() + (number * bytes) as u64, bytes as u64)
     }
 
     /// Writes to the memory with the CPU, at byte `at`.
@@ -133,11 +133,11 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegistrationMemory {
     fn drop(&mut self) {
-        if let Self::Anonymous(lot) = self {
+        if let Self::Anonymous(memory_range) = self {
             // An error leaves the memory mapped, which is harmless.
-            lot.release().ok();
+            memory_range.release().ok();
         }
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use pindown::{Cache, Handle, Waited};
 
-use super::bench::{self, Bench, Memory};
-use super::lines::{Figures, Line, Way};
+use super::bench::{self, RegistrationBench, RegistrationMemory};
+use super::lines::{DeregistrationMethod, Figures, RegistrationLine};
 use crate::failure::Failure;
-use crate::fixed_buffers::{ACCESS, FixedBuffers, Way as Direction};
+use crate::fixed_buffers::{ACCESS, BufferTransfer as Direction, FixedBuffers};
 use crate::perf::monitors::IMPORTED;
 use crate::perf::processors;
 use crate::statistics::Samples;
@@ -21,26 +21,31 @@ use crate::statistics::Samples;
 const TURN: u32 = 32;
 
 /// Measures all methods in turns. Returns no lines if the memory cannot change.
-pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
-    if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == IMPORTED {
+pub(super) fn measure(bench: &RegistrationBench, bytes: usize, time: Duration) -> io::Result<Vec<RegistrationLine>> {
+    if !matches!(bench.memory(1)?, RegistrationMemory::Anonymous(_)) || bench.monitor == IMPORTED {
         return Ok(Vec::new());
     }
-    let mut samples = Way::ALL.map(|_| Samples::default());
+    let mut samples = DeregistrationMethod::ALL.map(|_| Samples::default());
     bench::rounds(time, 3, |round| {
-        for turn in 0..Way::ALL.len() {
-            let index = (turn + round as usize) % Way::ALL.len();
+        for turn in 0..DeregistrationMethod::ALL.len() {
+            let index = (turn + round as usize) % DeregistrationMethod::ALL.len();
             let mut first = Samples::default();
-            run(bench, bytes, Way::ALL[index], if round == 0 { &mut first } else { &mut samples[index] })?;
+            run(
+                bench,
+                bytes,
+                DeregistrationMethod::ALL[index],
+                if round == 0 { &mut first } else { &mut samples[index] },
+            )?;
         }
         Ok(())
     })?;
     let none = || io::Error::other("nothing was timed");
     let figures: Vec<_> =
         samples.into_iter().map(|samples| Figures::of(samples).ok_or_else(none)).collect::<Result<_, _>>()?;
-    Ok(Way::ALL
+    Ok(DeregistrationMethod::ALL
         .into_iter()
         .zip(&figures)
-        .map(|(way, figures_of)| Line::Change {
+        .map(|(way, figures_of)| RegistrationLine::Change {
             monitor: bench.monitor.clone(),
             bytes,
             way,
@@ -50,13 +55,13 @@ pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result
         .collect())
 }
 
-fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Result<()> {
+fn run(bench: &RegistrationBench, bytes: usize, way: DeregistrationMethod, samples: &mut Samples) -> io::Result<()> {
     let before = processors::allowed().map_err(other)?;
-    if way == Way::ThreadOnOneProcessor {
+    if way == DeregistrationMethod::ThreadOnOneProcessor {
         processors::pin(before[0]).map_err(other)?;
     }
     let (done, source) = (AtomicBool::new(false), bench::source()?);
-    let threaded = matches!(way, Way::Thread | Way::ThreadOnOneProcessor);
+    let threaded = matches!(way, DeregistrationMethod::Thread | DeregistrationMethod::ThreadOnOneProcessor);
     let cache = &bench.cache;
     let result = std::thread::scope(|scope| {
         // The thread inherits the CPU affinity.
@@ -77,21 +82,21 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
     result
 }
 
-fn iteration(bench: &Bench, bytes: usize, way: Way, source: &File) -> io::Result<f64> {
-    let Bench { cache, device, .. } = bench;
+fn iteration(bench: &RegistrationBench, bytes: usize, way: DeregistrationMethod, source: &File) -> io::Result<f64> {
+    let RegistrationBench { cache, device, .. } = bench;
     let (nanoseconds, done) = bench.time(|| {
         let memory = bench.memory(bytes)?;
         memory.fill()?;
         let range = memory.part(0, bytes)?;
         let registered = cache.register(range, ACCESS).map_err(io::Error::other)?;
         device.transfer(registered.local_key as u32, range, Direction::FromFile, source.as_fd())?;
-        if way == Way::Explicit {
+        if way == DeregistrationMethod::Explicit {
             deregister(cache, registered.handle)?;
         }
         drop(memory);
-        if way == Way::Check {
-            let told = cache.check().ok_or_else(|| io::Error::other("a change was not reported"))?;
-            deregister(cache, told)?;
+        if way == DeregistrationMethod::Check {
+            let reported = cache.check().ok_or_else(|| io::Error::other("a change was not reported"))?;
+            deregister(cache, reported)?;
         }
         Ok(())
     });

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use pindown::{Access, Lane, Range};
 
-use super::asked::Asked;
-use super::bench::{self, Bench, Nothing, median};
-use super::lines::Line;
+use super::bench::{self, Nothing, RegistrationBench, median};
+use super::lines::RegistrationLine;
+use super::userfaultfd_probe::UserfaultfdProbe;
 
 /// The numbers of registrations.
 const ENTRIES: [u32; 4] = [1, 64, 4096, 65_536];
@@ -27,10 +27,10 @@ const LOOK_UPS: usize = 1 << 17;
 /// two threads run at the same time. The median of the rounds is reported.
 const PASSES: usize = 8;
 
-pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
+pub(super) fn measure(bench: &RegistrationBench, time: Duration) -> io::Result<Vec<RegistrationLine>> {
     let page = pindown::page_size() as usize;
-    let asked = if bench.monitor.starts_with("userfaultfd") { Some(Asked::new()?) } else { None };
-    let passes = if asked.is_some() { 1 } else { PASSES };
+    let requested = if bench.monitor.starts_with("userfaultfd") { Some(UserfaultfdProbe::new()?) } else { None };
+    let passes = if requested.is_some() { 1 } else { PASSES };
     let mut lines = Vec::new();
     for entries in ENTRIES {
         let memory = bench.memory(page * APART as usize * entries as usize)?;
@@ -60,8 +60,8 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
                 let (lane, ranges) = (cache.lane(), &ranges);
                 move || round(&lane, ranges, passes)
             })?);
-            if let Some(asked) = &asked {
-                let ask = || Ok(per_call(LOOK_UPS, || asked.ask()));
+            if let Some(requested) = &requested {
+                let ask = || Ok(per_call(LOOK_UPS, || requested.ask()));
                 ioctl_alone.push(ask()?);
                 ioctl_together.push(by_two(|| ask)?);
             }
@@ -71,7 +71,14 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
         let slow = (after.slow_hits - before.slow_hits) as f64 / (after.hits - before.hits) as f64;
         for (threads, ns, ioctls) in [(1, alone, ioctl_alone), (2, together, ioctl_together)] {
             let ioctl_ns = (!ioctls.is_empty()).then(|| median(ioctls));
-            lines.push(Line::Hit { monitor: bench.monitor.clone(), entries, threads, ns: median(ns), slow, ioctl_ns });
+            lines.push(RegistrationLine::Hit {
+                monitor: bench.monitor.clone(),
+                entries,
+                threads,
+                ns: median(ns),
+                slow,
+                ioctl_ns,
+            });
         }
     }
     Ok(lines)

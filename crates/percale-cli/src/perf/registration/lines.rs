@@ -29,7 +29,7 @@ impl Figures {
 /// The process that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Whose {
+pub(super) enum WorkingProcess {
     /// The process that has the cache.
     Client,
     /// Another process.
@@ -55,7 +55,7 @@ impl Work {
 /// How a program that unmaps registered memory gets it deregistered (section VII of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
+pub(super) enum DeregistrationMethod {
     /// The program deregisters it before it unmaps.
     Explicit,
     /// The program unmaps, and then checks the cache for changes.
@@ -66,7 +66,7 @@ pub(super) enum Way {
     ThreadOnOneProcessor,
 }
 
-impl Way {
+impl DeregistrationMethod {
     pub(super) const ALL: [Self; 4] = [Self::Explicit, Self::Check, Self::Thread, Self::ThreadOnOneProcessor];
 
     /// Returns the name in JSON.
@@ -83,7 +83,7 @@ impl Way {
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-pub(super) enum Line {
+pub(super) enum RegistrationLine {
     /// Whether a monitor is available here, and the reason if it is not.
     Monitor { monitor: String, available: bool, reason: String },
     /// One transfer into `bytes` of memory, with the cost of its registration: none, registering and deregistering, or
@@ -141,12 +141,12 @@ pub(super) enum Line {
     /// A change that covers a number of registrations. The result is the cost of dropping one registration.
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
     /// Work that does not involve registrations, without the monitor and with it.
-    Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
+    Other { monitor: String, process: WorkingProcess, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Like `Other`, with only the monitor's records. Its reports at the beginning of calls, which some kernels also
     /// need, are left out.
-    RecordsAlone { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
+    RecordsAlone { monitor: String, process: WorkingProcess, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering new memory.
-    Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },
+    Change { monitor: String, bytes: usize, way: DeregistrationMethod, figures: Figures, ratio: f64 },
 }
 
 #[cfg(test)]
@@ -157,8 +157,14 @@ pub(super) mod tests {
         Figures { p50_ns: p50, p99_ns: 2.0 * p50, count: 100 }
     }
 
-    pub(in super::super) fn transfer(monitor: &str, bytes: usize, in_advance: f64, each: f64, cached: f64) -> Line {
-        Line::Transfer {
+    pub(in super::super) fn transfer(
+        monitor: &str,
+        bytes: usize,
+        in_advance: f64,
+        each: f64,
+        cached: f64,
+    ) -> RegistrationLine {
+        RegistrationLine::Transfer {
             monitor: monitor.into(),
             bytes,
             in_advance: figures(in_advance),
@@ -177,8 +183,8 @@ pub(super) mod tests {
         let value = serde_json::to_value(&line).unwrap();
         assert_eq!((value["is"].as_str(), value["bytes"].as_u64()), (Some("transfer"), Some(4096)));
         assert_eq!(value["cached"]["p50_ns"], 1010.0);
-        assert_eq!(serde_json::from_value::<Line>(value).unwrap(), line);
-        for way in Way::ALL {
+        assert_eq!(serde_json::from_value::<RegistrationLine>(value).unwrap(), line);
+        for way in DeregistrationMethod::ALL {
             assert_eq!(serde_json::to_value(way).unwrap(), way.name());
         }
     }

@@ -6,7 +6,6 @@
 //! while other processes have loaded it and while they have not. The two sides of a comparison are always measured in
 //! turns. [`text`] and [`picture`] display the [`lines`].
 
-mod asked;
 mod bench;
 mod changes;
 mod hits;
@@ -18,6 +17,7 @@ mod pieces;
 mod registrations;
 mod text;
 mod transfers;
+mod userfaultfd_probe;
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ use crate::failure::{Failure, Result};
 use crate::output::{print_line, progress_bar};
 use crate::units;
 use crate::worker::Worker;
-use lines::{Figures, Line, Whose, Work};
-use part::{Done, Job, What};
+use lines::{Figures, RegistrationLine, Work, WorkingProcess};
+use part::{Measurement, OtherAnswer, RegistrationJob};
 pub(crate) use part::{PART, run as part};
 
 /// The default number of seconds for each line with a time.
@@ -48,7 +48,7 @@ const CHANGED: usize = 1 << 20;
 const LOADINGS: u32 = 5;
 
 /// The timeout of a job, in addition to its given time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
@@ -65,13 +65,19 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         let steps = bar.position() + (each + if measures_records_alone(monitor) { others } else { 0 }) as u64;
         match start(monitor) {
             Ok(worker) => {
-                report.add(Line::Monitor { monitor: monitor.into(), available: true, reason: String::new() })?;
+                report.add(RegistrationLine::Monitor {
+                    monitor: monitor.into(),
+                    available: true,
+                    reason: String::new(),
+                })?;
                 Measured { monitor, bar: &bar, seconds }.all(worker, sizes, &mut report)?;
             }
             Err(why) if !args.monitor.is_empty() => {
                 return Err(Failure::Registration(format!("{monitor} is not available here: {why}")));
             }
-            Err(reason) => report.add(Line::Monitor { monitor: monitor.into(), available: false, reason })?,
+            Err(reason) => {
+                report.add(RegistrationLine::Monitor { monitor: monitor.into(), available: false, reason })?
+            }
         }
         bar.set_position(steps);
     }
@@ -92,20 +98,20 @@ fn measures_records_alone(monitor: &str) -> bool {
 }
 
 /// Returns the measurements for one size.
-fn whats(bytes: usize) -> impl Iterator<Item = What> {
-    let change = (bytes <= CHANGED).then_some(What::Change { bytes });
-    [What::Transfer { bytes }, What::Registration { bytes }].into_iter().chain(change)
+fn whats(bytes: usize) -> impl Iterator<Item = Measurement> {
+    let change = (bytes <= CHANGED).then_some(Measurement::Change { bytes });
+    [Measurement::Transfer { bytes }, Measurement::Registration { bytes }].into_iter().chain(change)
 }
 
 /// The lines measured so far.
 struct Report {
     json: bool,
-    lines: Vec<Line>,
+    lines: Vec<RegistrationLine>,
 }
 
 impl Report {
     /// Adds a line. For JSON output, prints it immediately.
-    fn add(&mut self, line: Line) -> Result<()> {
+    fn add(&mut self, line: RegistrationLine) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
         }
@@ -122,12 +128,12 @@ fn start(monitor: &str) -> Result<Worker, String> {
 }
 
 fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
-    let why: String = worker.ask(&Job::Open { monitor: monitor.into() }, PATIENCE)?;
+    let why: String = worker.ask(&RegistrationJob::Open { monitor: monitor.into() }, JOB_TIMEOUT)?;
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
 /// A process, its work, and the results without and with the monitor for each time that it was loaded.
-type Compared = (Whose, Work, Vec<(Figures, Figures)>);
+type Compared = (WorkingProcess, Work, Vec<(Figures, Figures)>);
 
 /// The measurement of one monitor.
 struct Measured<'a> {
@@ -139,16 +145,17 @@ struct Measured<'a> {
 impl Measured<'_> {
     fn all(&self, mut worker: Worker, sizes: &[usize], report: &mut Report) -> Result<()> {
         let sized = sizes.iter().flat_map(|bytes| whats(*bytes));
-        for what in sized.chain([What::Pieces, What::Hits]) {
+        for what in sized.chain([Measurement::Pieces, Measurement::Hits]) {
             self.say(&match what {
-                What::Transfer { bytes } => format!("transfers of {}", units::size(bytes)),
-                What::Registration { bytes } => format!("registrations of {}", units::size(bytes)),
-                What::Change { bytes } => format!("fresh memory of {}", units::size(bytes)),
-                What::Pieces => "misses".into(),
-                What::Hits => "hits".into(),
+                Measurement::Transfer { bytes } => format!("transfers of {}", units::size(bytes)),
+                Measurement::Registration { bytes } => format!("registrations of {}", units::size(bytes)),
+                Measurement::Change { bytes } => format!("fresh memory of {}", units::size(bytes)),
+                Measurement::Pieces => "misses".into(),
+                Measurement::Hits => "hits".into(),
             });
-            let job = Job::Measure { what, seconds: self.seconds };
-            let lines: Vec<Line> = self.ask::<Result<_, String>>(&mut worker, &job)?.map_err(|why| self.failed(why))?;
+            let job = RegistrationJob::Measure { what, seconds: self.seconds };
+            let lines: Vec<RegistrationLine> =
+                self.ask::<Result<_, String>>(&mut worker, &job)?.map_err(|why| self.failed(why))?;
             lines.into_iter().try_for_each(|line| report.add(line))?;
             self.bar.inc(1);
         }
@@ -162,7 +169,7 @@ impl Measured<'_> {
     }
 
     /// Measures the work of this process and of another one. The other process opens a cache between the two runs.
-    fn others(&self, monitor: &str) -> Result<Vec<Line>> {
+    fn others(&self, monitor: &str) -> Result<Vec<RegistrationLine>> {
         let alone = monitor == bench::RECORDS_ALONE;
         self.say("the work of other processes");
         let clock = Clock::calibrate();
@@ -173,7 +180,7 @@ impl Measured<'_> {
             for _ in 0..LOADINGS {
                 let mut worker = Worker::start(&[PART]).map_err(|why| self.failed(why))?;
                 let there = |worker: &mut Worker| {
-                    let figures = self.ask::<Done>(worker, &Job::Other { work, seconds })?;
+                    let figures = self.ask::<OtherAnswer>(worker, &RegistrationJob::Other { work, seconds })?;
                     figures.map_err(|why| self.failed(why))
                 };
                 let here = || {
@@ -190,7 +197,7 @@ impl Measured<'_> {
                 other.push((without.1, with.1));
                 self.bar.inc(1);
             }
-            measured.extend([(Whose::Client, work, client), (Whose::Other, work, other)]);
+            measured.extend([(WorkingProcess::Client, work, client), (WorkingProcess::Other, work, other)]);
         }
         let line = |(process, work, mut pairs): Compared| {
             // Use the loading with the median ratio.
@@ -198,9 +205,9 @@ impl Measured<'_> {
             let (without, with) = pairs[pairs.len() / 2];
             let (monitor, ratio) = (self.monitor.into(), with.ratio(&without));
             if alone {
-                Line::RecordsAlone { monitor, process, work, without, with, ratio }
+                RegistrationLine::RecordsAlone { monitor, process, work, without, with, ratio }
             } else {
-                Line::Other { monitor, process, work, without, with, ratio }
+                RegistrationLine::Other { monitor, process, work, without, with, ratio }
             }
         };
         Ok(measured.into_iter().map(line).collect())
@@ -210,8 +217,8 @@ impl Measured<'_> {
         self.bar.set_message(format!("{}: {what}", self.monitor));
     }
 
-    fn ask<T: DeserializeOwned>(&self, worker: &mut Worker, job: &Job) -> Result<T> {
-        worker.ask(job, PATIENCE + Duration::from_secs_f64(self.seconds)).map_err(|why| self.failed(why))
+    fn ask<T: DeserializeOwned>(&self, worker: &mut Worker, job: &RegistrationJob) -> Result<T> {
+        worker.ask(job, JOB_TIMEOUT + Duration::from_secs_f64(self.seconds)).map_err(|why| self.failed(why))
     }
 
     fn failed(&self, why: String) -> Failure {

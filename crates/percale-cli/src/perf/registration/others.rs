@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lines::{Figures, Work};
 use crate::clock::Clock;
-use crate::lot::Lot;
+use crate::memory_range::MemoryRange;
 use crate::statistics::Samples;
 
 /// The number of system calls that are timed together.
@@ -31,7 +31,7 @@ pub(super) fn measure(clock: &Clock, work: Work, time: Duration) -> io::Result<F
                     CALLS
                 }
                 Work::Mapping | Work::FilledMapping => {
-                    Lot::memory(len, flags)?.release()?;
+                    MemoryRange::memory(len, flags)?.release()?;
                     1
                 }
             };

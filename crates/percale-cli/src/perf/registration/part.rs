@@ -6,8 +6,8 @@ use std::time::Duration;
 use pindown::monitor::bpf::RecordsAlone;
 use serde::{Deserialize, Serialize};
 
-use super::bench::{Bench, RECORDS_ALONE};
-use super::lines::{Figures, Line, Work};
+use super::bench::{RECORDS_ALONE, RegistrationBench};
+use super::lines::{Figures, RegistrationLine, Work};
 use super::{changes, hits, others, pieces, registrations, transfers};
 use crate::clock::Clock;
 use crate::worker::answer;
@@ -17,19 +17,19 @@ pub(crate) const PART: &str = "registration-part";
 
 /// The jobs of the process. All jobs but the first two require the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Job {
+pub(super) enum RegistrationJob {
     /// Does work that does not involve the cache. The answer is `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
     /// Opens a cache with this monitor and drops the previous cache. For [`RECORDS_ALONE`], attaches the programs of
     /// the monitor instead. The answer is a `String`: empty on success, otherwise the reason of the failure.
     Open { monitor: String },
-    /// Executes a measurement. The answer is `Result<Vec<Line>, String>`.
-    Measure { what: What, seconds: f64 },
+    /// Executes a measurement. The answer is `Result<Vec<RegistrationLine>, String>`.
+    Measure { what: Measurement, seconds: f64 },
 }
 
 /// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum What {
+pub(super) enum Measurement {
     Transfer { bytes: usize },
     Registration { bytes: usize },
     Change { bytes: usize },
@@ -40,24 +40,24 @@ pub(super) enum What {
 /// Answers jobs until standard input ends.
 pub(crate) fn run() -> io::Result<()> {
     let clock = Clock::calibrate();
-    let mut open: (Option<Bench>, Option<RecordsAlone>) = (None, None);
+    let mut open: (Option<RegistrationBench>, Option<RecordsAlone>) = (None, None);
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Job::Other { work, seconds } => {
+            RegistrationJob::Other { work, seconds } => {
                 let figures = others::measure(&clock, work, Duration::from_secs_f64(seconds));
                 answer(&figures.map_err(|error| error.to_string()))?;
             }
-            Job::Open { monitor } if monitor == RECORDS_ALONE => {
+            RegistrationJob::Open { monitor } if monitor == RECORDS_ALONE => {
                 let attached = RecordsAlone::attach();
                 answer(&attached.as_ref().map_or_else(ToString::to_string, |_| String::new()))?;
                 open = (None, attached.ok().flatten());
             }
-            Job::Open { monitor } => {
-                let opened = Bench::open(&monitor);
+            RegistrationJob::Open { monitor } => {
+                let opened = RegistrationBench::open(&monitor);
                 answer(&opened.as_ref().map_or_else(io::Error::to_string, |_| String::new()))?;
                 open = (opened.ok(), None);
             }
-            Job::Measure { what, seconds } => {
+            RegistrationJob::Measure { what, seconds } => {
                 let bench = open.0.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
                 let lines = measure(bench, what, Duration::from_secs_f64(seconds));
                 answer(&lines.map_err(|error| error.to_string()))?;
@@ -67,18 +67,18 @@ pub(crate) fn run() -> io::Result<()> {
     Ok(())
 }
 
-fn measure(bench: &Bench, what: What, time: Duration) -> io::Result<Vec<Line>> {
+fn measure(bench: &RegistrationBench, what: Measurement, time: Duration) -> io::Result<Vec<RegistrationLine>> {
     Ok(match what {
-        What::Transfer { bytes } => vec![transfers::measure(bench, bytes, time)?],
-        What::Registration { bytes } => vec![registrations::measure(bench, bytes, time)?],
-        What::Change { bytes } => changes::measure(bench, bytes, time)?,
-        What::Pieces => {
+        Measurement::Transfer { bytes } => vec![transfers::measure(bench, bytes, time)?],
+        Measurement::Registration { bytes } => vec![registrations::measure(bench, bytes, time)?],
+        Measurement::Change { bytes } => changes::measure(bench, bytes, time)?,
+        Measurement::Pieces => {
             let miss = pieces::miss(bench, time)?;
             std::iter::once(miss).chain(pieces::invalidation(bench, time)?).collect()
         }
-        What::Hits => hits::measure(bench, time)?,
+        Measurement::Hits => hits::measure(bench, time)?,
     })
 }
 
-/// The answer to [`Job::Other`].
-pub(super) type Done = Result<Figures, String>;
+/// The answer to [`RegistrationJob::Other`].
+pub(super) type OtherAnswer = Result<Figures, String>;

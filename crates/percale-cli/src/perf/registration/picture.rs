@@ -1,6 +1,6 @@
 //! A plot for this machine in the style of figure 1 of the paper: bandwidths, and the costs of registering.
 
-use super::lines::{Figures, Line};
+use super::lines::{Figures, RegistrationLine};
 use crate::failure::{Failure, Result};
 use crate::plot::{self, BLUE, GREEN, ORANGE, Panel, Series};
 use crate::units;
@@ -9,9 +9,9 @@ use crate::units;
 ///
 /// # Errors
 /// Fails if no monitor was measured.
-pub(super) fn picture(lines: &[Line]) -> Result<String> {
+pub(super) fn picture(lines: &[RegistrationLine]) -> Result<String> {
     let monitor = lines.iter().find_map(|line| match line {
-        Line::Transfer { monitor, .. } => Some(monitor),
+        RegistrationLine::Transfer { monitor, .. } => Some(monitor),
         _ => None,
     });
     let monitor = monitor.ok_or_else(|| Failure::Registration("no monitor is available: nothing to plot".into()))?;
@@ -19,12 +19,12 @@ pub(super) fn picture(lines: &[Line]) -> Result<String> {
     let mut times = [const { Vec::new() }; 3];
     for line in lines {
         match line {
-            Line::Transfer { monitor: of, bytes, in_advance, each_time, cached, .. } if of == monitor => {
+            RegistrationLine::Transfer { monitor: of, bytes, in_advance, each_time, cached, .. } if of == monitor => {
                 for (points, figures) in bandwidths.iter_mut().zip([in_advance, cached, each_time]) {
                     points.push((*bytes as f64, *bytes as f64 * 1e9 / figures.p50_ns));
                 }
             }
-            Line::Registration { monitor: of, bytes, plain_and_back, watched_and_back, missed, .. }
+            RegistrationLine::Registration { monitor: of, bytes, plain_and_back, watched_and_back, missed, .. }
                 if of == monitor =>
             {
                 for (points, Figures { p50_ns, .. }) in times.iter_mut().zip([plain_and_back, watched_and_back, missed])
@@ -70,7 +70,7 @@ mod tests {
         for (monitor, sizes) in [("bpf", 4), ("sealed", 2)] {
             for bytes in (0..sizes).map(|power| 4096_usize << (4 * power)) {
                 lines.push(transfer(monitor, bytes, 1000.0, 1500.0, 1010.0));
-                lines.push(Line::Registration {
+                lines.push(RegistrationLine::Registration {
                     monitor: monitor.into(),
                     bytes,
                     plain: figures(500.0),

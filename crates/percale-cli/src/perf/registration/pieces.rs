@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use pindown::Access;
 use pindown::mapping::Mappings;
 
-use super::bench::{self, Bench, median};
-use super::lines::Line;
+use super::bench::{self, RegistrationBench, median};
+use super::lines::RegistrationLine;
 
 /// The number of misses that are timed together.
 const MISSES: u32 = 1000;
@@ -16,7 +16,7 @@ const MISSES: u32 = 1000;
 /// The number of registrations that a change covers.
 const DROPPED: u32 = 1000;
 
-pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
+pub(super) fn miss(bench: &RegistrationBench, time: Duration) -> io::Result<RegistrationLine> {
     let page = pindown::page_size() as usize;
     let memory = bench.memory(page * MISSES as usize)?;
     let ranges = (0..MISSES as usize).map(|part| memory.part(part, page)).collect::<io::Result<Vec<_>>>()?;
@@ -43,7 +43,7 @@ pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
     })?;
     // The first miss had to allocate the tables.
     misses.remove(0);
-    Ok(Line::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
+    Ok(RegistrationLine::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
 }
 
 /// The maximum time until a monitor's thread records a change that the kernel has already reported to it.
@@ -53,7 +53,7 @@ const RECORDING_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// A round has a result only if its first sweep finds the change. A monitor with a thread may record the change
 /// slightly later, and a sweep that found a part of the work already done would be too short.
-pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<Line>> {
+pub(super) fn invalidation(bench: &RegistrationBench, time: Duration) -> io::Result<Option<RegistrationLine>> {
     let page = pindown::page_size() as usize;
     let (cache, notifier) = bench.unpinned(DROPPED)?;
     let lane = cache.lane();
@@ -61,7 +61,7 @@ pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<L
     let mut is_kept = true;
     bench::rounds(time, 5, |_| {
         let memory = bench.memory(page * DROPPED as usize)?;
-        let bench::Memory::Anonymous(lot) = &memory else {
+        let bench::RegistrationMemory::Anonymous(memory_range) = &memory else {
             is_kept = false;
             return Ok(());
         };
@@ -70,9 +70,9 @@ pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<L
             lane.end(used);
         }
         let before = cache.stats();
-        lot.unmap(lot.range())?;
+        memory_range.unmap(memory_range.range())?;
         if let Some(notifier) = &notifier {
-            notifier.changed(lot.range());
+            notifier.changed(memory_range.range());
         }
         let dropped = || cache.stats().invalidations - before.invalidations;
         let (nanoseconds, ()) = bench.time(|| cache.sweep());
@@ -99,6 +99,7 @@ pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<L
             bench.monitor
         )));
     }
-    let line = Line::Invalidation { monitor: bench.monitor.clone(), entries: DROPPED, ns_each: median(each) };
+    let line =
+        RegistrationLine::Invalidation { monitor: bench.monitor.clone(), entries: DROPPED, ns_each: median(each) };
     Ok(is_kept.then_some(line))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pindown::Registrar;
 
-use super::bench::{self, Bench, Memory};
-use super::lines::{Figures, Line};
+use super::bench::{self, RegistrationBench, RegistrationMemory};
+use super::lines::{Figures, RegistrationLine};
 use crate::fixed_buffers::ACCESS;
 use crate::statistics::Samples;
 
@@ -15,7 +15,7 @@ use crate::statistics::Samples;
 const AT_A_TIME: usize = 64 << 20;
 const MOST: usize = 48;
 
-pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Line> {
+pub(super) fn measure(bench: &RegistrationBench, bytes: usize, time: Duration) -> io::Result<RegistrationLine> {
     let parts = (AT_A_TIME / bytes).clamp(1, MOST);
     let memory = bench.memory(bytes * parts)?;
     memory.fill()?;
@@ -35,7 +35,7 @@ pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result
         [timed.plain, timed.missed, timed.plain_and_back, timed.watched_and_back]
             .map(|samples| Figures::of(samples).ok_or_else(none));
     let (plain, missed, plain_and_back, watched_and_back) = (plain?, missed?, plain_and_back?, watched_and_back?);
-    Ok(Line::Registration {
+    Ok(RegistrationLine::Registration {
         monitor: bench.monitor.clone(),
         bytes,
         plain,
@@ -56,9 +56,14 @@ struct Timed {
 }
 
 /// Registers a number of parts of a number of bytes each.
-type Turn = fn(&Bench, &Memory, (usize, usize), &mut Timed) -> io::Result<()>;
+type Turn = fn(&RegistrationBench, &RegistrationMemory, (usize, usize), &mut Timed) -> io::Result<()>;
 
-fn plain(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: &mut Timed) -> io::Result<()> {
+fn plain(
+    bench: &RegistrationBench,
+    memory: &RegistrationMemory,
+    (parts, bytes): (usize, usize),
+    timed: &mut Timed,
+) -> io::Result<()> {
     let mut made = Vec::with_capacity(parts);
     for part in 0..parts {
         let range = memory.part(part, bytes)?;
@@ -73,7 +78,12 @@ fn plain(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: 
     Ok(())
 }
 
-fn missed(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: &mut Timed) -> io::Result<()> {
+fn missed(
+    bench: &RegistrationBench,
+    memory: &RegistrationMemory,
+    (parts, bytes): (usize, usize),
+    timed: &mut Timed,
+) -> io::Result<()> {
     for part in 0..parts {
         let range = memory.part(part, bytes)?;
         let (nanoseconds, used) = bench.time(|| bench.lane.get(range, ACCESS));
@@ -84,7 +94,12 @@ fn missed(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed:
     Ok(())
 }
 
-fn watched(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: &mut Timed) -> io::Result<()> {
+fn watched(
+    bench: &RegistrationBench,
+    memory: &RegistrationMemory,
+    (parts, bytes): (usize, usize),
+    timed: &mut Timed,
+) -> io::Result<()> {
     let mut made = Vec::with_capacity(parts);
     for part in 0..parts {
         let range = memory.part(part, bytes)?;

@@ -2,15 +2,15 @@
 
 use comfy_table::{Cell, Table};
 
-use super::lines::{Figures, Line, Whose, Work};
+use super::lines::{Figures, RegistrationLine, Work, WorkingProcess};
 use crate::table::{RULED, left, right};
 use crate::units;
 
 /// A table: its title, its column titles, a function that returns the cells of a line of the table, and a note.
-type Shown = (&'static str, &'static [&'static str], fn(&Line) -> Option<Vec<Cell>>, &'static str);
+type Shown = (&'static str, &'static [&'static str], fn(&RegistrationLine) -> Option<Vec<Cell>>, &'static str);
 
 /// Formats all tables that have lines, one below the other.
-pub(super) fn text(lines: &[Line]) -> String {
+pub(super) fn text(lines: &[RegistrationLine]) -> String {
     let tables: [Shown; 6] = [
         (
             "Transfers",
@@ -71,7 +71,7 @@ pub(super) fn text(lines: &[Line]) -> String {
     ];
     let mut parts = Vec::new();
     for line in lines {
-        if let Line::Monitor { monitor, available: false, reason } = line {
+        if let RegistrationLine::Monitor { monitor, available: false, reason } = line {
             parts.push(format!("{monitor} is not available here: {reason}"));
         }
     }
@@ -91,8 +91,10 @@ pub(super) fn text(lines: &[Line]) -> String {
     parts.join("\n\n")
 }
 
-fn transfer(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Transfer { monitor, bytes, in_advance, each_time, cached, each_time_ratio, cached_ratio, .. } = line
+fn transfer(line: &RegistrationLine) -> Option<Vec<Cell>> {
+    let RegistrationLine::Transfer {
+        monitor, bytes, in_advance, each_time, cached, each_time_ratio, cached_ratio, ..
+    } = line
     else {
         return None;
     };
@@ -105,8 +107,8 @@ fn transfer(line: &Line) -> Option<Vec<Cell>> {
     Some(cells)
 }
 
-fn registration(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Registration {
+fn registration(line: &RegistrationLine) -> Option<Vec<Cell>> {
+    let RegistrationLine::Registration {
         monitor,
         bytes,
         plain,
@@ -124,15 +126,15 @@ fn registration(line: &Line) -> Option<Vec<Cell>> {
     Some(cells)
 }
 
-fn change(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Change { monitor, bytes, way, figures, ratio: times } = line else { return None };
+fn change(line: &RegistrationLine) -> Option<Vec<Cell>> {
+    let RegistrationLine::Change { monitor, bytes, way, figures, ratio: times } = line else { return None };
     let cells =
         [left(monitor), right(units::size(*bytes)), left(way.name()), p50(figures), p99(figures), ratio(*times)];
     Some(cells.into())
 }
 
-fn hit(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Hit { monitor, entries, threads, ns, slow, ioctl_ns } = line else { return None };
+fn hit(line: &RegistrationLine) -> Option<Vec<Cell>> {
+    let RegistrationLine::Hit { monitor, entries, threads, ns, slow, ioctl_ns } = line else { return None };
     let shown = |number: Option<Cell>| number.unwrap_or_else(|| right("–"));
     Some(vec![
         left(monitor),
@@ -145,12 +147,12 @@ fn hit(line: &Line) -> Option<Vec<Cell>> {
     ])
 }
 
-fn piece(line: &Line) -> Option<Vec<Cell>> {
+fn piece(line: &RegistrationLine) -> Option<Vec<Cell>> {
     match line {
-        Line::Miss { monitor, ns, query_ns } => {
+        RegistrationLine::Miss { monitor, ns, query_ns } => {
             Some(vec![left(monitor), left("a miss"), right(units::time(*ns)), right(units::time(*query_ns))])
         }
-        Line::Invalidation { monitor, entries, ns_each } => {
+        RegistrationLine::Invalidation { monitor, entries, ns_each } => {
             let what = format!("a change of {} registrations", units::count((*entries).into()));
             Some(vec![left(monitor), left(what), right(units::time(*ns_each)), right("–")])
         }
@@ -158,19 +160,19 @@ fn piece(line: &Line) -> Option<Vec<Cell>> {
     }
 }
 
-fn other(line: &Line) -> Option<Vec<Cell>> {
+fn other(line: &RegistrationLine) -> Option<Vec<Cell>> {
     let (alone, monitor, process, work, without, with, times) = match line {
-        Line::Other { monitor, process, work, without, with, ratio } => {
+        RegistrationLine::Other { monitor, process, work, without, with, ratio } => {
             ("", monitor, process, work, without, with, ratio)
         }
-        Line::RecordsAlone { monitor, process, work, without, with, ratio } => {
+        RegistrationLine::RecordsAlone { monitor, process, work, without, with, ratio } => {
             (", records alone", monitor, process, work, without, with, ratio)
         }
         _ => return None,
     };
     let process = match process {
-        Whose::Client => "client",
-        Whose::Other => "other",
+        WorkingProcess::Client => "client",
+        WorkingProcess::Other => "other",
     };
     let work = match work {
         Work::Call => "a system call",
@@ -195,7 +197,7 @@ fn ratio(ratio: f64) -> Cell {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lines::Way;
+    use super::super::lines::DeregistrationMethod;
     use super::super::lines::tests::{figures, transfer};
     use super::*;
 
@@ -204,10 +206,16 @@ mod tests {
         let (monitor, bytes) = (String::from("bpf"), 4096);
         let (without, with) = (figures(1600.0), figures(1760.0));
         let lines = [
-            Line::Monitor { monitor: "sealed".into(), available: false, reason: "no mseal".into() },
+            RegistrationLine::Monitor { monitor: "sealed".into(), available: false, reason: "no mseal".into() },
             transfer("bpf", bytes, 1000.0, 1500.0, 1010.0),
-            Line::Change { monitor: monitor.clone(), bytes, way: Way::Thread, figures: with, ratio: 0.987 },
-            Line::Hit {
+            RegistrationLine::Change {
+                monitor: monitor.clone(),
+                bytes,
+                way: DeregistrationMethod::Thread,
+                figures: with,
+                ratio: 0.987,
+            },
+            RegistrationLine::Hit {
                 monitor: monitor.clone(),
                 entries: 65_536,
                 threads: 2,
@@ -215,9 +223,16 @@ mod tests {
                 slow: 0.001,
                 ioctl_ns: Some(130.0),
             },
-            Line::Miss { monitor: monitor.clone(), ns: 240.0, query_ns: 230.0 },
-            Line::Invalidation { monitor: monitor.clone(), entries: 1000, ns_each: 41.0 },
-            Line::Other { monitor, process: Whose::Other, work: Work::FilledMapping, without, with, ratio: 1.1 },
+            RegistrationLine::Miss { monitor: monitor.clone(), ns: 240.0, query_ns: 230.0 },
+            RegistrationLine::Invalidation { monitor: monitor.clone(), entries: 1000, ns_each: 41.0 },
+            RegistrationLine::Other {
+                monitor,
+                process: WorkingProcess::Other,
+                work: Work::FilledMapping,
+                without,
+                with,
+                ratio: 1.1,
+            },
         ];
         let text = text(&lines);
         for part in [

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use pindown::{Range, Registrar};
 
-use super::bench::{self, Bench, Memory};
-use super::lines::{Figures, Line};
-use crate::fixed_buffers::{ACCESS, Way};
+use super::bench::{self, RegistrationBench, RegistrationMemory};
+use super::lines::{Figures, RegistrationLine};
+use crate::fixed_buffers::{ACCESS, BufferTransfer};
 use crate::statistics::Samples;
 
 #[derive(Clone, Copy, Debug)]
@@ -42,15 +42,15 @@ const CHECK_EVERY: u32 = 64;
 const TURN: usize = 256 << 10;
 
 struct Transfers<'a> {
-    bench: &'a Bench,
-    memory: Memory,
+    bench: &'a RegistrationBench,
+    memory: RegistrationMemory,
     range: Range,
     source: File,
     /// The slot of the registration made in advance.
     slot: u32,
 }
 
-pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Line> {
+pub(super) fn measure(bench: &RegistrationBench, bytes: usize, time: Duration) -> io::Result<RegistrationLine> {
     let memory = bench.memory(bytes)?;
     memory.fill()?;
     let range = memory.part(0, bytes)?;
@@ -63,7 +63,7 @@ pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result
 }
 
 impl Transfers<'_> {
-    fn measure(&self, bytes: usize, time: Duration) -> io::Result<Line> {
+    fn measure(&self, bytes: usize, time: Duration) -> io::Result<RegistrationLine> {
         let kept = self.bench.lane.get(self.range, ACCESS).map_err(io::Error::other)?;
         let single = kept.is_single();
         self.bench.lane.end(kept);
@@ -98,7 +98,7 @@ impl Transfers<'_> {
         let [in_advance, each_time, cached] = samples.map(|samples| Figures::of(samples).ok_or_else(none));
         let (in_advance, each_time, cached) = (in_advance?, each_time?, cached?);
         let missed = |stats: &pindown::Stats| stats.misses + stats.single_uses.iter().sum::<u64>();
-        Ok(Line::Transfer {
+        Ok(RegistrationLine::Transfer {
             monitor: self.bench.monitor.clone(),
             bytes,
             in_advance,
@@ -113,8 +113,8 @@ impl Transfers<'_> {
 
     #[inline]
     fn receive(&self, side: Side) -> io::Result<()> {
-        let Self { bench: Bench { device, lane, .. }, range, .. } = self;
-        let transfer = |slot| device.transfer(slot, *range, Way::FromFile, self.source.as_fd());
+        let Self { bench: RegistrationBench { device, lane, .. }, range, .. } = self;
+        let transfer = |slot| device.transfer(slot, *range, BufferTransfer::FromFile, self.source.as_fd());
         match side {
             Side::InAdvance => transfer(self.slot),
             Side::EachTime => {

@@ -8,7 +8,7 @@ use percale::memory::volatile::{Segment, Segments};
 use percale::{Allocation, Domain};
 
 use crate::failure::{Result, percale};
-use crate::row::Memory;
+use crate::row::MessageMemory;
 
 /// The alignment of every block: a page.
 const ALIGNMENT: usize = 4096;
@@ -31,16 +31,16 @@ pub(super) struct Block {
 
 impl Block {
     /// Allocates `len` bytes, aligned to a page.
-    pub(super) fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
+    pub(super) fn new(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Self> {
         let (store, base) = match memory {
-            Memory::Ordinary | Memory::Bounced => {
+            MessageMemory::Ordinary | MessageMemory::Bounced => {
                 // The block is aligned like percale's allocations, so that only the kind of memory differs.
                 let mut bytes = vec![0_u8; len + ALIGNMENT];
                 let skip = bytes.as_ptr().align_offset(ALIGNMENT);
                 let base = bytes.as_mut_ptr().wrapping_add(skip);
                 (Store::Ordinary { _bytes: bytes }, base)
             }
-            Memory::Percale => {
+            MessageMemory::Percale => {
                 let allocation = domain.allocate(len).map_err(percale("allocating memory"))?;
                 let base = allocation.as_ptr();
                 (Store::Percale { _allocation: allocation }, base)

@@ -10,12 +10,12 @@ use self::one_sided::OneSided;
 use self::percale::Percale;
 use crate::failure::{Failure, Result};
 use crate::limits::access::Access;
-use crate::limits::copy::Copy;
-use crate::limits::ring::Ring;
-use crate::limits::shared::{Shared, Side};
+use crate::limits::copy::CopyLimit;
+use crate::limits::ring::LimitRing;
+use crate::limits::shared::{LimitSide, Shared};
 use crate::limits::sockets::Sockets;
 use crate::limits::twice::Twice;
-use crate::subject::{Bench, Kind, Runner};
+use crate::subject::{DynSubject, Runner, SubjectKind};
 
 mod block;
 mod node;
@@ -23,7 +23,7 @@ mod one_sided;
 mod percale;
 
 /// The machines of the two sides.
-pub(crate) enum Place {
+pub(crate) enum MachinePlacement {
     /// One machine, with the memory of the programs for the limits.
     Local(OwnedFd),
     /// Two machines. The address is that of this machine as the other side sees it, without a port. The key is the
@@ -31,7 +31,7 @@ pub(crate) enum Place {
     Remote(SocketAddr, Option<Vec<u8>>),
 }
 
-impl Place {
+impl MachinePlacement {
     /// Returns the authorization key, if there is one.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         match self {
@@ -50,23 +50,27 @@ impl Place {
 
 /// Opens a subject in the answering process. `address` is the address of the other side. Returns the address of this
 /// side.
-pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
+pub(crate) fn open_far(
+    kind: SubjectKind,
+    address: Option<&str>,
+    place: &MachinePlacement,
+) -> Result<(Box<dyn DynSubject>, Option<String>)> {
     Ok(match kind {
-        Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
-        Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
-        Kind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
-        Kind::Twice => (Box::new(Runner::new(Twice::new(place.shared()?, Side::Far))), None),
-        Kind::Sockets => {
+        SubjectKind::Ring => (Box::new(Runner::new(LimitRing::new(place.shared()?, LimitSide::Far))), None),
+        SubjectKind::Copy => (Box::new(CopyLimit::new(place.shared()?, LimitSide::Far)), None),
+        SubjectKind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
+        SubjectKind::Twice => (Box::new(Runner::new(Twice::new(place.shared()?, LimitSide::Far))), None),
+        SubjectKind::Sockets => {
             let (sockets, address) = Sockets::listening()?;
             (Box::new(Runner::new(sockets)), Some(address))
         }
-        Kind::Percale(transport) => {
+        SubjectKind::Percale(transport) => {
             let node = Node::open_far(transport, true, place, address)?;
             let here = node.address();
             (Box::new(Runner::new(Percale::new(node)?)), Some(here))
         }
-        Kind::OneSided(_) | Kind::Bounced => {
-            let node = Node::open_far(kind.transport(), kind != Kind::Bounced, place, address)?;
+        SubjectKind::OneSided(_) | SubjectKind::Bounced => {
+            let node = Node::open_far(kind.transport(), kind != SubjectKind::Bounced, place, address)?;
             let here = node.address();
             (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
         }
@@ -76,36 +80,36 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
 /// Opens a subject in the measuring process. `exchange` is called with the address of this side. It opens the subject
 /// in the other process and returns the address of that side.
 pub(crate) fn open_near(
-    kind: Kind,
-    place: &Place,
+    kind: SubjectKind,
+    place: &MachinePlacement,
     mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
-) -> Result<Box<dyn Bench>> {
+) -> Result<Box<dyn DynSubject>> {
     Ok(match kind {
-        Kind::Ring => {
+        SubjectKind::Ring => {
             exchange(None)?;
-            Box::new(Runner::new(Ring::new(place.shared()?, Side::Near)))
+            Box::new(Runner::new(LimitRing::new(place.shared()?, LimitSide::Near)))
         }
-        Kind::Copy => {
+        SubjectKind::Copy => {
             exchange(None)?;
-            Box::new(Copy::new(place.shared()?, Side::Near))
+            Box::new(CopyLimit::new(place.shared()?, LimitSide::Near))
         }
-        Kind::Access(means) => {
+        SubjectKind::Access(means) => {
             exchange(None)?;
             Box::new(Runner::new(Access::near(means, place.shared()?)?))
         }
-        Kind::Twice => {
+        SubjectKind::Twice => {
             exchange(None)?;
-            Box::new(Runner::new(Twice::new(place.shared()?, Side::Near)))
+            Box::new(Runner::new(Twice::new(place.shared()?, LimitSide::Near)))
         }
-        Kind::Sockets => {
+        SubjectKind::Sockets => {
             let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
             Box::new(Runner::new(Sockets::connected(&address)?))
         }
-        Kind::Percale(transport) => {
+        SubjectKind::Percale(transport) => {
             Box::new(Runner::new(Percale::new(Node::open_near(transport, true, place, exchange)?)?))
         }
-        Kind::OneSided(_) | Kind::Bounced => {
-            let node = Node::open_near(kind.transport(), kind != Kind::Bounced, place, exchange)?;
+        SubjectKind::OneSided(_) | SubjectKind::Bounced => {
+            let node = Node::open_near(kind.transport(), kind != SubjectKind::Bounced, place, exchange)?;
             Box::new(Runner::new(OneSided::new(node)?))
         }
     })

@@ -3,7 +3,7 @@
 
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
-use super::Place;
+use super::MachinePlacement;
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
 use crate::row::Transport;
@@ -19,10 +19,10 @@ pub(super) struct Node {
 
 impl Node {
     /// Opens an endpoint on `transport`. Its peer is not known yet.
-    fn open(transport: Transport, cma: bool, place: &Place) -> Result<Self> {
+    fn open(transport: Transport, cma: bool, place: &MachinePlacement) -> Result<Self> {
         let here = match place {
-            Place::Local(_) => crate::loopback::here().to_string(),
-            Place::Remote(address, _) => address.to_string(),
+            MachinePlacement::Local(_) => crate::loopback::here().to_string(),
+            MachinePlacement::Remote(address, _) => address.to_string(),
         };
         let info = Info::discover().map_err(percale("discovering transports"))?;
         let domain = info.domain().transport(transport.kind()).progress(Progress::Manual);
@@ -39,7 +39,12 @@ impl Node {
     }
 
     /// Opens the endpoint of the answering process. The address of the other side is already known.
-    pub(super) fn open_far(transport: Transport, cma: bool, place: &Place, address: Option<&str>) -> Result<Self> {
+    pub(super) fn open_far(
+        transport: Transport,
+        cma: bool,
+        place: &MachinePlacement,
+        address: Option<&str>,
+    ) -> Result<Self> {
         let mut node = Self::open(transport, cma, place)?;
         node.meet(address)?;
         Ok(node)
@@ -50,7 +55,7 @@ impl Node {
     pub(super) fn open_near(
         transport: Transport,
         cma: bool,
-        place: &Place,
+        place: &MachinePlacement,
         mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
     ) -> Result<Self> {
         let mut node = Self::open(transport, cma, place)?;

@@ -19,9 +19,9 @@ use super::block::Block;
 use super::node::Node;
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
-use crate::pattern::{Content, Part, Way};
-use crate::round::{Round, Shape};
-use crate::row::{Memory, Operation};
+use crate::pattern::{CheckedPart, Content, MessageDirection};
+use crate::round::{MessageShape, Round};
+use crate::row::{MeasuredOperation, MessageMemory};
 use crate::subject::Subject;
 
 /// The tag of messages that describe a region, and the tag of messages that end a round.
@@ -49,14 +49,14 @@ const MARK: usize = 8;
 const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// Memory that the other side may access.
-struct Exposed {
+struct ExposedMemory {
     /// The registration, which is `None` only while this value is dropped.
     region: Option<RawRegion>,
     block: Rc<Block>,
 }
 
-impl Exposed {
-    fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
+impl ExposedMemory {
+    fn new(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Self> {
         let block = Rc::new(Block::new(domain, memory, len)?);
         let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
         // SAFETY: the memory exists until the region is closed (see `drop`), and is accessed only by copies and as
@@ -70,7 +70,7 @@ impl Exposed {
     }
 }
 
-impl Drop for Exposed {
+impl Drop for ExposedMemory {
     fn drop(&mut self) {
         if let Some(region) = self.region.take()
             && region.close().is_err()
@@ -85,10 +85,10 @@ impl Drop for Exposed {
 // The order of the fields matters: the memory that the other side may access is deregistered first. The endpoint closes
 // and ends all operations before the local memory is freed.
 pub(super) struct OneSided {
-    exposed: Exposed,
+    exposed: ExposedMemory,
     node: Node,
     local: Block,
-    shape: Shape,
+    shape: MessageShape,
     /// The bits of the outstanding operations.
     pending: u64,
     /// The other side's memory, once its description has arrived.
@@ -105,8 +105,8 @@ pub(super) struct OneSided {
 impl OneSided {
     /// Makes a side that uses this endpoint.
     pub(super) fn new(node: Node) -> Result<Self> {
-        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Ordinary };
-        let exposed = Exposed::new(&node.domain, shape.memory, shape.stride())?;
+        let shape = MessageShape { op: MeasuredOperation::Put, bytes: 8, memory: MessageMemory::Ordinary };
+        let exposed = ExposedMemory::new(&node.domain, shape.memory, shape.stride())?;
         let local = Block::new(&node.domain, shape.memory, shape.stride() + PLACES)?;
         let (pending, sent, received, next) = (0, 0, 0, 0);
         Ok(Self { exposed, node, local, shape, pending, theirs: None, sent, received, next, in_order: true })
@@ -152,7 +152,7 @@ impl OneSided {
     }
 
     /// Sends the description of this side's memory to the other side, or announces the end of the round.
-    fn tell(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
+    fn send_description(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         self.local.write(self.place(TELL), &self.exposed.remote().to_bytes());
         let segments = self.local.segments(self.place(TELL), RemoteMemory::BYTES);
         let work = SendWork {
@@ -169,16 +169,16 @@ impl OneSided {
     }
 
     /// Posts the receive for the description of the other side's memory, or for the message that ends the round.
-    fn expect_told(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
+    fn expect_description(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         let segments = self.local.segments(self.place(TOLD), RemoteMemory::BYTES);
         let (from, tag) = (PeerAddress::UNSPECIFIED, Some((tag, 0)));
         let work = ReceiveWork { from, segments, tag, context: RECEIVE, flags: OpFlags::COMPLETION };
-        // SAFETY: as in `tell`.
+        // SAFETY: as in `send_description`.
         self.post(RECEIVE, "receiving", watch, |endpoint| unsafe { endpoint.post_recv(&work) })
     }
 
     /// Waits for the description of the other side's memory.
-    fn told(&mut self, watch: &mut Watch) -> Result<()> {
+    fn wait_description(&mut self, watch: &mut Watch) -> Result<()> {
         self.until(RECEIVE, watch)?;
         let mut bytes = [0; RemoteMemory::BYTES];
         self.local.read(self.place(TOLD), &mut bytes);
@@ -200,7 +200,7 @@ impl OneSided {
     fn post_rma(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         let (peer, remote, flags) = (self.node.peer, self.remote(slot)?, OpFlags::COMPLETION);
         let local = self.local.segment(0, self.shape.bytes);
-        if self.shape.op == Operation::Get {
+        if self.shape.op == MeasuredOperation::Get {
             // SAFETY: the memory exists and is not accessed until the completion.
             self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe {
                 endpoint.post_read_one(peer, local, remote, ACCESS, flags)
@@ -215,7 +215,7 @@ impl OneSided {
 
     #[inline]
     fn post_atomic(&mut self, watch: &mut Watch) -> Result<()> {
-        let swaps = self.shape.op == Operation::CompareSwap;
+        let swaps = self.shape.op == MeasuredOperation::CompareSwap;
         if swaps {
             self.local.word(self.place(OPERAND)).store(self.next + 1, Relaxed);
             self.local.word(self.place(COMPARE)).store(self.next, Relaxed);
@@ -241,7 +241,8 @@ impl OneSided {
     fn found(&mut self) {
         let found = self.local.word(self.place(RESULT)).load(Relaxed);
         // The other side adds to the same word as this side.
-        let is_expected = if self.shape.op == Operation::FetchAdd { found >= self.next } else { found == self.next };
+        let is_expected =
+            if self.shape.op == MeasuredOperation::FetchAdd { found >= self.next } else { found == self.next };
         self.in_order &= is_expected;
         self.next = found.wrapping_add(1);
     }
@@ -251,7 +252,7 @@ impl OneSided {
         for index in round.last_of_slots(slots) {
             let slot = round.slot(index, slots);
             let start = self.start(slot);
-            let written = round.written(slot as u64, Way::Back);
+            let written = round.written(slot as u64, MessageDirection::Back);
             written.write_to(self.shape.bytes, |at, bytes| self.exposed.block.write(start + at, bytes));
         }
     }
@@ -265,12 +266,12 @@ impl OneSided {
     /// side.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
-            Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
+            MeasuredOperation::Put => round.last_of_slots(slots).try_for_each(|index| {
                 let start = self.start(round.slot(index, slots));
-                let checked = round.checked(index, Way::There);
+                let checked = round.checked(index, MessageDirection::There);
                 checked.check_from(self.shape.bytes, |at, to| self.exposed.block.read(start + at, to))
             }),
-            op if op.is_atomic() && round.check != Part::Nothing => {
+            op if op.is_atomic() && round.check != CheckedPart::Nothing => {
                 let (sum, wanted) = (self.exposed.block.word(0).load(SeqCst), round.accesses().wrapping_add(own));
                 if sum == wanted {
                     Ok(())
@@ -291,13 +292,13 @@ fn take(pending: &mut u64, entry: &Entry) -> Result<()> {
 }
 
 impl Subject for OneSided {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if self.pending != 0 {
             return Err(Failure::Protocol("operations of the previous series are still in progress".into()));
         }
         self.shape = *shape;
         let len = (shape.slots() - 1) * shape.stride() + shape.bytes;
-        self.exposed = Exposed::new(&self.node.domain, shape.memory, len)?;
+        self.exposed = ExposedMemory::new(&self.node.domain, shape.memory, len)?;
         self.local = Block::new(&self.node.domain, shape.memory, shape.stride() + PLACES)?;
         self.local.word(self.place(OPERAND)).store(1, Relaxed);
         (self.theirs, self.sent, self.received) = (None, 0, 0);
@@ -309,11 +310,11 @@ impl Subject for OneSided {
         let mut len = self.shape.bytes;
         match self.shape.op {
             op if op.is_atomic() => return Ok(()),
-            Operation::PutLatency => {
+            MeasuredOperation::PutLatency => {
                 if self.theirs.is_none() {
-                    self.expect_told(REGION, watch)?;
-                    self.tell(REGION, watch)?;
-                    self.told(watch)?;
+                    self.expect_description(REGION, watch)?;
+                    self.send_description(REGION, watch)?;
+                    self.wait_description(watch)?;
                 }
                 self.until(ACCESS, watch)?;
                 len -= MARK;
@@ -347,8 +348,8 @@ impl Subject for OneSided {
     fn check(&mut self, content: Content) -> Result<()> {
         let get = |from: &Block, len: usize| content.check_from(len, |at, to| from.read(at, to));
         match self.shape.op {
-            Operation::Get => get(&self.local, self.shape.bytes),
-            Operation::PutLatency if self.shape.bytes > MARK => {
+            MeasuredOperation::Get => get(&self.local, self.shape.bytes),
+            MeasuredOperation::PutLatency if self.shape.bytes > MARK => {
                 let len = self.shape.bytes - MARK;
                 let mut start = None;
                 loop {
@@ -373,8 +374,8 @@ impl Subject for OneSided {
 
     fn reach(&mut self, _round: &Round, watch: &mut Watch) -> Result<()> {
         (self.next, self.in_order) = (0, true);
-        self.expect_told(REGION, watch)?;
-        self.told(watch)
+        self.expect_description(REGION, watch)?;
+        self.wait_description(watch)
     }
 
     #[inline]
@@ -390,18 +391,18 @@ impl Subject for OneSided {
     }
 
     fn leave(&mut self, _round: &Round, watch: &mut Watch) -> Result<()> {
-        self.tell(OVER, watch)
+        self.send_description(OVER, watch)
     }
 
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
-        let adds = self.shape.op == Operation::FetchAdd;
+        let adds = self.shape.op == MeasuredOperation::FetchAdd;
         match self.shape.op {
-            Operation::Get => self.fill(slots, round),
+            MeasuredOperation::Get => self.fill(slots, round),
             op if op.is_atomic() => self.exposed.block.word(0).store(0, SeqCst),
             _ => {}
         }
-        self.expect_told(OVER, watch)?;
-        self.tell(REGION, watch)?;
+        self.expect_description(OVER, watch)?;
+        self.send_description(REGION, watch)?;
         let mut own = 0;
         let mut spin = Spin::of_a_round();
         while self.pending & RECEIVE != 0 {

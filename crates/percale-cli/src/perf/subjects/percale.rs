@@ -13,8 +13,8 @@ use super::node::Node;
 use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::round::{Shape, WINDOW};
-use crate::row::{Memory, Operation, Pattern};
+use crate::round::{MessageShape, WINDOW};
+use crate::row::{MeasuredOperation, MessageMemory, Pattern};
 use crate::subject::Subject;
 
 /// The tag of all measured messages, and the tag of answers to streams.
@@ -45,7 +45,7 @@ struct Slots {
 
 impl Slots {
     /// Makes `window` slots of the shape's size, followed by one of 8 bytes.
-    fn new(domain: &Domain, shape: &Shape, window: usize) -> Result<Self> {
+    fn new(domain: &Domain, shape: &MessageShape, window: usize) -> Result<Self> {
         let end = window * shape.stride();
         let block = Block::new(domain, shape.memory, end + 64)?;
         let start = |slot: usize| if slot == LAST { end } else { slot % window * shape.stride() };
@@ -75,7 +75,7 @@ struct Messages {
 }
 
 impl Messages {
-    fn new(domain: &Domain, shape: &Shape, window: usize) -> Result<Self> {
+    fn new(domain: &Domain, shape: &MessageShape, window: usize) -> Result<Self> {
         Ok(Self { out: Slots::new(domain, shape, window)?, into: Slots::new(domain, shape, window)? })
     }
 
@@ -112,7 +112,7 @@ pub(super) struct Percale {
 impl Percale {
     /// Makes a side that uses this endpoint.
     pub(super) fn new(node: Node) -> Result<Self> {
-        let shape = Shape { op: Operation::TaggedLatency, bytes: 8, memory: Memory::Ordinary };
+        let shape = MessageShape { op: MeasuredOperation::TaggedLatency, bytes: 8, memory: MessageMemory::Ordinary };
         let messages = Messages::new(&node.domain, &shape, 1)?;
         Ok(Self { node, messages, bytes: 8, window: 1, tagged: true, stream: 0 })
     }
@@ -195,12 +195,12 @@ impl Percale {
 }
 
 impl Subject for Percale {
-    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if self.messages.out.pending + self.messages.into.pending > 0 {
             return Err(Failure::Protocol("operations of the previous series are still in progress".into()));
         }
         self.bytes = shape.bytes;
-        self.tagged = shape.op != Operation::MessageLatency;
+        self.tagged = shape.op != MeasuredOperation::MessageLatency;
         self.window = if shape.op.pattern() == Pattern::Stream { shape.window() } else { 1 };
         self.messages = Messages::new(&self.node.domain, shape, self.window)?;
         Ok(())

@@ -13,7 +13,7 @@ use percale::{
 use serde::{Deserialize, Serialize};
 
 use super::super::figure::Figure;
-use super::super::team::{Desk, PATIENCE, Part, Team, domain};
+use super::super::team::{JOB_TIMEOUT, Team, TeamTask, WorkerSession, domain};
 use super::LINE;
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
@@ -38,7 +38,7 @@ enum Job {
 
 /// Measures a hop, and compares it with the transfer of a cache line.
 pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<Figure> {
-    let mut team = Team::start(Part::Chain, processes)?;
+    let mut team = Team::start(TeamTask::Chain, processes)?;
     let hops = PASSES * processes as u64;
     let (mut each, since) = (Vec::new(), Instant::now());
     while each.len() < 3 || since.elapsed() < time {
@@ -51,7 +51,7 @@ pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<
 }
 
 /// Runs a process of the ring.
-pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+pub(in crate::perf) fn member(session: &mut WorkerSession) -> Result<()> {
     let domain = domain(Progress::Manual)?;
     // The memory is declared before the endpoint, so that it is dropped after the endpoint. Operations of the endpoint
     // use the memory.
@@ -59,18 +59,18 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
-    let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let (number, members) = session.meet(&vector, endpoint.address().to_string())?;
     let next = members[(number + 1) % members.len()];
     let counters = std::array::from_fn(|_| Counter::new());
     let ring = Ring { domain, endpoint, next, is_first: number == 0, counters };
-    desk.answer(())?;
+    session.answer(())?;
     let mut stretch = 0;
-    while let Some(job) = desk.next()? {
+    while let Some(job) = session.next()? {
         match job {
             Job::Queue => {
                 memory.write(0, if ring.is_first { &TOKEN } else { &[0; 8] });
                 ring.queue(&memory, stretch)?;
-                desk.answer(())?;
+                session.answer(())?;
             }
             Job::Pass => {
                 let took = ring.pass(stretch)?;
@@ -78,7 +78,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
                 if memory.to_vec() != TOKEN {
                     return Err(Failure::Data("the token has a wrong value".into()));
                 }
-                desk.answer(took.as_nanos() as f64)?;
+                session.answer(took.as_nanos() as f64)?;
             }
         }
     }
@@ -132,7 +132,7 @@ impl Ring {
             started.add(1);
         }
         let all = (stretch + 1) * PASSES;
-        let wait = |counter: &Counter| counter.wait_since(all, 0, Some(PATIENCE));
+        let wait = |counter: &Counter| counter.wait_since(all, 0, Some(JOB_TIMEOUT));
         wait(received).map_err(percale("waiting for the token"))?;
         let took = since.elapsed();
         wait(sent).map_err(percale("passing the token on"))?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use percale::Progress;
 
 use super::args::PerfArgs;
-use super::figure::{Figure, Report, draw, panel};
+use super::figure::{Figure, FigureReport, draw, panel};
 use super::line;
 use super::team::domain;
 use crate::clock::Clock;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let clock = Clock::calibrate();
     let mut rings = vec![2, usize::from(args.processes.unwrap_or(PROCESSES))];
     rings.dedup();
-    let mut report = Report::new(args.json, args.queued.len() * Order::ALL.len() + 2 + rings.len())?;
+    let mut report = FigureReport::new(args.json, args.queued.len() * Order::ALL.len() + 2 + rings.len())?;
     let counters = domain(Progress::Manual)?;
     for &count in &args.queued {
         for order in Order::ALL {

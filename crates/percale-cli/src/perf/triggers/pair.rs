@@ -16,7 +16,7 @@ use percale::{
 };
 
 use super::super::processors;
-use super::super::team::{PATIENCE, domain};
+use super::super::team::{JOB_TIMEOUT, domain};
 use crate::failure::{Failure, Result, percale};
 
 /// The number of messages that may be posted in advance, each in its own memory.
@@ -26,14 +26,14 @@ pub(super) const AHEAD: u64 = 128;
 const PLACES: u64 = 2 * AHEAD;
 
 /// The number of turns of a wait between two readings of the clock.
-const GLANCE: u32 = 1024;
+const POLL_INTERVAL: u32 = 1024;
 
 /// The context of a receive.
 const RECEIVED: u64 = 1;
 
 /// One of the two endpoints. Operations use its memory until its endpoint closes.
 // The order of the fields matters: the endpoint closes and ends all operations before the memory is freed.
-pub(super) struct Side {
+pub(super) struct PairEndpoint {
     endpoint: SharedEndpoint,
     pub(super) domain: Domain,
     peer: PeerAddress,
@@ -43,8 +43,8 @@ pub(super) struct Side {
 }
 
 /// Makes the two endpoints and exchanges their addresses.
-pub(super) fn pair() -> Result<[Side; 2]> {
-    let mut sides = [Side::open()?, Side::open()?];
+pub(super) fn pair() -> Result<[PairEndpoint; 2]> {
+    let mut sides = [PairEndpoint::open()?, PairEndpoint::open()?];
     let there = [1, 0].map(|other: usize| sides[other].endpoint.address());
     for (side, there) in sides.iter_mut().zip(there) {
         side.peer = side.vector.insert(there).map_err(percale("inserting an address"))?;
@@ -52,7 +52,7 @@ pub(super) fn pair() -> Result<[Side; 2]> {
     Ok(sides)
 }
 
-impl Side {
+impl PairEndpoint {
     fn open() -> Result<Self> {
         let domain = domain(Progress::Manual)?;
         let vector = domain.address_vector().build().map_err(percale("creating an address vector"))?;
@@ -182,19 +182,19 @@ impl Waits {
             if self.yielding {
                 thread::yield_now();
             }
-            if turns.is_multiple_of(GLANCE) {
-                self.glance(since.get_or_insert_with(Instant::now))?;
+            if turns.is_multiple_of(POLL_INTERVAL) {
+                self.poll_once(since.get_or_insert_with(Instant::now))?;
             }
         }
         Ok(())
     }
 
     #[cold]
-    fn glance(&self, since: &Instant) -> Result<()> {
+    fn poll_once(&self, since: &Instant) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
             return Err(Failure::PeerEnded);
         }
-        if since.elapsed() > PATIENCE { Err(Failure::Stalled(PATIENCE.as_secs())) } else { Ok(()) }
+        if since.elapsed() > JOB_TIMEOUT { Err(Failure::Stalled(JOB_TIMEOUT.as_secs())) } else { Ok(()) }
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) const STEPS: &str = "fire it, one by one";
 const PUSH: &str = "a push";
 
 /// The minimum data that a queue must keep for each operation.
-type Kept = [u64; 4];
+type QueuedData = [u64; 4];
 
 /// The nanoseconds of each part, for each round.
 #[derive(Default)]
@@ -62,7 +62,7 @@ struct Rounds {
 /// Measures rounds of all parts, with `count` operations in the queue.
 pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, time: Duration) -> Result<[Figure; 3]> {
     let thresholds = order.thresholds(count);
-    let mut kept: Vec<Kept> = vec![[0; 4]; thresholds.len()];
+    let mut kept: Vec<QueuedData> = vec![[0; 4]; thresholds.len()];
     let (mut rounds, since) = (Rounds::default(), Instant::now());
     while since.elapsed() < time || rounds.queue.len() < 3 {
         round(domain, clock, &thresholds, &mut rounds)?;
@@ -121,7 +121,7 @@ pub(super) fn call_ns(clock: &Clock) -> f64 {
 }
 
 /// The limit of queueing: appends the necessary data to memory that is already allocated.
-fn push(kept: &mut Vec<Kept>, thresholds: &[u64]) {
+fn push(kept: &mut Vec<QueuedData>, thresholds: &[u64]) {
     kept.clear();
     for &threshold in thresholds {
         kept.push(black_box([threshold, 1, 2, 3]));

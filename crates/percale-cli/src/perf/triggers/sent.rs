@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use percale::Counter;
 
 use super::super::figure::Figure;
-use super::pair::{Side, Waits, both, pair};
+use super::pair::{PairEndpoint, Waits, both, pair};
 use super::{CALL, LINE, SEND};
 use crate::clock::Clock;
 use crate::failure::Result;
@@ -105,7 +105,13 @@ fn alone(clock: &Clock, time: Duration) -> Samples {
 }
 
 /// Times the calls that send a message, and two readings of the clock, with both sides in this thread.
-fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<(f64, Sends<Means>)> {
+fn leave(
+    mut near: PairEndpoint,
+    far: &PairEndpoint,
+    clock: &Clock,
+    time: Duration,
+    waits: &Waits,
+) -> Result<(f64, Sends<Means>)> {
     let (trigger, mut means, mut readings) = (Counter::new(), means(), Samples::default());
     let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
     let (mut number, mut fired, since) = (0, 0, Instant::now());
@@ -133,7 +139,7 @@ fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Wait
 /// after that call.
 #[inline]
 fn begin(
-    side: &mut Side,
+    side: &mut PairEndpoint,
     number: u64,
     ordinary: bool,
     (trigger, fired): (&Counter, &mut u64),
@@ -155,7 +161,7 @@ fn begin(
     Ok([start, clock.now_in_order()])
 }
 
-fn ping(mut side: Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<Sends<Means>> {
+fn ping(mut side: PairEndpoint, clock: &Clock, time: Duration, waits: &Waits) -> Result<Sends<Means>> {
     let (trigger, mut means) = (Counter::new(), means());
     let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
     let pause = || {
@@ -184,7 +190,7 @@ fn ping(mut side: Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<
     Ok(means)
 }
 
-fn pong(mut side: Side, waits: &Waits) -> Result<()> {
+fn pong(mut side: PairEndpoint, waits: &Waits) -> Result<()> {
     let trigger = Counter::new();
     let (mut batch, mut number) = (0, 0);
     while waits.another(batch, || side.poll().map(drop))? {

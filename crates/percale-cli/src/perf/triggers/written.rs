@@ -14,7 +14,7 @@ use percale::{Domain, Progress};
 
 use super::super::figure::Figure;
 use super::super::team::domain;
-use super::pair::{AHEAD, Side, Waits, both, pair};
+use super::pair::{AHEAD, PairEndpoint, Waits, both, pair};
 use crate::clock::Clock;
 use crate::failure::{Result, percale};
 use crate::statistics::Samples;
@@ -132,7 +132,7 @@ fn hand_over(domain: &Domain, writer: Writer, batch: &Batch) -> Result<Vec<Varia
 }
 
 /// Posts sends that wait for variables, and makes progress until the batch is over.
-fn posts(mut side: Side, writer: Writer, batch: &Batch, waits: &Waits) -> Result<()> {
+fn posts(mut side: PairEndpoint, writer: Writer, batch: &Batch, waits: &Waits) -> Result<()> {
     let (mut before, mut number) = (0, 0);
     while waits.another(before, || side.poll().map(drop))? {
         for variable in hand_over(&side.domain, writer, batch)? {

@@ -11,10 +11,10 @@ use pindown::monitor::sealed::Sealed;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
-use super::memory::{Memory, Origin, Shape};
+use super::memory::{Memory, MemoryShape, Origin};
 
 /// A kind of memory.
-pub(super) struct Kind {
+pub(super) struct MemoryKind {
     pub(super) name: &'static str,
     /// The properties that operations may require.
     pub(super) traits: &'static [Trait],
@@ -53,33 +53,37 @@ use Trait::{BigChunk, Heap as IsHeap, Library as IsLibrary, Mapped, Own, SmallCh
 use Trait::{File as HasFile, Sealed as IsSealed, Segment as IsSegment, Shared, Stack as IsStack};
 
 /// All kinds.
-pub(super) const ALL: &[Kind] = &[
-    Kind { name: "private anonymous", traits: &[Own, Mapped], make: || plain(MAP_PRIVATE | MAP_ANONYMOUS) },
-    Kind { name: "transparent huge page", traits: &[Own, Mapped], make: transparent },
-    Kind { name: "shared anonymous", traits: &[Own, Mapped, Shared, HasFile], make: shared_anonymous },
-    Kind { name: "heap (brk)", traits: &[Own, IsHeap], make: special::heap },
-    Kind { name: "stack of a thread", traits: &[Own, IsStack], make: special::stack },
-    Kind { name: "memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || memfd(MAP_SHARED) },
-    Kind { name: "memfd private", traits: &[Own, Mapped, HasFile], make: || memfd(MAP_PRIVATE) },
-    Kind { name: "memfd sealed", traits: &[Own, Mapped, Shared, HasFile], make: memfd_sealed },
-    Kind { name: "file on tmpfs shared", traits: &[Own, Mapped, Shared, HasFile], make: || tmpfs(MAP_SHARED) },
-    Kind { name: "file on tmpfs private", traits: &[Own, Mapped, HasFile], make: || tmpfs(MAP_PRIVATE) },
-    Kind { name: "file on disk shared", traits: &[Own, Mapped, Shared, HasFile], make: || disk(MAP_SHARED) },
-    Kind { name: "file on disk private", traits: &[Own, Mapped, HasFile], make: || disk(MAP_PRIVATE) },
-    Kind { name: "/dev/zero private", traits: &[Own, Mapped], make: || dev_zero(MAP_PRIVATE) },
-    Kind { name: "/dev/zero shared", traits: &[Own, Mapped, Shared, HasFile], make: || dev_zero(MAP_SHARED) },
-    Kind { name: "System V", traits: &[Own, Mapped, Shared, HasFile, IsSegment], make: special::segment },
-    Kind { name: "hugetlb private", traits: &[Own, Mapped], make: || huge(MAP_PRIVATE) },
-    Kind { name: "hugetlb shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge(MAP_SHARED) },
-    Kind { name: "hugetlb memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge_memfd(MAP_SHARED) },
-    Kind { name: "hugetlb memfd private", traits: &[Own, Mapped, HasFile], make: || huge_memfd(MAP_PRIVATE) },
-    Kind { name: "sealed by pindown", traits: &[Own, IsSealed], make: sealed },
-    Kind { name: "malloc big", traits: &[BigChunk], make: special::big_chunk },
-    Kind { name: "malloc small", traits: &[SmallChunk], make: special::small_chunks },
-    Kind { name: "library's data", traits: &[IsLibrary], make: special::library },
+pub(super) const ALL: &[MemoryKind] = &[
+    MemoryKind { name: "private anonymous", traits: &[Own, Mapped], make: || plain(MAP_PRIVATE | MAP_ANONYMOUS) },
+    MemoryKind { name: "transparent huge page", traits: &[Own, Mapped], make: transparent },
+    MemoryKind { name: "shared anonymous", traits: &[Own, Mapped, Shared, HasFile], make: shared_anonymous },
+    MemoryKind { name: "heap (brk)", traits: &[Own, IsHeap], make: special::heap },
+    MemoryKind { name: "stack of a thread", traits: &[Own, IsStack], make: special::stack },
+    MemoryKind { name: "memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || memfd(MAP_SHARED) },
+    MemoryKind { name: "memfd private", traits: &[Own, Mapped, HasFile], make: || memfd(MAP_PRIVATE) },
+    MemoryKind { name: "memfd sealed", traits: &[Own, Mapped, Shared, HasFile], make: memfd_sealed },
+    MemoryKind { name: "file on tmpfs shared", traits: &[Own, Mapped, Shared, HasFile], make: || tmpfs(MAP_SHARED) },
+    MemoryKind { name: "file on tmpfs private", traits: &[Own, Mapped, HasFile], make: || tmpfs(MAP_PRIVATE) },
+    MemoryKind { name: "file on disk shared", traits: &[Own, Mapped, Shared, HasFile], make: || disk(MAP_SHARED) },
+    MemoryKind { name: "file on disk private", traits: &[Own, Mapped, HasFile], make: || disk(MAP_PRIVATE) },
+    MemoryKind { name: "/dev/zero private", traits: &[Own, Mapped], make: || dev_zero(MAP_PRIVATE) },
+    MemoryKind { name: "/dev/zero shared", traits: &[Own, Mapped, Shared, HasFile], make: || dev_zero(MAP_SHARED) },
+    MemoryKind { name: "System V", traits: &[Own, Mapped, Shared, HasFile, IsSegment], make: special::segment },
+    MemoryKind { name: "hugetlb private", traits: &[Own, Mapped], make: || huge(MAP_PRIVATE) },
+    MemoryKind { name: "hugetlb shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge(MAP_SHARED) },
+    MemoryKind {
+        name: "hugetlb memfd shared",
+        traits: &[Own, Mapped, Shared, HasFile],
+        make: || huge_memfd(MAP_SHARED),
+    },
+    MemoryKind { name: "hugetlb memfd private", traits: &[Own, Mapped, HasFile], make: || huge_memfd(MAP_PRIVATE) },
+    MemoryKind { name: "sealed by pindown", traits: &[Own, IsSealed], make: sealed },
+    MemoryKind { name: "malloc big", traits: &[BigChunk], make: special::big_chunk },
+    MemoryKind { name: "malloc small", traits: &[SmallChunk], make: special::small_chunks },
+    MemoryKind { name: "library's data", traits: &[IsLibrary], make: special::library },
 ];
 
-impl Kind {
+impl MemoryKind {
     /// Returns the kind with this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|kind| kind.name == name)
@@ -87,7 +91,7 @@ impl Kind {
 }
 
 fn plain(flags: i32) -> io::Result<Memory> {
-    Memory::mapped(Shape::small(), flags, None)
+    Memory::mapped(MemoryShape::small(), flags, None)
 }
 
 fn shared_anonymous() -> io::Result<Memory> {
@@ -97,8 +101,8 @@ fn shared_anonymous() -> io::Result<Memory> {
 }
 
 fn transparent() -> io::Result<Memory> {
-    let memory = Memory::mapped(Shape::huge_aligned(), MAP_PRIVATE | MAP_ANONYMOUS, None)?;
-    memory.lot.advise(memory.whole, libc::MADV_HUGEPAGE)?;
+    let memory = Memory::mapped(MemoryShape::huge_aligned(), MAP_PRIVATE | MAP_ANONYMOUS, None)?;
+    memory.memory_range.advise(memory.whole, libc::MADV_HUGEPAGE)?;
     memory.touch()?;
     if !is_huge(memory.whole.start())? {
         return Err(io::Error::other("no transparent huge page is available"));
@@ -115,18 +119,18 @@ fn is_huge(start: u64) -> io::Result<bool> {
 }
 
 /// Makes memory that maps an empty file.
-fn of_file(shape: Shape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
+fn of_file(shape: MemoryShape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
     rustix::fs::ftruncate(&file, shape.bytes())?;
     Memory::mapped(shape, flags, Some(file))
 }
 
 fn memfd(flags: i32) -> io::Result<Memory> {
-    of_file(Shape::small(), flags, rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?)
+    of_file(MemoryShape::small(), flags, rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?)
 }
 
 fn memfd_sealed() -> io::Result<Memory> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = of_file(Shape::small(), MAP_SHARED, rustix::fs::memfd_create(c"percale-torture", flags)?)?;
+    let memory = of_file(MemoryShape::small(), MAP_SHARED, rustix::fs::memfd_create(c"percale-torture", flags)?)?;
     rustix::fs::fcntl_add_seals(memory.file()?, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(memory)
 }
@@ -142,22 +146,22 @@ fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
         let wrong = if on_tmpfs { "is not a tmpfs" } else { "is a tmpfs (set TMPDIR to a directory on a disk)" };
         return Err(io::Error::other(format!("{} {wrong}", directory.display())));
     }
-    let bytes = vec![1; Shape::small().bytes() as usize];
+    let bytes = vec![1; MemoryShape::small().bytes() as usize];
     rustix::io::pwrite(&file, &bytes, 0)?;
     Ok(file)
 }
 
 fn tmpfs(flags: i32) -> io::Result<Memory> {
-    of_file(Shape::small(), flags, nameless(Path::new("/dev/shm"), true)?)
+    of_file(MemoryShape::small(), flags, nameless(Path::new("/dev/shm"), true)?)
 }
 
 fn disk(flags: i32) -> io::Result<Memory> {
-    of_file(Shape::small(), flags, nameless(&std::env::temp_dir(), false)?)
+    of_file(MemoryShape::small(), flags, nameless(&std::env::temp_dir(), false)?)
 }
 
 fn dev_zero(flags: i32) -> io::Result<Memory> {
     let zero = File::options().read(true).write(true).open("/dev/zero")?;
-    let mut memory = Memory::mapped(Shape::small(), flags, Some(zero.into()))?;
+    let mut memory = Memory::mapped(MemoryShape::small(), flags, Some(zero.into()))?;
     if flags == MAP_SHARED {
         // The device itself cannot be truncated. The memory object that the kernel has substituted for it can be
         // truncated, and mapping it again maps the same memory.
@@ -180,7 +184,7 @@ fn huge_pages() -> io::Result<()> {
 
 fn huge(flags: i32) -> io::Result<Memory> {
     huge_pages()?;
-    let mut memory = Memory::mapped(Shape::huge(), flags | MAP_ANONYMOUS | MAP_HUGETLB, None)?;
+    let mut memory = Memory::mapped(MemoryShape::huge(), flags | MAP_ANONYMOUS | MAP_HUGETLB, None)?;
     if flags == MAP_SHARED {
         memory.open_file();
     }
@@ -190,11 +194,11 @@ fn huge(flags: i32) -> io::Result<Memory> {
 fn huge_memfd(flags: i32) -> io::Result<Memory> {
     huge_pages()?;
     let file = rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
-    of_file(Shape::huge(), flags, file)
+    of_file(MemoryShape::huge(), flags, file)
 }
 
 fn sealed() -> io::Result<Memory> {
-    let shape = Shape::small();
+    let shape = MemoryShape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
     // The addresses are never reused, and the memory must not be accessed again.

@@ -2,19 +2,19 @@
 
 use std::io;
 
-use crate::lot::range;
-use crate::torture::memory::{Memory, Origin, Shape};
+use crate::memory_range::range;
+use crate::torture::memory::{Memory, MemoryShape, Origin};
 use crate::torture::origins::{Chunks, Heap, Library, Segment, Stack};
 
 /// Makes memory that begins at the first page boundary after `address`.
 fn adopted(address: u64, origin: Origin) -> io::Result<Memory> {
-    let shape = Shape::small();
+    let shape = MemoryShape::small();
     let start = address.next_multiple_of(shape.unit);
     Ok(Memory::adopted(range(start, shape.bytes())?, shape.registered(start)?, origin))
 }
 
 pub(super) fn segment() -> io::Result<Memory> {
-    let shape = Shape::small();
+    let shape = MemoryShape::small();
     let mut memory = Memory::reserved(shape, libc::MAP_SHARED)?;
     memory.origin = Origin::Segment(Segment::new(shape.bytes())?);
     memory.establish(0)?;
@@ -23,7 +23,7 @@ pub(super) fn segment() -> io::Result<Memory> {
 }
 
 pub(super) fn heap() -> io::Result<Memory> {
-    let shape = Shape::small();
+    let shape = MemoryShape::small();
     let (heap, base) = Heap::new(shape.unit, shape.bytes())?;
     adopted(base, Origin::Heap(heap))
 }

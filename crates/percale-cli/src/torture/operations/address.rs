@@ -4,8 +4,8 @@ use std::io;
 
 use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MREMAP_DONTUNMAP, MREMAP_MAYMOVE, SYS_remap_file_pages};
 
-use super::{Operation, Tools, Way};
-use crate::lot::{READ_WRITE, range};
+use super::{ExecutionMode, Operation, Tools};
+use crate::memory_range::{READ_WRITE, range};
 use crate::torture::kinds::Trait;
 use crate::torture::memory::{Memory, Origin};
 use crate::torture::origins::Segment;
@@ -18,7 +18,7 @@ const fn call(
     needs: &'static [Trait],
     apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
 ) -> Operation {
-    Operation { name, needs, apply, way: Way::Call }
+    Operation { name, needs, apply, way: ExecutionMode::Call }
 }
 
 const fn once(
@@ -26,50 +26,50 @@ const fn once(
     needs: &'static [Trait],
     apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
 ) -> Operation {
-    Operation { name, needs, apply, way: Way::Once }
+    Operation { name, needs, apply, way: ExecutionMode::Once }
 }
 
 pub(super) const ALL: &[Operation] = &[
-    call("munmap all", &[Trait::Own], |memory, _| memory.lot.unmap(memory.registered)),
-    call("munmap more than all", &[Trait::Mapped], |memory, _| memory.lot.unmap(memory.whole)),
-    call("munmap first page", &[Trait::Own], |memory, _| memory.lot.unmap(memory.page(0)?)),
-    call("munmap middle page", &[Trait::Own], |memory, _| memory.lot.unmap(memory.middle()?)),
-    call("munmap last page", &[Trait::Own], |memory, _| memory.lot.unmap(memory.last()?)),
+    call("munmap all", &[Trait::Own], |memory, _| memory.memory_range.unmap(memory.registered)),
+    call("munmap more than all", &[Trait::Mapped], |memory, _| memory.memory_range.unmap(memory.whole)),
+    call("munmap first page", &[Trait::Own], |memory, _| memory.memory_range.unmap(memory.page(0)?)),
+    call("munmap middle page", &[Trait::Own], |memory, _| memory.memory_range.unmap(memory.middle()?)),
+    call("munmap last page", &[Trait::Own], |memory, _| memory.memory_range.unmap(memory.last()?)),
     once("munmap next page", &[Trait::Own], munmap_next),
     call("mmap anonymous over all", &[Trait::Own], |memory, _| {
-        memory.lot.map(memory.registered, READ_WRITE, ANONYMOUS, None)
+        memory.memory_range.map(memory.registered, READ_WRITE, ANONYMOUS, None)
     }),
     call("mmap anonymous over middle page", &[Trait::Own], |memory, _| {
-        memory.lot.map(memory.middle()?, READ_WRITE, ANONYMOUS, None)
+        memory.memory_range.map(memory.middle()?, READ_WRITE, ANONYMOUS, None)
     }),
     call("mmap the same over all", &[Trait::Mapped], |memory, _| memory.map_same(memory.registered, 0)),
     once("mmap next to it", &[Trait::Mapped], |memory, _| {
-        memory.lot.map(memory.spare()?[0], READ_WRITE, ANONYMOUS, None)
+        memory.memory_range.map(memory.spare()?[0], READ_WRITE, ANONYMOUS, None)
     }),
     call("mremap away", &[Trait::Mapped], |memory, _| {
         let to = range(memory.spare()?[1].start(), memory.registered.len())?;
-        memory.lot.remap(memory.registered, to.len(), 0, Some(to)).map(drop)
+        memory.memory_range.remap(memory.registered, to.len(), 0, Some(to)).map(drop)
     }),
     call("mremap middle page away", &[Trait::Mapped], |memory, _| {
         let to = range(memory.spare()?[1].start(), memory.unit)?;
-        memory.lot.remap(memory.middle()?, to.len(), 0, Some(to)).map(drop)
+        memory.memory_range.remap(memory.middle()?, to.len(), 0, Some(to)).map(drop)
     }),
     call("mremap onto it", &[Trait::Mapped], mremap_onto),
     call("mremap shrink", &[Trait::Own], |memory, _| {
         let len = memory.registered.len() - memory.unit;
-        memory.lot.remap(memory.registered, len, 0, None).map(drop)
+        memory.memory_range.remap(memory.registered, len, 0, None).map(drop)
     }),
     once("mremap grow in place", &[Trait::Mapped], mremap_grow),
     once("mremap grow by moving", &[Trait::Mapped], |memory, _| {
-        memory.lot.remap(memory.whole, 2 * memory.whole.len(), MREMAP_MAYMOVE, None).map(drop)
+        memory.memory_range.remap(memory.whole, 2 * memory.whole.len(), MREMAP_MAYMOVE, None).map(drop)
     }),
     call("mremap DONTUNMAP", &[Trait::Mapped], |memory, _| {
         let to = range(memory.spare()?[1].start(), memory.registered.len())?;
-        memory.lot.remap(memory.registered, to.len(), MREMAP_DONTUNMAP, Some(to)).map(drop)
+        memory.memory_range.remap(memory.registered, to.len(), MREMAP_DONTUNMAP, Some(to)).map(drop)
     }),
     call("remap_file_pages", &[Trait::Shared], |memory, _| {
         // Maps the first page of the file at the first registered page.
-        memory.lot.call(SYS_remap_file_pages, memory.page(0)?, [0, 0, 0, 0]).map(drop)
+        memory.memory_range.call(SYS_remap_file_pages, memory.page(0)?, [0, 0, 0, 0]).map(drop)
     }),
     once("brk shrink and grow", &[Trait::Heap], |memory, _| match &memory.origin {
         Origin::Heap(heap) => heap.swing(memory.registered.start() + memory.registered.len() / 2),
@@ -82,15 +82,15 @@ pub(super) const ALL: &[Operation] = &[
     call("shmdt", &[Trait::Segment], |memory, _| Segment::detach(memory.whole)),
     call("shmat SHM_REMAP another", &[Trait::Segment], |memory, _| {
         let other = Segment::new(memory.whole.len())?;
-        memory.lot.attach(other.id(), memory.whole, libc::SHM_REMAP)
+        memory.memory_range.attach(other.id(), memory.whole, libc::SHM_REMAP)
     }),
     call("shmat SHM_REMAP the same", &[Trait::Segment], |memory, _| match &memory.origin {
-        Origin::Segment(segment) => memory.lot.attach(segment.id(), memory.whole, libc::SHM_REMAP),
+        Origin::Segment(segment) => memory.memory_range.attach(segment.id(), memory.whole, libc::SHM_REMAP),
         _ => Err(io::ErrorKind::Unsupported.into()),
     }),
     once("shmat SHM_REMAP over it", &[Trait::Mapped], |memory, _| {
         let other = Segment::new(memory.whole.len())?;
-        memory.lot.attach(other.id(), memory.whole, libc::SHM_REMAP)
+        memory.memory_range.attach(other.id(), memory.whole, libc::SHM_REMAP)
     }),
     once("free", &[Trait::BigChunk], |memory, _| match &mut memory.origin {
         Origin::Chunks(chunks) => {
@@ -132,30 +132,30 @@ pub(super) const ALL: &[Operation] = &[
 /// Unmaps a page of the same mapping that is not registered.
 fn munmap_next(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let next = range(memory.registered.end(), memory.unit)?;
-    memory.lot.unmap(next)
+    memory.memory_range.unmap(next)
 }
 
 /// Moves other memory of the same kind to the addresses of this memory.
 fn mremap_onto(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let from = range(memory.spare()?[1].start(), memory.registered.len())?;
     if matches!(memory.origin, Origin::Segment(_)) {
-        memory.lot.map(from, READ_WRITE, ANONYMOUS, None)?;
+        memory.memory_range.map(from, READ_WRITE, ANONYMOUS, None)?;
     } else {
         let anonymous = memory.flags & MAP_ANONYMOUS != 0;
         let file = memory.file.as_ref().filter(|_| !anonymous);
         let file = file.map(|file| (rustix::fd::AsFd::as_fd(file), memory.offset()));
-        memory.lot.map(from, READ_WRITE, memory.flags, file)?;
+        memory.memory_range.map(from, READ_WRITE, memory.flags, file)?;
     }
-    memory.lot.remap(from, from.len(), 0, Some(memory.registered)).map(drop)
+    memory.memory_range.remap(from, from.len(), 0, Some(memory.registered)).map(drop)
 }
 
 /// Grows the mapping into the free addresses after it.
 fn mremap_grow(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let [behind, _] = memory.spare()?;
-    memory.lot.unmap(behind)?;
-    let grown = memory.lot.remap(memory.whole, memory.whole.len() + memory.unit, 0, None);
-    // New mappings must not be placed at addresses of the lot.
+    memory.memory_range.unmap(behind)?;
+    let grown = memory.memory_range.remap(memory.whole, memory.whole.len() + memory.unit, 0, None);
+    // New mappings must not be placed at addresses of the memory range.
     let rest = range(behind.start() + memory.unit, behind.len() - memory.unit)?;
-    memory.lot.map(rest, libc::PROT_NONE, ANONYMOUS | MAP_FIXED_NOREPLACE, None)?;
+    memory.memory_range.map(rest, libc::PROT_NONE, ANONYMOUS | MAP_FIXED_NOREPLACE, None)?;
     grown.map(drop)
 }

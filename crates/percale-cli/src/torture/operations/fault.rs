@@ -6,24 +6,24 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use pindown::Range;
 
-use super::{Operation, Tools, Way};
-use crate::lot::READ_WRITE;
+use super::{ExecutionMode, Operation, Tools};
+use crate::memory_range::READ_WRITE;
 use crate::torture::kinds::Trait;
 use crate::torture::memory::Memory;
 
 const fn own(name: &'static str, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
-    Operation { name, needs: &[Trait::Own], apply, way: Way::Once }
+    Operation { name, needs: &[Trait::Own], apply, way: ExecutionMode::Once }
 }
 
 pub(super) const ALL: &[Operation] = &[
     own("madvise DONTNEED and UFFDIO_ZEROPAGE", |memory, _| {
         let handler = Handler::of(memory.registered)?;
-        memory.lot.advise(memory.registered, libc::MADV_DONTNEED)?;
+        memory.memory_range.advise(memory.registered, libc::MADV_DONTNEED)?;
         handler.zero(memory.registered)
     }),
     own("UFFDIO_MOVE away", |memory, _| {
-        let to = crate::lot::range(memory.spare()?[1].start(), memory.registered.len())?;
-        memory.lot.map(to, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)?;
+        let to = crate::memory_range::range(memory.spare()?[1].start(), memory.registered.len())?;
+        memory.memory_range.map(to, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)?;
         Handler::of(to)?.bring(memory.registered, to)
     }),
 ];
@@ -69,8 +69,8 @@ impl Handler {
 
     /// Calls an ioctl with an argument of `WORDS` words.
     fn ask<const WORDS: usize>(&self, which: libc::c_ulong, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: the argument is at least as long as the ioctl requires. The addresses in it are in lots, which
-        // contain no Rust value.
+        // SAFETY: the argument is at least as long as the ioctl requires. The addresses in it are in memory ranges,
+        // which contain no Rust value.
         let answer = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), which, argument.as_mut_ptr()) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -92,25 +92,25 @@ mod tests {
     use super::*;
     use crate::limits::kernel::Foreign;
     use crate::torture::fork::Fork;
-    use crate::torture::kinds::Kind;
+    use crate::torture::kinds::MemoryKind;
 
     #[test]
     fn missing_pages_are_supplied_after_handler_drop_despite_fork() {
-        let memory = (Kind::named("private anonymous").unwrap().make)().unwrap();
+        let memory = (MemoryKind::named("private anonymous").unwrap().make)().unwrap();
         let handler = match Handler::of(memory.registered) {
             Ok(handler) => handler,
             Err(why) => return println!("skipped: userfaultfd: {why}"),
         };
         let child = Fork::that_waits().unwrap();
         drop(handler);
-        memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
-        let (read, heard) = channel();
+        memory.memory_range.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
+        let (read, received) = channel();
         let (process, address) = (rustix::process::getpid().as_raw_pid(), memory.registered.start());
         // Reads in a thread, because the read may block until the fork has ended.
         let reader = std::thread::spawn(move || read.send(Foreign { process, address }.read(0, &mut [0; 8]).is_ok()));
-        let heard = heard.recv_timeout(Duration::from_secs(20));
+        let received = received.recv_timeout(Duration::from_secs(20));
         drop(child);
         reader.join().unwrap().ok();
-        assert_eq!(heard, Ok(true), "the page did not come in");
+        assert_eq!(received, Ok(true), "the page did not come in");
     }
 }

@@ -11,10 +11,10 @@ use std::io;
 use pindown::mapping::Mappings;
 use serde::{Deserialize, Serialize};
 
-use super::hand::Hand;
-use super::kinds::{Kind, Trait};
+use super::helper_process::HelperProcess;
+use super::kinds::{MemoryKind, Trait};
 use super::memory::Memory;
-use super::ring::Ring;
+use super::ring::TestRing;
 
 /// An operation that an application might execute.
 pub(super) struct Operation {
@@ -27,13 +27,13 @@ pub(super) struct Operation {
     /// Fails if the kernel rejects the operation for this memory, or does not support it.
     pub(super) apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
     /// How the operation is executed.
-    pub(super) way: Way,
+    pub(super) way: ExecutionMode,
 }
 
 /// How an operation is executed. Only the differences that matter to the caller are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
+pub(super) enum ExecutionMode {
     /// By a system call of this process, any number of times, and also by several threads at the same time.
     Call,
     /// By this process, with additional effects.
@@ -48,21 +48,21 @@ pub(super) enum Way {
 
 /// The tools that operations use.
 pub(super) struct Tools {
-    pub(super) ring: Ring,
+    pub(super) ring: TestRing,
     pub(super) mappings: Mappings,
-    hand: Option<Hand>,
+    hand: Option<HelperProcess>,
 }
 
 impl Tools {
     /// Makes the tools for operations that are executed in this way. All processes and mappings must exist before
     /// memory is registered.
-    pub(super) fn for_way(way: Way) -> io::Result<Self> {
-        let hand = if way == Way::Other { Some(Hand::start()?) } else { None };
-        Ok(Self { ring: Ring::new()?, mappings: Mappings::open()?, hand })
+    pub(super) fn for_way(way: ExecutionMode) -> io::Result<Self> {
+        let hand = if way == ExecutionMode::Other { Some(HelperProcess::start()?) } else { None };
+        Ok(Self { ring: TestRing::new()?, mappings: Mappings::open()?, hand })
     }
 
     /// Returns the other process.
-    pub(super) fn hand(&mut self) -> io::Result<&mut Hand> {
+    pub(super) fn helper(&mut self) -> io::Result<&mut HelperProcess> {
         self.hand.as_mut().ok_or_else(|| io::Error::other("no other process was started"))
     }
 }
@@ -74,7 +74,7 @@ impl Operation {
     }
 
     /// Returns whether the operation is possible on this kind of memory.
-    pub(super) fn suits(&self, kind: &Kind) -> bool {
+    pub(super) fn suits(&self, kind: &MemoryKind) -> bool {
         self.needs.iter().all(|needed| kind.traits.contains(needed))
     }
 }

@@ -8,58 +8,64 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use super::{Operation, Tools, Way};
+use super::{ExecutionMode, Operation, Tools};
 use crate::limits::kernel::Foreign;
 use crate::torture::fork::Fork;
 use crate::torture::kinds::Trait;
 use crate::torture::memory::Memory;
 
-const fn any(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+const fn any(
+    name: &'static str,
+    way: ExecutionMode,
+    apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
+) -> Operation {
     Operation { name, needs: &[], apply, way }
 }
 
 const fn own(name: &'static str, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
-    Operation { name, needs: &[Trait::Own], apply, way: Way::Other }
+    Operation { name, needs: &[Trait::Own], apply, way: ExecutionMode::Other }
 }
 
 pub(super) const ALL: &[Operation] = &[
-    any("fork, child writes", Way::Once, |memory, _| {
+    any("fork, child writes", ExecutionMode::Once, |memory, _| {
         let child = Fork::of(Some((memory.registered, memory.unit)))?;
         child.wait()
     }),
-    any("fork, parent writes", Way::Once, |memory, _| {
+    any("fork, parent writes", ExecutionMode::Once, |memory, _| {
         // The child lives until the parent has written to the memory. The check of the memory does this.
         let child = Fork::that_waits()?;
         memory.children.push(child);
         Ok(())
     }),
-    any("vfork and exec", Way::Maps, |_, _| {
+    any("vfork and exec", ExecutionMode::Maps, |_, _| {
         let mut command = Command::new("/proc/self/exe");
         let status = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child: {status}"))) }
     }),
-    any("thread starts and ends", Way::Maps, |_, _| {
+    any("thread starts and ends", ExecutionMode::Maps, |_, _| {
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {})?;
         thread.join().map_err(|_| io::Error::other("the thread panicked"))
     }),
-    any("write to /proc/self/mem", Way::Call, |memory, _| {
+    any("write to /proc/self/mem", ExecutionMode::Call, |memory, _| {
         let file = std::fs::File::options().write(true).open("/proc/self/mem")?;
         file.write_all_at(&vec![3; memory.registered.len() as usize], memory.registered.start())
     }),
-    any("process_vm_writev", Way::Call, |memory, _| {
+    any("process_vm_writev", ExecutionMode::Call, |memory, _| {
         let process = rustix::process::getpid().as_raw_pid();
         let address = memory.registered.start();
         Foreign { process, address }.write(0, &vec![4; memory.registered.len() as usize])
     }),
-    any("process_vm_writev by another process", Way::Other, |memory, tools| tools.hand()?.write(memory.registered)),
+    any("process_vm_writev by another process", ExecutionMode::Other, |memory, tools| {
+        tools.helper()?.write(memory.registered)
+    }),
     own("munmap by a debugger", |memory, tools| {
-        tools.hand()?.call(libc::SYS_munmap, [memory.registered.start(), memory.registered.len(), 0, 0, 0, 0])
+        tools.helper()?.call(libc::SYS_munmap, [memory.registered.start(), memory.registered.len(), 0, 0, 0, 0])
     }),
     own("madvise DONTNEED by a debugger", |memory, tools| {
         let advice = libc::MADV_DONTNEED as u64;
-        tools.hand()?.call(libc::SYS_madvise, [memory.registered.start(), memory.registered.len(), advice, 0, 0, 0])
+        tools.helper()?.call(libc::SYS_madvise, [memory.registered.start(), memory.registered.len(), advice, 0, 0, 0])
     }),
-    any("mlockall and munlockall", Way::Once, |_, _| {
+    any("mlockall and munlockall", ExecutionMode::Once, |_, _| {
         // SAFETY: the call locks pages in memory, which has no visible effect on the program.
         check(unsafe { libc::mlockall(libc::MCL_CURRENT) })?;
         // SAFETY: as above.

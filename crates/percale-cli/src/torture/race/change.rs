@@ -11,17 +11,17 @@ use super::pending::Pending;
 use super::region::{BETWEEN, MADE_ANEW, NOTHING, Region, SUBMITTED_BEFORE};
 use super::{Arena, Tally, Thread};
 use crate::fixed_buffers::ACCESS;
-use crate::lot::Lot;
+use crate::memory_range::MemoryRange;
 use crate::torture::dice::Dice;
 use crate::torture::memory::{Memory, Origin};
-use crate::torture::operations::{Tools, Way};
-use crate::torture::oracle::Seen;
+use crate::torture::operations::{ExecutionMode, Tools};
+use crate::torture::oracle::UsedRegistration;
 
 /// The additional state of a thread that changes memory.
-pub(super) struct Hands {
+pub(super) struct ChangerState {
     pub(super) tools: Tools,
     /// The channel to another thread that unmaps memory.
-    pub(super) unmap: Sender<Lot>,
+    pub(super) unmap: Sender<MemoryRange>,
     pub(super) unmapped: Receiver<io::Result<()>>,
 }
 
@@ -65,7 +65,7 @@ impl Change {
         }
         let which = dice.below(region.operations.len() as u64) as usize;
         match region.operations.get(which) {
-            Some(operation) if pending.is_none() || operation.way == Way::Call => Self::Operation(which),
+            Some(operation) if pending.is_none() || operation.way == ExecutionMode::Call => Self::Operation(which),
             _ => Self::Nothing,
         }
     }
@@ -84,9 +84,9 @@ impl Change {
 
 impl Arena<'_> {
     /// Changes one region after another until the end of the run.
-    pub(super) fn change(&self, thread: &mut Thread, hands: &mut Hands) -> io::Result<Tally> {
+    pub(super) fn change(&self, thread: &mut Thread, hands: &mut ChangerState) -> io::Result<Tally> {
         self.begin(thread);
-        while self.goes_on(thread) {
+        while self.should_continue(thread) {
             let region = thread.dice.of(self.regions);
             let mut memory = region.memory();
             let change = Change::draw(region, &memory, region.changes(), &mut thread.dice);
@@ -99,7 +99,7 @@ impl Arena<'_> {
             region.last.store(change.number(), Ordering::Release);
             let mut rest = Duration::from_micros(thread.dice.below(300));
             match change {
-                Change::Anew => self.make_anew(region, &mut memory)?,
+                Change::Anew => self.make_again(region, &mut memory)?,
                 Change::Between => map_between(&memory, thread, hands, || region.name_of_last())?,
                 Change::Pending(pending) => {
                     pending.complete(&memory)?;
@@ -119,7 +119,7 @@ impl Arena<'_> {
         Ok(std::mem::take(&mut thread.tally))
     }
 
-    fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
+    fn make_again(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
         let old = std::mem::replace(memory, (region.kind.make)()?);
         region.start.store(memory.registered.start(), Ordering::Release);
         // Addresses for which the monitor may no longer keep registrations stay reserved. Other addresses may be
@@ -134,7 +134,7 @@ impl Arena<'_> {
         which: usize,
         memory: &mut Memory,
         thread: &mut Thread,
-        hands: &mut Hands,
+        hands: &mut ChangerState,
     ) -> io::Result<()> {
         memory.children.clear();
         // If the kernel rejects the operation for such memory, nothing changes.
@@ -143,7 +143,7 @@ impl Arena<'_> {
         let again = region.moves() && thread.dice.once_in(4);
         if (hands.tools.mappings.of(memory.whole)?.is_none() || again) && memory.establish(0).is_err() {
             // The memory was sealed.
-            self.make_anew(region, memory)?;
+            self.make_again(region, memory)?;
         }
         Ok(())
     }
@@ -156,18 +156,23 @@ fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io
     let lane = thread.dice.of(&thread.lanes);
     // There may be a hole.
     let Ok(used) = lane.get(memory.registered, ACCESS) else { return Ok(()) };
-    let current = thread.eye.is_word_current(Seen::of(&used).slot, page.start() + 8 * thread.number);
+    let current = thread.comparer.is_word_current(UsedRegistration::of(&used).slot, page.start() + 8 * thread.number);
     lane.end(used);
     if let Ok(current) = current {
-        thread.tally.judge(current, || format!("{}, at once", after()));
+        thread.tally.record_check(current, || format!("{}, at once", after()));
     }
     Ok(())
 }
 
 /// Lets another thread unmap the memory. This thread maps it again as soon as possible, and uses the new memory.
-fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
+fn map_between(
+    memory: &Memory,
+    thread: &mut Thread,
+    hands: &ChangerState,
+    after: impl Fn() -> String,
+) -> io::Result<()> {
     let gone = |_| io::Error::other("the thread that unmaps has exited");
-    hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;
+    hands.unmap.send(MemoryRange::adopt(memory.whole)).map_err(|_| gone(()))?;
     let deadline = Instant::now() + MUNMAP_TIMEOUT;
     let mut answer = None;
     while let Err(error) = memory.establish(MAP_FIXED_NOREPLACE) {
@@ -187,9 +192,9 @@ fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl 
     let lane = thread.dice.of(&thread.lanes);
     if let Ok(used) = lane.get(memory.registered, ACCESS) {
         let word = memory.registered.start() + 8 * thread.number;
-        let current = thread.eye.is_word_current(Seen::of(&used).slot, word);
+        let current = thread.comparer.is_word_current(UsedRegistration::of(&used).slot, word);
         lane.end(used);
-        thread.tally.judge(current?, after);
+        thread.tally.record_check(current?, after);
     }
     answer.unwrap_or_else(|| hands.unmapped.recv().unwrap_or_else(|_| Err(gone(()))))
 }

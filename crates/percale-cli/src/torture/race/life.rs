@@ -47,18 +47,18 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
             let ended = ended.map_err(io::Error::from).and_then(|()| has_reader(&answering));
             let worked = ended.and_then(|()| work()).map_err(|error| error.to_string());
             let line = serde_json::to_string(&worked).unwrap_or_default();
-            let told = answering.write_all(line.as_bytes());
+            let reported = answering.write_all(line.as_bytes());
             // SAFETY: the call ends the child, and runs no code that its parent has registered.
-            unsafe { libc::_exit(i32::from(told.is_err())) }
+            unsafe { libc::_exit(i32::from(reported.is_err())) }
         }
         child => {
             drop(answering);
             let mut line = String::new();
-            let heard = answer.read_to_string(&mut line);
+            let received = answer.read_to_string(&mut line);
             let mut status = 0;
             // SAFETY: the kernel may write the status to the given variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
-            heard?;
+            received?;
             let answer: Option<Result<T, String>> = serde_json::from_str(&line).ok();
             let none = || Err(format!("the child ended with status {status:#x}"));
             answer.unwrap_or_else(none).map_err(io::Error::other)
@@ -69,9 +69,9 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
 /// Fails with `BrokenPipe` if no process has the other end open. In this case the parent ended before the parent-death
 /// signal of this process was set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
-    let mut asked = [PollFd::new(pipe, PollFlags::empty())];
-    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    if asked[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    let mut requested = [PollFd::new(pipe, PollFlags::empty())];
+    poll(&mut requested, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    if requested[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
 /// Returns the open descriptors.

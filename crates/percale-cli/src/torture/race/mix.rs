@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::fixed_buffers::SLOTS;
 use crate::torture::dice::Dice;
-use crate::torture::operations::Way;
+use crate::torture::operations::ExecutionMode;
 
 /// The events of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::torture) struct Mix {
     /// How memory is changed.
-    pub(in crate::torture) ways: Vec<Way>,
+    pub(in crate::torture) ways: Vec<ExecutionMode>,
     /// The number of caches of the process, all with the same monitor.
     pub(in crate::torture) caches: u64,
     /// The maximum number of registrations of each cache.
@@ -32,7 +32,7 @@ impl Mix {
     /// A run with one cache, in which memory changes only by system calls of the threads.
     pub(in crate::torture) fn plain() -> Self {
         Self {
-            ways: vec![Way::Call],
+            ways: vec![ExecutionMode::Call],
             caches: 1,
             most: SLOTS / 4,
             merging: false,
@@ -45,16 +45,16 @@ impl Mix {
 
     /// Draws a random mix of events.
     pub(in crate::torture) fn draw(dice: &mut Dice) -> Self {
-        let mut ways = vec![Way::Call];
+        let mut ways = vec![ExecutionMode::Call];
         if dice.once_in(2) {
-            ways.push(Way::Once);
+            ways.push(ExecutionMode::Once);
         }
         if dice.once_in(2) {
-            ways.push(Way::Other);
+            ways.push(ExecutionMode::Other);
         }
         // After one of these events, some monitors keep no registrations.
         if dice.once_in(6) {
-            ways.push(Way::Worker);
+            ways.push(ExecutionMode::Worker);
         }
         Self {
             ways,
@@ -92,7 +92,7 @@ mod tests {
         let draw = |seed| Mix::draw(&mut Dice::new(seed));
         let all: Vec<_> = (0..200).map(draw).collect();
         assert!((0..200).all(|seed| draw(seed) == all[seed as usize]));
-        for way in [Way::Call, Way::Once, Way::Other, Way::Worker] {
+        for way in [ExecutionMode::Call, ExecutionMode::Once, ExecutionMode::Other, ExecutionMode::Worker] {
             assert!(all.iter().any(|mix| mix.ways.contains(&way)), "{way:?}");
         }
         type Choice = fn(&Mix) -> bool;

@@ -13,8 +13,8 @@
 //! their resources, before the first change.
 
 mod change;
+mod check;
 mod life;
-mod look;
 mod mix;
 mod pending;
 mod region;
@@ -32,12 +32,12 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::dice::Dice;
-use super::kinds::{self, Kind};
-use super::monitors::{Monitor, Subject};
-use super::operations::{Tools, Way};
-use super::oracle::{Eye, Oracle};
-use crate::lot::Lot;
-use change::Hands;
+use super::kinds::{self, MemoryKind};
+use super::monitors::{Monitor, TestedCache};
+use super::operations::{ExecutionMode, Tools};
+use super::oracle::{MemoryComparer, Oracle};
+use crate::memory_range::MemoryRange;
+use change::ChangerState;
 use life::Interrupted;
 pub(super) use mix::Mix;
 use region::{Region, races};
@@ -78,7 +78,7 @@ pub(super) struct Tally {
 
 /// The state that the threads share.
 struct Arena<'a> {
-    subjects: &'a [Subject],
+    subjects: &'a [TestedCache],
     oracle: &'a Oracle,
     monitor: &'a Monitor,
     regions: &'a [Region],
@@ -95,13 +95,13 @@ struct Thread {
     dice: Dice,
     /// One lane of each cache.
     lanes: Vec<Lane<Oracle>>,
-    eye: Eye,
+    comparer: MemoryComparer,
     tally: Tally,
     deadline: Instant,
 }
 
 /// Runs the threads with an open cache, without additional events.
-pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Oracle) -> io::Result<Tally> {
+pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &TestedCache, oracle: &Oracle) -> io::Result<Tally> {
     let regions = regions(plan, monitor, oracle)?;
     threads(plan, monitor, std::slice::from_ref(subject), oracle, &regions, &[])
 }
@@ -110,7 +110,7 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
 ///
 /// # Errors
 /// Returns the monitor's error if the monitor is not available here, or the error of a failed run.
-pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
+pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::DeviceChoice) -> io::Result<Tally> {
     if !plan.mix.descendant {
         return alone(plan, monitor, device);
     }
@@ -125,7 +125,7 @@ pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> 
     }
 }
 
-fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
+fn alone(plan: &Plan, monitor: &Monitor, device: device::DeviceChoice) -> io::Result<Tally> {
     let mix = &plan.mix;
     let oracle = Oracle::new(device).map_err(io::Error::other)?;
     let regions = regions(plan, monitor, &oracle)?;
@@ -150,7 +150,7 @@ fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<T
 
 fn regions(plan: &Plan, monitor: &Monitor, oracle: &Oracle) -> io::Result<Vec<Region>> {
     let sealed = plan.mix != Mix::plain();
-    let kinds: Vec<&Kind> = kinds::ALL.iter().filter(|kind| races(kind, oracle, sealed)).collect();
+    let kinds: Vec<&MemoryKind> = kinds::ALL.iter().filter(|kind| races(kind, oracle, sealed)).collect();
     let count = (plan.threads * REGIONS).max(kinds.len() as u64);
     (0..count).map(|number| Region::new(kinds[number as usize % kinds.len()], monitor, &plan.mix)).collect()
 }
@@ -158,7 +158,7 @@ fn regions(plan: &Plan, monitor: &Monitor, oracle: &Oracle) -> io::Result<Vec<Re
 fn threads(
     plan: &Plan,
     monitor: &Monitor,
-    subjects: &[Subject],
+    subjects: &[TestedCache],
     oracle: &Oracle,
     regions: &[Region],
     closed: &[RawFd],
@@ -175,12 +175,17 @@ fn threads(
     let mut tally = Tally::default();
     let mut dice = Dice::new(plan.seed);
     let team = |number| -> io::Result<_> {
-        let tools = Tools::for_way(if mix.ways.contains(&Way::Other) { Way::Other } else { Way::Call })?;
-        let (unmap, lots) = channel::<Lot>();
+        let tools = Tools::for_way(if mix.ways.contains(&ExecutionMode::Other) {
+            ExecutionMode::Other
+        } else {
+            ExecutionMode::Call
+        })?;
+        let (unmap, lots) = channel::<MemoryRange>();
         let (done, unmapped) = channel();
-        let unmaps = move || lots.iter().try_for_each(|lot| done.send(lot.unmap(lot.range())));
+        let unmaps =
+            move || lots.iter().try_for_each(|memory_range| done.send(memory_range.unmap(memory_range.range())));
         let changer = arena.thread(2 * number, dice.fork())?;
-        Ok((unmaps, Hands { tools, unmap, unmapped }, changer, arena.thread(2 * number + 1, dice.fork())?))
+        Ok((unmaps, ChangerState { tools, unmap, unmapped }, changer, arena.thread(2 * number + 1, dice.fork())?))
     };
     let teams: Vec<_> = (0..plan.threads).map(team).collect::<io::Result<_>>()?;
     if mix.interrupts {
@@ -201,7 +206,7 @@ fn threads(
                 arena.regions.iter().for_each(Region::end_children);
                 tally
             }));
-            threads.push(scope.spawn(move || arena.run(|arena| arena.use_and_look(&mut user))));
+            threads.push(scope.spawn(move || arena.run(|arena| arena.use_and_check(&mut user))));
         }
         arena.begin.wait();
         let deadline = Instant::now() + time;
@@ -227,7 +232,14 @@ fn threads(
 impl Arena<'_> {
     fn thread(&self, number: u64, dice: Dice) -> io::Result<Thread> {
         let lanes = self.subjects.iter().map(|subject| subject.cache.lane()).collect();
-        Ok(Thread { number, dice, lanes, eye: self.oracle.eye()?, tally: Tally::default(), deadline: Instant::now() })
+        Ok(Thread {
+            number,
+            dice,
+            lanes,
+            comparer: self.oracle.comparer()?,
+            tally: Tally::default(),
+            deadline: Instant::now(),
+        })
     }
 
     fn begin(&self, thread: &mut Thread) {
@@ -235,7 +247,7 @@ impl Arena<'_> {
         thread.deadline = Instant::now() + self.time;
     }
 
-    fn goes_on(&self, thread: &Thread) -> bool {
+    fn should_continue(&self, thread: &Thread) -> bool {
         Instant::now() < thread.deadline && !self.failed.load(Ordering::Relaxed)
     }
 
@@ -250,7 +262,7 @@ impl Arena<'_> {
 }
 
 impl Tally {
-    fn judge(&mut self, current: bool, after: impl FnOnce() -> String) {
+    fn record_check(&mut self, current: bool, after: impl FnOnce() -> String) {
         self.checked += 1;
         if !current {
             self.stale += 1;

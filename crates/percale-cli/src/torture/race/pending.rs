@@ -6,11 +6,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::torture::memory::Memory;
-use crate::torture::ring::Ring;
+use crate::torture::ring::TestRing;
 
 /// A request that waits for an event.
 pub(super) struct Pending {
-    ring: Ring,
+    ring: TestRing,
     event: OwnedFd,
 }
 
@@ -18,7 +18,7 @@ impl Pending {
     /// Submits a request that drops pages from the registered part of this memory. If `cut` is set, the request
     /// truncates its file instead. The memory must keep its addresses until the request has completed.
     pub(super) fn submit(memory: &Memory, cut: bool) -> io::Result<Self> {
-        let mut ring = Ring::new()?;
+        let mut ring = TestRing::new()?;
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
         if cut {
             ring.truncate_after(&event, memory.file()?, memory.offset())?;

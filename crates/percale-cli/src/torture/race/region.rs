@@ -10,8 +10,8 @@ use super::mix::Mix;
 use super::pending::Pending;
 use crate::fixed_buffers::ACCESS;
 use crate::torture::dice::Dice;
-use crate::torture::kinds::{Kind, Trait};
-use crate::torture::memory::{Memory, Shape};
+use crate::torture::kinds::{MemoryKind, Trait};
+use crate::torture::memory::{Memory, MemoryShape};
 use crate::torture::monitors::Monitor;
 use crate::torture::operations::{self, Operation};
 use crate::torture::oracle::Oracle;
@@ -24,7 +24,7 @@ pub(super) const NOTHING: usize = usize::MAX - 3;
 
 /// Memory that threads change and use.
 pub(super) struct Region {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static MemoryKind,
     /// The operations that may be executed on it.
     pub(super) operations: Vec<&'static Operation>,
     memory: Mutex<Memory>,
@@ -39,7 +39,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    pub(super) fn new(kind: &'static Kind, monitor: &Monitor, mix: &Mix) -> io::Result<Self> {
+    pub(super) fn new(kind: &'static MemoryKind, monitor: &Monitor, mix: &Mix) -> io::Result<Self> {
         let memory = (kind.make)()?;
         let races = |operation: &&Operation| {
             operation.suits(kind) && mix.ways.contains(&operation.way) && monitor.exception(operation.name).is_none()
@@ -109,7 +109,7 @@ impl Region {
 /// Returns whether memory of this kind can be pinned, and can be made again at the same address. If `sealed` is set,
 /// memory that never changes is also permitted. Memory larger than the usual shape is excluded: a hole in it would have
 /// room for other new mappings.
-pub(super) fn races(kind: &Kind, oracle: &Oracle, sealed: bool) -> bool {
+pub(super) fn races(kind: &MemoryKind, oracle: &Oracle, sealed: bool) -> bool {
     let is_sealed = sealed && kind.traits.contains(&Trait::Sealed);
     let pinned = || -> io::Result<bool> {
         let memory = (kind.make)()?;
@@ -119,7 +119,7 @@ pub(super) fn races(kind: &Kind, oracle: &Oracle, sealed: bool) -> bool {
         }
         memory.touch()?;
         oracle.unpin(oracle.pin(memory.registered, ACCESS)?.pin);
-        Ok(memory.registered.len() == Shape::small().registered * Shape::small().unit)
+        Ok(memory.registered.len() == MemoryShape::small().registered * MemoryShape::small().unit)
     };
     (kind.traits.contains(&Trait::Mapped) || is_sealed) && pinned().unwrap_or(false)
 }

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::measure::Held;
+use crate::measure::ResourceCounts;
 use crate::search::ledger::{Fault, Verdict};
-use crate::search::step::{HandleStep, Plan, ReceiveBy, Step, Transport, Waking};
+use crate::search::step::{HandleStep, ReceiveBy, RunPlan, RunTransport, Step, Waking};
 use crate::search::world::{Done, run};
 use crate::search::{heap, lent, waker};
 
@@ -20,7 +20,7 @@ static PANICKED: Mutex<String> = Mutex::new(String::new());
 /// The exit status of a helper that has found a fault.
 pub(super) const FOUND: u8 = 3;
 
-fn say(line: std::fmt::Arguments<'_>) {
+fn print_line(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     // The reader may have exited.
     out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).unwrap_or_default();
@@ -47,8 +47,8 @@ pub(super) fn main(words: &[String]) -> ExitCode {
     drop(run(&warming(transport)));
     let begin = Instant::now();
     loop {
-        say(format_args!("s {seed}"));
-        let plan = Plan::new(seed, transport);
+        print_line(format_args!("s {seed}"));
+        let plan = RunPlan::new(seed, transport);
         let plan = match &kept {
             Some(kept) => plan.with(kept),
             None => plan,
@@ -58,10 +58,10 @@ pub(super) fn main(words: &[String]) -> ExitCode {
             if kind == "panicked" {
                 text = format!("{} at {}", text, PANICKED.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            say(format_args!("f {kind}|{step}|{}", text.replace('\n', " ")));
+            print_line(format_args!("f {kind}|{step}|{}", text.replace('\n', " ")));
             return ExitCode::from(FOUND);
         }
-        say(format_args!("e {} {}", done.operations, done.lives));
+        print_line(format_args!("e {} {}", done.operations, done.lives));
         seed = seed.wrapping_add(1);
         if kept.is_some() || begin.elapsed() >= time {
             return ExitCode::SUCCESS;
@@ -70,8 +70,8 @@ pub(super) fn main(words: &[String]) -> ExitCode {
 }
 
 /// Returns a run that starts the threads that exist once per process.
-fn warming(transport: Transport) -> Plan {
-    let mut plan = Plan::new(0, transport);
+fn warming(transport: RunTransport) -> RunPlan {
+    let mut plan = RunPlan::new(0, transport);
     let receive = Step::Receive { at: 0, from: None, tag: None, len: 8, by: ReceiveBy::Safe, slot: 0 };
     let poll = Step::Handle { slot: 0, what: HandleStep::Poll(Waking::Quiet) };
     plan.steps = std::iter::once(receive).chain(std::iter::repeat_n(poll, 40)).collect();
@@ -79,8 +79,8 @@ fn warming(transport: Transport) -> Plan {
 }
 
 /// Executes a run, and compares the resources of the process before and after it.
-fn measured(plan: &Plan) -> (Done, Verdict, usize) {
-    let before = Held::now();
+fn measured(plan: &RunPlan) -> (Done, Verdict, usize) {
+    let before = ResourceCounts::now();
     let bytes = heap::bytes();
     let (done, verdict, step) = run(plan);
     if verdict.is_err() {
@@ -90,12 +90,12 @@ fn measured(plan: &Plan) -> (Done, Verdict, usize) {
         let text = format!("a freed block of {size} bytes was written");
         return (done, Err(Fault::new("freed memory written", text)), step);
     }
-    let after = Held::settled(&before);
+    let after = ResourceCounts::settled(&before);
     if !after.is_within(&before) {
         let text = format!("before {before:?}, after {after:?}");
         return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
     }
-    if plan.settings.transport == Transport::Sim && !done.forgot && heap::bytes() > bytes {
+    if plan.settings.transport == RunTransport::Sim && !done.forgot && heap::bytes() > bytes {
         // An object that is created once per process is not a leak, and neither is one that grows only at first.
         // Repeating the run distinguishes these from leaks.
         let mut least = isize::MAX;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use self::spawn::{Batch, batch};
 use super::ledger::Fault;
-use super::step::{LONG, Plan, Transport};
+use super::step::{LONG, RunPlan, RunTransport};
 use super::world::Done;
 use super::{KNOWN, double};
 
@@ -44,8 +44,8 @@ const SHOWN: usize = 40;
 
 /// A fault that a run found.
 #[derive(Clone, Debug)]
-struct Found {
-    transport: Transport,
+struct FoundFault {
+    transport: RunTransport,
     seed: u64,
     step: usize,
     fault: Fault,
@@ -61,25 +61,25 @@ struct Found {
 struct Options {
     minutes: f64,
     seed: u64,
-    transports: Vec<Transport>,
+    transports: Vec<RunTransport>,
     json: bool,
     shrink: bool,
     long: bool,
 }
 
-fn transport(name: &str) -> Option<Transport> {
-    Transport::ALL.into_iter().find(|one| one.name() == name)
+fn transport(name: &str) -> Option<RunTransport> {
+    RunTransport::ALL.into_iter().find(|one| one.name() == name)
 }
 
 /// Returns the reason why a transport cannot be tested here, if it cannot.
-fn missing(transport: Transport) -> Option<&'static str> {
-    let is_missing = transport == Transport::Verbs && double::path().is_none();
+fn missing(transport: RunTransport) -> Option<&'static str> {
+    let is_missing = transport == RunTransport::Verbs && double::path().is_none();
     is_missing.then_some("verbs: there is no double of libibverbs (cargo build -p percale-verbs-double)")
 }
 
 fn options(words: &[String]) -> Result<Options, String> {
     let seed = crate::random::seed();
-    let all = Transport::ALL.into_iter().filter(|one| missing(*one).is_none()).collect();
+    let all = RunTransport::ALL.into_iter().filter(|one| missing(*one).is_none()).collect();
     let mut options = Options { minutes: 1.0, seed, transports: all, json: false, shrink: true, long: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -147,7 +147,7 @@ fn show(words: &[String]) -> ExitCode {
         eprintln!("{HELP}");
         return ExitCode::from(2);
     };
-    let plan = Plan::new(seed, transport);
+    let plan = RunPlan::new(seed, transport);
     let kept = words.get(2).map_or_else(|| (0..plan.steps.len()).collect(), |text| shrink::indices(text));
     if let Some(why) = missing(transport) {
         eprintln!("percale-search: {why}");
@@ -196,15 +196,16 @@ fn shorten(words: &[String]) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let shrunk = shrink::shrink(transport, seed, &fault, shrink::LONGEST);
-    print_found(&Found { transport, seed, step, fault, count: 1, shrunk, after: begin.elapsed() });
+    print_found(&FoundFault { transport, seed, step, fault, count: 1, shrunk, after: begin.elapsed() });
     ExitCode::FAILURE
 }
 
 fn search(options: &Options) -> ExitCode {
     let begin = Instant::now();
     let limit = Duration::from_secs_f64(options.minutes.max(0.0) * 60.0);
-    let mut tallies: Vec<(Transport, Tally)> = options.transports.iter().map(|one| (*one, Tally::default())).collect();
-    let mut found: BTreeMap<(&'static str, String), Found> = BTreeMap::new();
+    let mut tallies: Vec<(RunTransport, Tally)> =
+        options.transports.iter().map(|one| (*one, Tally::default())).collect();
+    let mut found: BTreeMap<(&'static str, String), FoundFault> = BTreeMap::new();
     let mut seed = options.seed;
     if !options.json {
         println!("seed {seed}; {:.1} minutes over {}", options.minutes, names(&options.transports));
@@ -237,7 +238,7 @@ fn search(options: &Options) -> ExitCode {
                 known.count += 1;
                 continue;
             }
-            let mut one = Found {
+            let mut one = FoundFault {
                 transport: *transport,
                 seed: failed,
                 step,
@@ -250,7 +251,7 @@ fn search(options: &Options) -> ExitCode {
                 one.shrunk = shrink::shrink(*transport, failed, &one.fault, shrink::LIMIT);
             }
             if options.json {
-                let Found { seed, step, fault, .. } = &one;
+                let FoundFault { seed, step, fault, .. } = &one;
                 eprintln!("found: {} over {}, seed {seed}, step {step}: {}", fault.kind, transport.name(), fault.text);
             } else {
                 print_found(&one);
@@ -258,7 +259,7 @@ fn search(options: &Options) -> ExitCode {
             found.insert(key, one);
         }
     }
-    let found: Vec<Found> = found.into_values().collect();
+    let found: Vec<FoundFault> = found.into_values().collect();
     if options.json {
         print_json(options, &tallies, &found)
     } else {
@@ -267,12 +268,12 @@ fn search(options: &Options) -> ExitCode {
     if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn names(transports: &[Transport]) -> String {
+fn names(transports: &[RunTransport]) -> String {
     transports.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ")
 }
 
-fn print_found(found: &Found) {
-    let Found { transport, seed, step, fault, shrunk, after, .. } = found;
+fn print_found(found: &FoundFault) {
+    let FoundFault { transport, seed, step, fault, shrunk, after, .. } = found;
     println!(
         "\nFAULT {} over {}, seed {seed}, step {step}, after {:.1} s",
         fault.kind,
@@ -280,7 +281,7 @@ fn print_found(found: &Found) {
         after.as_secs_f64()
     );
     println!("  {}", fault.text);
-    let plan = Plan::new(*seed, *transport);
+    let plan = RunPlan::new(*seed, *transport);
     if let Some((kept, all)) = shrunk {
         println!(
             "  {} of {all} steps are enough: percale-search show {} {seed} {}",
@@ -296,7 +297,7 @@ fn print_found(found: &Found) {
     }
 }
 
-fn print_tallies(tallies: &[(Transport, Tally)], found: &[Found]) {
+fn print_tallies(tallies: &[(RunTransport, Tally)], found: &[FoundFault]) {
     println!(
         "\n{:<10}{:>10}{:>13}{:>11}{:>9}{:>13}{:>8}",
         "transport", "runs", "operations", "lives", "seconds", "operations/s", "faults"
@@ -321,7 +322,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(letter).collect::<String>())
 }
 
-fn print_json(options: &Options, tallies: &[(Transport, Tally)], found: &[Found]) {
+fn print_json(options: &Options, tallies: &[(RunTransport, Tally)], found: &[FoundFault]) {
     let transports = tallies.iter().map(|(transport, tally)| {
         let Tally { runs, done: Done { operations, lives, .. }, seconds, faults } = tally;
         let name = quoted(transport.name());
@@ -330,7 +331,7 @@ fn print_json(options: &Options, tallies: &[(Transport, Tally)], found: &[Found]
         )
     });
     let faults = found.iter().map(|one| {
-        let Found { transport, seed, step, fault, count, shrunk, .. } = one;
+        let FoundFault { transport, seed, step, fault, count, shrunk, .. } = one;
         let (name, kind, text) = (quoted(transport.name()), quoted(fault.kind), quoted(&fault.text));
         let steps = shrunk.as_ref().map_or_else(|| "null".into(), |(kept, _)| quoted(&shrink::text(kept)));
         format!(

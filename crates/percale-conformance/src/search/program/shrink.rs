@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::spawn::batch;
-use super::{Fault, Plan, Transport, likeness};
+use super::{Fault, RunPlan, RunTransport, likeness};
 
 /// The time limit for shortening in a search.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
@@ -35,19 +35,24 @@ pub(super) fn indices(text: &str) -> Vec<usize> {
 }
 
 /// Returns the steps that are sufficient, and the original number of steps. Returns `None` if the fault does not recur.
-pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault, limit: Duration) -> Option<(Vec<usize>, usize)> {
+pub(super) fn shrink(
+    transport: RunTransport,
+    seed: u64,
+    fault: &Fault,
+    limit: Duration,
+) -> Option<(Vec<usize>, usize)> {
     let begin = Instant::now();
     let wanted = likeness(fault);
     let shows = |kept: &[usize]| {
         // If other threads run, a fault does not recur every time.
-        let times = if matches!(transport, Transport::Sim | Transport::Loopback) { 1 } else { 3 };
+        let times = if matches!(transport, RunTransport::Sim | RunTransport::Loopback) { 1 } else { 3 };
         let mut tries = (0..times).map(|_| batch(transport, seed, Duration::ZERO, Some(&text(kept))).fault);
         let again = tries.find_map(|found| found);
         again.is_some_and(|(_, _, again)| {
             again.kind == fault.kind && (fault.kind != "panicked" || likeness(&again) == wanted)
         })
     };
-    let all = Plan::new(seed, transport).steps.len();
+    let all = RunPlan::new(seed, transport).steps.len();
     let mut kept: Vec<usize> = (0..all).collect();
     if !shows(&kept) {
         return None;

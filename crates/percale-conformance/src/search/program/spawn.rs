@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::{Done, Fault, Transport, double};
+use super::{Done, Fault, RunTransport, double};
 
 /// The results of a helper.
 #[derive(Debug)]
@@ -71,23 +71,23 @@ fn kind(name: &str) -> &'static str {
 }
 
 /// Returns the command of a helper that executes runs for this time, starting with this seed.
-pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command {
+pub(super) fn helper(transport: RunTransport, seed: u64, time: Duration) -> Command {
     let program = std::env::current_exe().expect("the program has a path");
     let mut command = Command::new(program);
     command.arg("child").arg(transport.name()).arg(seed.to_string()).arg(time.as_millis().to_string());
-    if transport == Transport::Verbs {
+    if transport == RunTransport::Verbs {
         command.envs(double::path().map(|path| (double::LIBRARY, path)));
     }
     command
 }
 
 /// Executes runs for this time, starting with this seed. If steps are given, executes one run with only these steps.
-pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
+pub(super) fn batch(transport: RunTransport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
     let mut command = helper(transport, seed, time);
     command.args(kept);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a helper");
-    let (lines, said) = channel();
+    let (lines, printed) = channel();
     let output = child.stdout.take().expect("it is piped");
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -108,7 +108,7 @@ pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Optio
     let mut running = None;
     loop {
         let silence = if kept.is_some() { SILENCE / 2 } else { SILENCE };
-        let line = match said.recv_timeout(silence * crate::watchdog::patience()) {
+        let line = match printed.recv_timeout(silence * crate::watchdog::timeout_scale()) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {

@@ -35,16 +35,16 @@ enum Content {
     Unknown,
 }
 
-pub(super) enum Memory {
+pub(super) enum AccessMemory {
     Safe(Region),
     Raw(RawRegion, Lent),
 }
 
-struct Known {
+struct KnownRegion {
     place: usize,
     name: RemoteMemory,
     /// `None` after the region was closed.
-    memory: Option<Memory>,
+    memory: Option<AccessMemory>,
     blocks: [Content; BLOCKS],
     used: [Option<u64>; BLOCKS],
 }
@@ -69,12 +69,12 @@ struct Accessing {
     region: usize,
     block: usize,
     window: Option<usize>,
-    what: What,
+    what: AccessKind,
     life: Life,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum AccessKind {
     Write,
     Read,
     /// The added number, and whether the previous value is fetched.
@@ -83,7 +83,7 @@ enum What {
     Swap(u64, u64),
 }
 
-impl What {
+impl AccessKind {
     /// Returns the effect of operation `id` on a block with this content.
     fn drawn(id: u64, by: AccessBy, content: Content) -> Self {
         let value = match content {
@@ -115,7 +115,7 @@ struct Entered {
     peer: PeerAddress,
     remote: RemoteMemory,
     by: AccessBy,
-    what: What,
+    what: AccessKind,
 }
 
 impl Entered {
@@ -137,7 +137,7 @@ struct AccessBuffers {
 /// The regions of a run.
 #[derive(Default)]
 pub(super) struct Regions {
-    known: Vec<Known>,
+    known: Vec<KnownRegion>,
     under_way: HashMap<u64, Accessing>,
 }
 
@@ -157,7 +157,7 @@ impl Regions {
     }
 
     /// Returns the memory of a region, or `None` after it was closed.
-    pub(super) fn memory(&self, region: usize) -> Option<&Memory> {
+    pub(super) fn memory(&self, region: usize) -> Option<&AccessMemory> {
         self.known.get(region)?.memory.as_ref()
     }
 
@@ -197,15 +197,15 @@ impl World {
             let region = unsafe { domain.registration(access).raw(&[lent.segment()], true) };
             let region = region.map_err(|error| refused(&error))?;
             let name = region.remote();
-            (Memory::Raw(region, lent), name)
+            (AccessMemory::Raw(region, lent), name)
         } else {
             let region = domain.register(bytes, access).map_err(|error| refused(&error))?;
             let name = region.remote();
-            (Memory::Safe(region), name)
+            (AccessMemory::Safe(region), name)
         };
         let mut blocks = [Content::Of(id); BLOCKS];
         blocks[BLOCKS - WORDS..].fill(Content::Word(0));
-        self.regions.known.push(Known { place: at, name, memory: Some(memory), blocks, used: [None; BLOCKS] });
+        self.regions.known.push(KnownRegion { place: at, name, memory: Some(memory), blocks, used: [None; BLOCKS] });
         Ok(())
     }
 
@@ -226,22 +226,22 @@ impl World {
         let id = index as u64 | 1 << 48;
         match known.memory.take() {
             None => Ok(()),
-            Some(Memory::Safe(region)) if forget => {
+            Some(AccessMemory::Safe(region)) if forget => {
                 drop(region);
                 Ok(())
             }
-            Some(Memory::Safe(region)) => match region.close() {
+            Some(AccessMemory::Safe(region)) => match region.close() {
                 Ok(buffer) => {
                     let bytes = buffer.into_vec();
                     self.holds(index, &bytes)?;
                     self.returns.keep(id, bytes)
                 }
                 Err(error) => {
-                    self.regions.known[index].memory = Some(Memory::Safe(error.into_region()));
+                    self.regions.known[index].memory = Some(AccessMemory::Safe(error.into_region()));
                     Ok(())
                 }
             },
-            Some(Memory::Raw(region, lent)) => match region.close() {
+            Some(AccessMemory::Raw(region, lent)) => match region.close() {
                 Ok(()) => {
                     let bytes = lent.read(0, lent.len());
                     self.holds(index, &bytes)?;
@@ -249,7 +249,7 @@ impl World {
                     self.lender.take_back(id, lent, watch)
                 }
                 Err(error) => {
-                    self.regions.known[index].memory = Some(Memory::Raw(error.into_region(), lent));
+                    self.regions.known[index].memory = Some(AccessMemory::Raw(error.into_region(), lent));
                     Ok(())
                 }
             },
@@ -320,7 +320,7 @@ impl World {
             return Ok(());
         }
         let id = self.ledger.number();
-        let what = What::drawn(id, by, known.blocks[target.block]);
+        let what = AccessKind::drawn(id, by, known.blocks[target.block]);
         self.enter(id, if is_safe { "safe access" } else { "access" }, at, Some(to), true);
         self.enter_access(id, life, target, what);
         let entered = Entered { id, life, port, peer: self.name(to), remote: target.remote, by, what };
@@ -328,7 +328,7 @@ impl World {
     }
 
     /// Records an outstanding access, and whether it may or must be denied.
-    fn enter_access(&mut self, id: u64, life: Life, target: Target, what: What) {
+    fn enter_access(&mut self, id: u64, life: Life, target: Target, what: AccessKind) {
         let Target { region, block, window, may, must, .. } = target;
         self.regions.known[region].used[block] = Some(id);
         if let Some(operation) = self.ledger.operation_mut(id) {
@@ -372,8 +372,8 @@ impl World {
         let inject = matches!(entered.by, AccessBy::WriteInject | AccessBy::AddInject | AccessBy::Swap(true));
         flags.set(OpFlags::INJECT, inject);
         let (posted, AccessBuffers { mut sources, mut results }) = match entered.what {
-            What::Write | What::Read => self.post_transfer(entered, flags)?,
-            What::Add(..) | What::Swap(..) => self.post_atomic(entered, flags)?,
+            AccessKind::Write | AccessKind::Read => self.post_transfer(entered, flags)?,
+            AccessKind::Add(..) | AccessKind::Swap(..) => self.post_atomic(entered, flags)?,
         };
         // If there is a result buffer, it is the first.
         results.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
@@ -395,7 +395,7 @@ impl World {
         let (local, pieces) = (Segments::one(lent.segment()), RemotePieces::one(remote));
         let segment = lent.segment();
         let work = RmaWork { peer, local, remote: pieces, data: None, context: id, flags };
-        let is_read = matches!(entered.what, What::Read);
+        let is_read = matches!(entered.what, AccessKind::Read);
         let mut buffers = AccessBuffers::default();
         if is_read {
             buffers.results.push(lent)
@@ -429,7 +429,8 @@ impl World {
             datatype: Datatype::U64,
             operand: Segments::one(operand.segment()),
             compare: None,
-            result: matches!(what, What::Add(_, true) | What::Swap(..)).then(|| Segments::one(result.segment())),
+            result: matches!(what, AccessKind::Add(_, true) | AccessKind::Swap(..))
+                .then(|| Segments::one(result.segment())),
             remote,
             data: None,
             context: id,
@@ -437,7 +438,7 @@ impl World {
         };
         buffers.sources.push(operand);
         buffers.results.push(result);
-        if let What::Swap(expected, _) = what {
+        if let AccessKind::Swap(expected, _) = what {
             let compare = self.lend_filled(&expected.to_le_bytes())?;
             (work.op, work.compare) = (AtomicOp::Cswap, Some(Segments::one(compare.segment())));
             buffers.sources.push(compare);
@@ -472,7 +473,7 @@ impl World {
         if !is_good {
             // A key that was invalid before the access must not permit it, so the block must be unchanged.
             let was_kept_out = self.ledger.operation(id).is_some_and(|operation| operation.must_be_denied);
-            if !matches!(what, What::Read) && !was_kept_out {
+            if !matches!(what, AccessKind::Read) && !was_kept_out {
                 known.blocks[block] = Content::Unknown;
             }
             return Ok(());
@@ -484,19 +485,19 @@ impl World {
             Err(Fault::new("wrong memory", format!("access {id} to block {block} of region {region}: {why}")))
         };
         match (what, content) {
-            (What::Write, _) => known.blocks[block] = Content::Of(id),
-            (What::Read, Content::Of(of)) => {
+            (AccessKind::Write, _) => known.blocks[block] = Content::Of(id),
+            (AccessKind::Read, Content::Of(of)) => {
                 if let Some(why) = payload::describe(of, &bytes) {
                     return wrong(why);
                 }
             }
-            (What::Add(operand, fetches), Content::Word(value)) => {
+            (AccessKind::Add(operand, fetches), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(value.wrapping_add(operand));
                 if fetches && word(&bytes) != value {
                     return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
                 }
             }
-            (What::Swap(expected, new), Content::Word(value)) => {
+            (AccessKind::Swap(expected, new), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(if expected == value { new } else { value });
                 if word(&bytes) != value {
                     return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));

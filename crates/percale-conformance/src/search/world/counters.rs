@@ -12,7 +12,7 @@ use crate::search::step::{COUNTERS, CounterStep, DOMAINS};
 
 /// The model's record of a deferred addition.
 #[derive(Debug)]
-struct Waiting {
+struct DeferredAddition {
     id: WorkId,
     domain: usize,
     counter: usize,
@@ -28,7 +28,7 @@ pub(super) struct Deferrals {
     counters: Vec<Counter>,
     values: [u64; COUNTERS],
     domains: Vec<Option<Domain>>,
-    work: Vec<Waiting>,
+    work: Vec<DeferredAddition>,
 }
 
 impl Deferrals {
@@ -69,7 +69,7 @@ impl World {
                 let Some(owner) = &domains[domain] else { return Ok(()) };
                 let id = owner.defer_add(&counters[to], count.into(), (&counters[counter], threshold));
                 let id = id.map_err(|error| Fault::new("refused without a cause", error.to_string()))?;
-                work.push(Waiting { id, domain, counter, threshold, to, count: count.into(), waits: true });
+                work.push(DeferredAddition { id, domain, counter, threshold, to, count: count.into(), waits: true });
             }
             CounterStep::Cancel { nth } => {
                 let Deferrals { domains, work, .. } = &mut self.deferrals;

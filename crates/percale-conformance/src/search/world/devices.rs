@@ -7,7 +7,7 @@ use percale::{Domain, Info, TransportKind};
 
 use super::World;
 use crate::search::double;
-use crate::search::step::{Call, DEVICES, DeviceStep, Request, Settings, Transport};
+use crate::search::step::{DEVICES, DeviceStep, Request, RunTransport, Settings, VerbsCall};
 
 /// The fabrics of a run.
 pub(super) struct Fabrics {
@@ -27,7 +27,7 @@ impl Fabrics {
             let (windows, reuse, timeout) = (devices.windows, u8::from(devices.reuse), devices.timeout);
             let (reads, inline) = (devices.reads, devices.inline);
             // Each device is created before it is reset, because it may not exist.
-            double::tell(&format!(
+            double::send_line(&format!(
                 "device double{number}; reset double{number}; device double{number} windows={windows} reuse={reuse} \
                  timeout={timeout} max_qp_rd_atom={reads} max_inline_data={inline}"
             ));
@@ -36,11 +36,11 @@ impl Fabrics {
         let own = (0..fabrics).map(|number| {
             // A fabric opens the first device whose port is up.
             let second = u8::from(devices.both && number % DEVICES == 1);
-            double::tell(&format!("device double0 up={}", 1 - second));
+            double::send_line(&format!("device double0 up={}", 1 - second));
             discover()
         });
         let own = own.collect();
-        double::tell("device double0 up=1");
+        double::send_line("device double0 up=1");
         Self { own }
     }
 
@@ -53,12 +53,12 @@ impl Fabrics {
         let builder = info.domain().unexpected_cap(settings.unexpected);
         let builder = match (settings.transport, network) {
             (_, Some(network)) => builder.simulated(network),
-            (Transport::Shm, _) => builder.transport(TransportKind::Shm),
-            (Transport::Tcp, _) => builder.transport(TransportKind::Tcp),
-            (Transport::Verbs, _) if settings.devices.is_some_and(|devices| devices.with_tcp) => {
+            (RunTransport::Shm, _) => builder.transport(TransportKind::Shm),
+            (RunTransport::Tcp, _) => builder.transport(TransportKind::Tcp),
+            (RunTransport::Verbs, _) if settings.devices.is_some_and(|devices| devices.with_tcp) => {
                 builder.transport(TransportKind::Verbs).transport(TransportKind::Tcp)
             }
-            (Transport::Verbs, _) => builder.transport(TransportKind::Verbs),
+            (RunTransport::Verbs, _) => builder.transport(TransportKind::Verbs),
             _ => builder.transport(TransportKind::Loopback),
         };
         builder.open().expect("a domain")
@@ -77,15 +77,15 @@ const fn request(what: Request) -> &'static str {
     }
 }
 
-const fn call(what: Call) -> &'static str {
+const fn call(what: VerbsCall) -> &'static str {
     match what {
-        Call::RegisterMemory => "ibv_reg_mr",
-        Call::AllocateWindow => "ibv_alloc_mw",
-        Call::CreateQueue => "ibv_create_cq",
-        Call::CreateChannel => "ibv_create_comp_channel",
-        Call::CreatePair => "ibv_create_qp",
-        Call::ModifyPair => "ibv_modify_qp",
-        Call::AllocateDomain => "ibv_alloc_pd",
+        VerbsCall::RegisterMemory => "ibv_reg_mr",
+        VerbsCall::AllocateWindow => "ibv_alloc_mw",
+        VerbsCall::CreateQueue => "ibv_create_cq",
+        VerbsCall::CreateChannel => "ibv_create_comp_channel",
+        VerbsCall::CreatePair => "ibv_create_qp",
+        VerbsCall::ModifyPair => "ibv_modify_qp",
+        VerbsCall::AllocateDomain => "ibv_alloc_pd",
     }
 }
 
@@ -111,13 +111,13 @@ impl World {
             DeviceStep::Fatal => format!("event {name} fatal"),
         };
         // The named queue may not exist.
-        double::tell(&command);
+        double::send_line(&command);
     }
 
     /// Ends the effects of all device events, so that outstanding operations end.
     pub(super) fn calm_devices(&self) {
         if self.settings.devices.is_some() {
-            (0..DEVICES).for_each(|number| _ = double::tell(&format!("calm double{number}")));
+            (0..DEVICES).for_each(|number| _ = double::send_line(&format!("calm double{number}")));
         }
     }
 }

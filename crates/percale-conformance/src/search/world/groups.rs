@@ -9,7 +9,7 @@ use percale::{AddressSet, AtomicOp, Collective, CollectiveWork, Datatype, Event,
 
 use super::{World, on};
 use crate::search::ledger::{Fault, Life, Verdict};
-use crate::search::step::{GroupStep, Transport};
+use crate::search::step::{GroupStep, RunTransport};
 
 /// The state of a member of a group.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Groups {
 
 impl World {
     pub(super) fn group(&mut self, at: usize, what: GroupStep) -> Verdict {
-        if self.settings.transport == Transport::Loopback {
+        if self.settings.transport == RunTransport::Loopback {
             return Ok(()); // The endpoints cannot reach each other.
         }
         let Some((life, port)) = self.port(at) else { return Ok(()) };
@@ -95,7 +95,7 @@ impl World {
                     // members have not posted yet.
                     let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
                     let is_broken = self.settings.breaks
-                        || self.seats.iter().any(|seat| seat.was_closed)
+                        || self.seats.iter().any(|opened_endpoint| opened_endpoint.was_closed)
                         || self.groups.past.iter().any(owes);
                     let group =
                         Group { number: self.groups.made, members: members.collect(), is_broken, is_left: false };

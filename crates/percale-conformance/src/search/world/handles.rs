@@ -9,14 +9,14 @@ use percale::endpoint::Ownership;
 use percale::endpoint::safe::{Cause, Operation, OperationError, Received};
 use percale::{Buffer, Endpoint, ErrorCode, PeerAddress, PostError, SharedReceiving};
 
-use super::{Place, World, on};
-use crate::search::ledger::{Criteria, Fault, Home, Life, Receive, Report, Verdict};
+use super::{EndpointAddress, World, on};
+use crate::search::ledger::{Criteria, Fault, LedgerReceive, Life, MessageReport, ReceiveHome, Verdict};
 use crate::search::payload;
 use crate::search::step::{HandleStep, Level};
-use crate::search::waker::Bell;
+use crate::search::waker::RecordingWaker;
 
 /// The result of an operation of the safe API.
-pub(super) enum Outcome {
+pub(super) enum HandleOutcome {
     /// The buffer of a send or an access.
     Buffer(Buffer),
     /// A received message.
@@ -29,25 +29,25 @@ pub(super) enum Outcome {
 
 /// A handle of any operation.
 pub(super) trait Handle {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome>;
     fn is_ready(&self) -> bool;
     /// Cancels the operation. Returns `None` if operations of this kind cannot be cancelled.
     fn cancel(&self) -> Option<bool> {
         None
     }
     /// Waits for at most `timeout` and consumes the handle.
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome>;
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<HandleOutcome>;
 }
 
-fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> Outcome) -> Outcome {
-    result.map_or_else(Outcome::Failed, of)
+fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> HandleOutcome) -> HandleOutcome {
+    result.map_or_else(HandleOutcome::Failed, of)
 }
 
 /// Implements [`Handle`] for the handle of an operation. The expression converts the result into an outcome.
 macro_rules! handle {
     ($handle:ty, $outcome:expr $(, $further:item)*) => {
         impl<H: percale::endpoint::Handle + 'static> Handle for $handle {
-            fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+            fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
                 Future::poll(Pin::new(self), context).map(|result| outcome(result, $outcome))
             }
 
@@ -57,7 +57,7 @@ macro_rules! handle {
 
             $($further)*
 
-            fn wait(mut self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+            fn wait(mut self: Box<Self>, timeout: Duration) -> Option<HandleOutcome> {
                 Some(outcome(self.wait_for(timeout), $outcome))
             }
         }
@@ -66,17 +66,17 @@ macro_rules! handle {
 
 handle!(
     Operation<H, Received>,
-    Outcome::Received,
+    HandleOutcome::Received,
     fn cancel(&self) -> Option<bool> {
         Some(Self::cancel(self))
     }
 );
-handle!(Operation<H, Buffer>, Outcome::Buffer);
-handle!(Operation<H, u64>, Outcome::Value);
+handle!(Operation<H, Buffer>, HandleOutcome::Buffer);
+handle!(Operation<H, u64>, HandleOutcome::Value);
 
 impl Handle for SharedReceiving {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Received))
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<HandleOutcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, HandleOutcome::Received))
     }
 
     fn is_ready(&self) -> bool {
@@ -87,13 +87,13 @@ impl Handle for SharedReceiving {
         Some(Self::cancel(self))
     }
 
-    fn wait(self: Box<Self>, _: Duration) -> Option<Outcome> {
-        self.take().map(|result| outcome(result, Outcome::Received))
+    fn wait(self: Box<Self>, _: Duration) -> Option<HandleOutcome> {
+        self.take().map(|result| outcome(result, HandleOutcome::Received))
     }
 }
 
 /// A handle that the run holds.
-pub(super) struct Held {
+pub(super) struct HeldHandle {
     pub(super) id: u64,
     /// The life of the endpoint. `None` for a shared receive.
     pub(super) life: Option<Life>,
@@ -124,7 +124,7 @@ impl World {
     ) -> Verdict {
         match started {
             Ok(handle) => {
-                self.held[slot] = Some(Held { id, life, handle, buffer, is_finished: false });
+                self.held[slot] = Some(HeldHandle { id, life, handle, buffer, is_finished: false });
                 Ok(())
             }
             Err(error) => {
@@ -191,7 +191,8 @@ impl World {
         let id = self.ledger.number();
         let peer = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         self.enter(id, "safe receive", at, from, true);
-        self.ledger.receive(id, Receive { home: Home::Own(life), criteria, capacity: len, is_ordered: true });
+        self.ledger
+            .receive(id, LedgerReceive { home: ReceiveHome::Own(life), criteria, capacity: len, is_ordered: true });
         let buffer = Buffer::from(vec![0xEE; len]);
         let place = place_of(&buffer);
         let started = on!(port, endpoint => start_receive(endpoint, peer, criteria.tag, buffer));
@@ -205,12 +206,13 @@ impl World {
         len: usize,
         slot: usize,
     ) -> Verdict {
-        if !self.is_free(slot) || !self.settings.seats.iter().any(|seat| seat.pool) {
+        if !self.is_free(slot) || !self.settings.seats.iter().any(|opened_endpoint| opened_endpoint.pool) {
             return Ok(());
         }
         let id = self.ledger.number();
         self.enter_pooled(id, "safe shared receive", from);
-        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: true });
+        self.ledger
+            .receive(id, LedgerReceive { home: ReceiveHome::Pool(0), criteria, capacity: len, is_ordered: true });
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         let buffer = Buffer::from(vec![0xEE; len]);
         let place = place_of(&buffer);
@@ -227,7 +229,7 @@ impl World {
         }
         match what {
             HandleStep::Poll(waking) => {
-                let (_bell, waker) = Bell::new(waking);
+                let (_bell, waker) = RecordingWaker::new(waking);
                 let polled = held.handle.poll(&mut Context::from_waker(&waker));
                 match polled {
                     Poll::Pending => Ok(()),
@@ -262,7 +264,7 @@ impl World {
                 if was_finished {
                     return again(id, &outcome);
                 }
-                if matches!(&outcome, Outcome::Failed(error) if matches!(error.cause(), Cause::TimedOut)) {
+                if matches!(&outcome, HandleOutcome::Failed(error) if matches!(error.cause(), Cause::TimedOut)) {
                     return Ok(());
                 }
                 self.ended(id, held.buffer, outcome)
@@ -321,7 +323,7 @@ impl World {
     }
 
     /// Handles the end of a safe operation and checks its outcome.
-    pub(super) fn ended(&mut self, id: u64, buffer: (usize, usize), outcome: Outcome) -> Verdict {
+    pub(super) fn ended(&mut self, id: u64, buffer: (usize, usize), outcome: HandleOutcome) -> Verdict {
         let what = self.ledger.operation(id).map_or("safe operation", |operation| operation.what);
         let ours = |found: &Buffer| {
             if place_of(found) == buffer || buffer == (0, 0) {
@@ -331,28 +333,28 @@ impl World {
             Err(Fault::new("foreign buffer", text))
         };
         let (found, result) = match outcome {
-            Outcome::Value(value) => {
+            HandleOutcome::Value(value) => {
                 self.accessed(id, true, Some(&value.to_le_bytes()))?;
                 (None, Ok(()))
             }
-            Outcome::Buffer(found) if what == "safe access" => {
+            HandleOutcome::Buffer(found) if what == "safe access" => {
                 ours(&found)?;
                 self.accessed(id, true, found.as_slice())?;
                 (Some(found), Ok(()))
             }
-            Outcome::Buffer(found) => {
+            HandleOutcome::Buffer(found) => {
                 ours(&found)?;
                 if let Some(why) = found.as_slice().and_then(|bytes| payload::describe(id, bytes)) {
                     return Err(Fault::new("wrong bytes", format!("the buffer that {what} {id} gave back: {why}")));
                 }
                 (Some(found), Ok(()))
             }
-            Outcome::Received(received) => {
+            HandleOutcome::Received(received) => {
                 ours(&received.buffer)?;
                 self.took(id, &received)?;
                 (Some(received.buffer), Ok(()))
             }
-            Outcome::Failed(error) => {
+            HandleOutcome::Failed(error) => {
                 let (cause, found) = error.into_parts();
                 if let Some(found) = &found {
                     ours(found)?;
@@ -391,11 +393,11 @@ impl World {
         let source = self.source(received.source.unwrap_or(PeerAddress::UNSPECIFIED))?;
         let tag = receive.criteria.tag.map(|_| received.tag);
         let (len, data) = (received.len, received.data);
-        let report = Report { len, tag, data, source, bytes: &bytes, overflow: 0, offset: 0 };
+        let report = MessageReport { len, tag, data, source, bytes: &bytes, overflow: 0, offset: 0 };
         self.took_report(id, &report)
     }
 
-    fn took_part(&mut self, id: u64, receive: &Receive, error: &percale::ErrorEntry, found: &Buffer) -> Verdict {
+    fn took_part(&mut self, id: u64, receive: &LedgerReceive, error: &percale::ErrorEntry, found: &Buffer) -> Verdict {
         let entry = &error.entry;
         let len = entry.len as usize;
         if len > found.len() {
@@ -410,10 +412,10 @@ impl World {
         let source = self.source(entry.source)?;
         let tag = receive.criteria.tag.map(|_| entry.tag);
         let overflow = error.overflow as usize;
-        self.took_report(id, &Report { len, tag, data, source, bytes: &bytes, overflow, offset: 0 })
+        self.took_report(id, &MessageReport { len, tag, data, source, bytes: &bytes, overflow, offset: 0 })
     }
 
-    fn took_report(&mut self, id: u64, report: &Report<'_>) -> Verdict {
+    fn took_report(&mut self, id: u64, report: &MessageReport<'_>) -> Verdict {
         let number = report.data.or_else(|| payload::name_of(report.bytes));
         let Some(number) = number else {
             // A truncated message without data cannot be identified.
@@ -424,13 +426,16 @@ impl World {
         };
         let at = self.ledger.operation(id).and_then(|operation| operation.at);
         let place = match at {
-            Some(life) => self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life)),
+            Some(life) => self
+                .seats
+                .iter()
+                .position(|opened_endpoint| opened_endpoint.open.as_ref().is_some_and(|open| open.life == life)),
             None => self.ledger.message(number).map(|message| message.to.0 as usize),
         };
         let place = place.unwrap_or(usize::MAX);
         let life = at.or_else(|| self.seats.get(place)?.open.as_ref().map(|open| open.life));
         let life = life.unwrap_or(Life(u32::MAX));
-        self.ledger.arrive((life, Place(place as u32)), id, report).map(|_| ())
+        self.ledger.arrive((life, EndpointAddress(place as u32)), id, report).map(|_| ())
     }
 
     /// Polls the handles, after a cancellation if `cancel` is set, and checks the results. Returns the number of
@@ -463,12 +468,12 @@ impl World {
 }
 
 /// Checks the second result of a handle that had already returned a result.
-fn again(id: u64, outcome: &Outcome) -> Verdict {
+fn again(id: u64, outcome: &HandleOutcome) -> Verdict {
     let what = match outcome {
-        Outcome::Received(received) => format!("a message of {} bytes", received.len),
-        Outcome::Buffer(buffer) => format!("a buffer of {} bytes", buffer.len()),
-        Outcome::Value(value) => format!("the value {value}"),
-        Outcome::Failed(error) => match error.buffer() {
+        HandleOutcome::Received(received) => format!("a message of {} bytes", received.len),
+        HandleOutcome::Buffer(buffer) => format!("a buffer of {} bytes", buffer.len()),
+        HandleOutcome::Value(value) => format!("the value {value}"),
+        HandleOutcome::Failed(error) => match error.buffer() {
             Some(buffer) => format!("an error with a buffer of {} bytes", buffer.len()),
             None => return Ok(()),
         },

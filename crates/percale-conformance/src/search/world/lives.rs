@@ -1,21 +1,22 @@
 //! Opening and closing endpoints.
 
-use super::{Open, Place, Port, World, on};
+use super::{EndpointAddress, Open, Port, World, on};
 use crate::process::listens_here;
 use crate::search::ledger::{Fault, Life, Verdict};
-use crate::search::step::Transport;
+use crate::search::step::RunTransport;
 use crate::search::waker;
 
 impl World {
     /// Opens an endpoint at a place, at the place's address or at a new one.
     pub(super) fn open(&mut self, place: usize, moved: bool) -> Verdict {
         let seating = self.settings.seats[place];
-        let seat = &mut self.seats[place];
-        let mut address = seat.address;
+        let opened_endpoint = &mut self.seats[place];
+        let mut address = opened_endpoint.address;
         if moved {
-            address.set_port(if self.settings.transport == Transport::Sim { 2_000 + self.lives as u16 } else { 0 });
+            address.set_port(if self.settings.transport == RunTransport::Sim { 2_000 + self.lives as u16 } else { 0 });
         }
-        let mut builder = seat.domain.endpoint().vector(&seat.vector).event_queue(&seat.events);
+        let mut builder =
+            opened_endpoint.domain.endpoint().vector(&opened_endpoint.vector).event_queue(&opened_endpoint.events);
         if let Some(queue) = seating.queue {
             let queue = &self.queues[usize::from(queue)];
             builder = builder.transmit_queue(queue).receive_queue(queue);
@@ -24,7 +25,7 @@ impl World {
             builder = builder.shared_receive(&self.pool);
         }
         if seating.counted {
-            builder = builder.transmit_counter(&seat.counter).receive_counter(&seat.counter);
+            builder = builder.transmit_counter(&opened_endpoint.counter).receive_counter(&opened_endpoint.counter);
         }
         let text = address.to_string();
         let opened = match seating.shared {
@@ -34,7 +35,7 @@ impl World {
         let port = match opened {
             Ok(port) => port,
             // In the meantime the port may have been assigned to another program or to a connection.
-            Err(_) if !moved && self.settings.transport != Transport::Sim && !listens_here(address) => {
+            Err(_) if !moved && self.settings.transport != RunTransport::Sim && !listens_here(address) => {
                 return self.open(place, true);
             }
             Err(error) => {
@@ -43,16 +44,16 @@ impl World {
             }
         };
         let address = on!(port, endpoint => endpoint.address());
-        let is_new = seat.address != address || self.names.values().all(|other| other.0 as usize != place);
-        seat.address = address;
+        let is_new = opened_endpoint.address != address || self.names.values().all(|other| other.0 as usize != place);
+        opened_endpoint.address = address;
         let life = Life(self.lives);
         self.lives += 1;
-        seat.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new() });
+        opened_endpoint.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new() });
         if is_new {
             // All vectors assign the same numbers.
-            for seat in &self.seats {
-                let name = seat.vector.insert(address).expect("an address");
-                self.names.insert(name.0, Place(place as u32));
+            for opened_endpoint in &self.seats {
+                let name = opened_endpoint.vector.insert(address).expect("an address");
+                self.names.insert(name.0, EndpointAddress(place as u32));
             }
         }
         self.set_calls();
@@ -61,7 +62,11 @@ impl World {
 
     /// Sets the function that wakers call: it makes progress on each open endpoint.
     fn set_calls(&self) {
-        let ports: Vec<Port> = self.seats.iter().filter_map(|seat| seat.open.as_ref().map(|open| open.port)).collect();
+        let ports: Vec<Port> = self
+            .seats
+            .iter()
+            .filter_map(|opened_endpoint| opened_endpoint.open.as_ref().map(|open| open.port))
+            .collect();
         waker::set_call(Some(Box::new(move || {
             for port in &ports {
                 on!(*port, endpoint => {
@@ -86,7 +91,7 @@ impl World {
         self.regions.closed(life);
         // Operations posted there may never end, but their memory belongs to the application again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
-        self.ledger.harm(Some(Place(place as u32)), Some(life));
+        self.ledger.harm(Some(EndpointAddress(place as u32)), Some(life));
         let seating = self.settings.seats[place];
         if seating.pool && seating.queue.is_none() {
             self.ledger.vanish();

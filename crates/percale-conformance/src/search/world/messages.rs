@@ -4,10 +4,10 @@
 
 use percale::{OpFlags, PeerAddress, PostError, ReceiveWork, Segment, Segments, SendWork};
 
-use super::{Place, World, on};
-use crate::search::ledger::{Criteria, Fault, Home, Message, Operation, Receive, Verdict};
+use super::{EndpointAddress, World, on};
+use crate::search::ledger::{Criteria, Fault, LedgerReceive, Message, Operation, ReceiveHome, Verdict};
 use crate::search::payload;
-use crate::search::step::{Level, Look, ReceiveBy, SendBy};
+use crate::search::step::{Level, PollKind, ReceiveBy, SendBy};
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl World {
         let harmed = peers.iter().any(|peer| self.seats[*peer].was_closed || self.seats[*peer].open.is_none());
         let operation = Operation {
             at: self.seats[place].open.as_ref().map(|open| open.life),
-            peer: peer.map(|peer| Place(peer as u32)),
+            peer: peer.map(|peer| EndpointAddress(peer as u32)),
             what,
             is_reported,
             is_cancelled: false,
@@ -86,8 +86,8 @@ impl World {
         let harmed = self.seats[to].was_closed || self.seats[to].open.is_none() || self.settings.breaks;
         let message = Message {
             from: life,
-            from_place: Place(at as u32),
-            to: Place(to as u32),
+            from_place: EndpointAddress(at as u32),
+            to: EndpointAddress(to as u32),
             len,
             tag,
             has_data,
@@ -161,7 +161,7 @@ impl World {
     pub(super) fn criteria(from: Option<usize>, tag: Option<(u8, u8)>) -> Criteria {
         let mask = |ignore: u8| if ignore == 255 { u64::MAX } else { u64::from(ignore) };
         let tag = tag.map(|(tag, ignore)| (u64::from(tag), mask(ignore)));
-        Criteria { from: from.map(|from| Place(from as u32)), tag }
+        Criteria { from: from.map(|from| EndpointAddress(from as u32)), tag }
     }
 
     pub(super) fn receive(
@@ -187,7 +187,8 @@ impl World {
         let lent = self.lender.lend(len)?;
         let from_peer = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         self.enter(id, if by == ReceiveBy::Multi { "multi-receive" } else { "receive" }, at, from, true);
-        self.ledger.receive(id, Receive { home: Home::Own(life), criteria, capacity: len, is_ordered: true });
+        self.ledger
+            .receive(id, LedgerReceive { home: ReceiveHome::Own(life), criteria, capacity: len, is_ordered: true });
         let mut flags = OpFlags::COMPLETION;
         flags.set(OpFlags::MULTI_RECEIVE, by == ReceiveBy::Multi);
         let posted = if by == ReceiveBy::One {
@@ -206,13 +207,14 @@ impl World {
     }
 
     fn receive_pool(&mut self, from: Option<usize>, criteria: Criteria, len: usize, multi: bool) -> Verdict {
-        if !self.settings.seats.iter().any(|seat| seat.pool) {
+        if !self.settings.seats.iter().any(|opened_endpoint| opened_endpoint.pool) {
             return Ok(());
         }
         let id = self.ledger.number();
         let lent = self.lender.lend(len)?;
         self.enter_pooled(id, if multi { "shared multi-receive" } else { "shared receive" }, from);
-        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: true });
+        self.ledger
+            .receive(id, LedgerReceive { home: ReceiveHome::Pool(0), criteria, capacity: len, is_ordered: true });
         let mut flags = OpFlags::COMPLETION;
         flags.set(OpFlags::MULTI_RECEIVE, multi);
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
@@ -239,17 +241,18 @@ impl World {
         }
     }
 
-    pub(super) fn look(&mut self, at: usize, from: Option<usize>, tag: Option<(u8, u8)>, what: Look) -> Verdict {
+    pub(super) fn look(&mut self, at: usize, from: Option<usize>, tag: Option<(u8, u8)>, what: PollKind) -> Verdict {
         let Some((life, port)) = self.port(at) else { return Ok(()) };
         let criteria = Self::criteria(from, tag);
         let id = self.ledger.number();
         let (name, flags) = match what {
-            Look::Peek => ("peek", OpFlags::PEEK),
-            Look::Claim => ("claim", OpFlags::PEEK | OpFlags::CLAIM),
-            Look::Discard => ("discard", OpFlags::PEEK | OpFlags::DISCARD),
+            PollKind::Peek => ("peek", OpFlags::PEEK),
+            PollKind::Claim => ("claim", OpFlags::PEEK | OpFlags::CLAIM),
+            PollKind::Discard => ("discard", OpFlags::PEEK | OpFlags::DISCARD),
         };
         self.enter(id, name, at, from, true);
-        self.ledger.receive(id, Receive { home: Home::Own(life), criteria, capacity: 0, is_ordered: false });
+        self.ledger
+            .receive(id, LedgerReceive { home: ReceiveHome::Own(life), criteria, capacity: 0, is_ordered: false });
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         let flags = flags | OpFlags::COMPLETION;
         let work = ReceiveWork { from, segments: segments_of_none(), tag: criteria.tag, context: id, flags };
@@ -271,7 +274,7 @@ impl World {
         let lent = self.lender.lend(len)?;
         let id = claim;
         let operation = self.ledger.operation(id).cloned();
-        let fits = |message: &Message| message.to == Place(at as u32) && receive.criteria.fits(message);
+        let fits = |message: &Message| message.to == EndpointAddress(at as u32) && receive.criteria.fits(message);
         let harmed =
             self.ledger.messages().any(|(_, message)| message.may_be_lost && message.arrivals == 0 && fits(message));
         // The receive has the same context. In the ledger, it continues the claim.
@@ -280,7 +283,7 @@ impl World {
             // The sender may have been closed since the claim.
             operation.may_fail |= harmed;
         }
-        self.ledger.receive(id, Receive { capacity: len, ..receive });
+        self.ledger.receive(id, LedgerReceive { capacity: len, ..receive });
         let mut flags = OpFlags::CLAIM | OpFlags::COMPLETION;
         flags.set(OpFlags::DISCARD, discard);
         let segments = Segments::one(lent.segment());

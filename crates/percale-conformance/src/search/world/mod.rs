@@ -38,11 +38,11 @@ use self::accesses::Regions;
 use self::counters::Deferrals;
 use self::devices::Fabrics;
 use self::groups::Groups;
-use self::handles::Held;
+use self::handles::HeldHandle;
 use self::windows::Windows;
-use super::ledger::{Criteria, Fault, Ledger, Life, Place, Verdict};
-use super::lent::{self, Lender, Lent, Returns, Watch};
-use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
+use super::ledger::{Criteria, EndpointAddress, Fault, Ledger, Life, Verdict};
+use super::lent::{self, BufferTreatment, Lender, Lent, Returns};
+use super::step::{QUEUES, RunPlan, RunTransport, SLOTS, Settings, Step};
 use super::waker;
 use crate::random::Random;
 
@@ -113,7 +113,7 @@ struct Open {
 
 /// A place: an address, and the endpoint that is open at it.
 #[derive(Debug)]
-struct Seat {
+struct OpenedEndpoint {
     address: SocketAddr,
     vector: AddressVector,
     domain: Domain,
@@ -140,9 +140,9 @@ pub(super) struct World {
     settings: Settings,
     network: Option<Network>,
     fabrics: Fabrics,
-    seats: Vec<Seat>,
+    seats: Vec<OpenedEndpoint>,
     /// The place of each address in the vectors.
-    names: BTreeMap<u64, Place>,
+    names: BTreeMap<u64, EndpointAddress>,
     queues: Vec<CompletionQueue>,
     pool: SharedReceive,
     pool_posted: Vec<u64>,
@@ -152,7 +152,7 @@ pub(super) struct World {
     lent: HashMap<u64, Vec<Lent>>,
     /// The addresses and contents of shared buffers that were released.
     released: HashMap<u64, (u64, Vec<u8>)>,
-    held: Vec<Option<Held>>,
+    held: Vec<Option<HeldHandle>>,
     /// The windows are dropped before the regions to which they are bound, because fields are dropped in the order of
     /// declaration.
     windows: Windows,
@@ -179,7 +179,7 @@ const PORTS: u16 = 1000;
 impl World {
     /// Makes the world for these settings, and opens every place.
     fn new(settings: &Settings) -> Verdict<Self> {
-        let network = (settings.transport == Transport::Sim).then(|| {
+        let network = (settings.transport == RunTransport::Sim).then(|| {
             let options = SimOptions {
                 delay: (100, settings.delay),
                 frame_limit: settings.frame_limit,
@@ -199,7 +199,7 @@ impl World {
                 Some(_) => SocketAddr::from(([10, 0, 0, 1], PORTS + number as u16)),
                 None => SocketAddr::from(([127, 0, 0, 1], 0)),
             };
-            Seat {
+            OpenedEndpoint {
                 address,
                 vector: domain.address_vector().build().expect("a vector"),
                 domain,
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Returns the place that a completion reports as its source.
-    fn source(&self, peer: PeerAddress) -> Verdict<Option<Place>> {
+    fn source(&self, peer: PeerAddress) -> Verdict<Option<EndpointAddress>> {
         if !peer.is_specified() {
             return Ok(None);
         }
@@ -274,13 +274,13 @@ impl World {
     }
 
     /// Draws what happens to the buffers of this operation after its end.
-    fn watch(&mut self) -> Watch {
+    fn watch(&mut self) -> BufferTreatment {
         let (forbidden, reused) = self.settings.watch;
         let drawn = self.random.below(16) as u8;
         match drawn {
-            _ if drawn < forbidden => Watch::Forbid,
-            _ if drawn < forbidden.saturating_add(reused) => Watch::Reuse,
-            _ => Watch::Overwrite,
+            _ if drawn < forbidden => BufferTreatment::Forbid,
+            _ if drawn < forbidden.saturating_add(reused) => BufferTreatment::Reuse,
+            _ => BufferTreatment::Overwrite,
         }
     }
 
@@ -382,8 +382,8 @@ impl Drop for World {
         // Handles are dropped before the objects that they borrow from.
         self.held.clear();
         self.groups = Groups::default();
-        for seat in &mut self.seats {
-            if let Some(open) = seat.open.take() {
+        for opened_endpoint in &mut self.seats {
+            if let Some(open) = opened_endpoint.open.take() {
                 open.port.close();
             }
         }
@@ -397,7 +397,7 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// Executes a run. Returns the amount of work, the verdict, and the step at which the run ended.
-pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
+pub fn run(plan: &RunPlan) -> (Done, Verdict<()>, usize) {
     lent::RUN.store(plan.seed, Ordering::Relaxed);
     let world = catch_unwind(AssertUnwindSafe(|| World::new(&plan.settings)));
     let mut world = match world {
@@ -420,7 +420,7 @@ pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
 }
 
 impl World {
-    fn steps(&mut self, plan: &Plan) -> (Verdict, usize) {
+    fn steps(&mut self, plan: &RunPlan) -> (Verdict, usize) {
         for (index, step) in plan.steps.iter().enumerate() {
             lent::STEP.store(index, Ordering::Relaxed);
             self.step = index as u32;

@@ -2,8 +2,8 @@
 
 use percale::{CompletionFlags, CompletionQueue, Entry, ErrorCode, ErrorEntry};
 
-use super::{Place, World, on};
-use crate::search::ledger::{Criteria, Fault, Operation, Receive, Report, Verdict};
+use super::{EndpointAddress, World, on};
+use crate::search::ledger::{Criteria, Fault, LedgerReceive, MessageReport, Operation, Verdict};
 use crate::search::payload;
 
 /// The report of a receive, and the ledger's record of the receive.
@@ -13,7 +13,7 @@ struct ReceiveReport<'a> {
     entry: Entry,
     result: Result<(), (ErrorCode, &'a str)>,
     operation: &'a Operation,
-    receive: Receive,
+    receive: LedgerReceive,
 }
 
 impl ReceiveReport<'_> {
@@ -130,7 +130,7 @@ impl World {
     fn message_seen(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
         let (entry, id) = (&report.entry, report.entry.context);
         if entry.flags.contains(CompletionFlags::REMOTE_DATA) {
-            self.ledger.seen(Place(place as u32), entry.data, &report.receive.criteria, false)?;
+            self.ledger.seen(EndpointAddress(place as u32), entry.data, &report.receive.criteria, false)?;
         }
         if report.operation.what == "claim"
             && let Some(open) = &mut self.seats[place].open
@@ -150,13 +150,13 @@ impl World {
         let (offset, bytes) = self.received_bytes(report, len)?;
         let data = entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data);
         let tag = entry.flags.contains(CompletionFlags::TAGGED).then_some(entry.tag);
-        let message = Report { len, tag, data, source, bytes: &bytes, overflow, offset };
+        let message = MessageReport { len, tag, data, source, bytes: &bytes, overflow, offset };
         let life = self.seats[place].open.as_ref().map(|open| open.life);
         let life = operation.at.or(life).unwrap_or(crate::search::ledger::Life(u32::MAX));
         if report.is_multi() || data.is_some() || len >= 8 {
-            self.ledger.arrive((life, Place(place as u32)), id, &message)?;
+            self.ledger.arrive((life, EndpointAddress(place as u32)), id, &message)?;
         } else {
-            self.ledger.arrived_nameless(Some(Place(place as u32)), &receive.criteria, len + overflow);
+            self.ledger.arrived_nameless(Some(EndpointAddress(place as u32)), &receive.criteria, len + overflow);
         }
         if report.is_multi() && !report.is_released() {
             return Ok(());
@@ -210,7 +210,10 @@ impl World {
     /// shared receive, the target of the message.
     fn receiver(&self, at: Option<usize>, operation: &Operation, entry: &Entry) -> Verdict<Option<usize>> {
         if let Some(life) = operation.at {
-            let place = self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life));
+            let place = self
+                .seats
+                .iter()
+                .position(|opened_endpoint| opened_endpoint.open.as_ref().is_some_and(|open| open.life == life));
             if let (Some(at), Some(place)) = (at, place)
                 && at != place
             {

@@ -6,7 +6,7 @@ use percale::CompletionQueue;
 
 use super::{World, on};
 use crate::search::ledger::{Criteria, Fault, Message, Verdict};
-use crate::search::step::{SLOTS, Transport};
+use crate::search::step::{RunTransport, SLOTS};
 use crate::search::waker;
 
 /// The number of rounds without any change after which the simulated network is considered idle.
@@ -28,7 +28,7 @@ impl World {
         self.fire_everything()?;
         // Receive all sent messages.
         self.quiet(true)?;
-        if self.seats.iter().flat_map(|seat| &seat.open).any(|open| !open.claimed.is_empty()) {
+        if self.seats.iter().flat_map(|opened_endpoint| &opened_endpoint.open).any(|open| !open.claimed.is_empty()) {
             // Waiting receives may have used all entries of a queue, so that claimed messages could not be received.
             self.cancel_everything();
             self.quiet(true)?;
@@ -100,15 +100,15 @@ impl World {
             }
             rounds += 1;
             let is_over = if receiving { !self.misses_anything() } else { now.0 + now.1 == 0 };
-            let patience = if is_over { ROUNDS / 4 } else { ROUNDS };
+            let round_limit = if is_over { ROUNDS / 4 } else { ROUNDS };
             let late = match self.settings.transport {
-                Transport::Sim | Transport::Loopback => rounds > patience,
+                RunTransport::Sim | RunTransport::Loopback => rounds > round_limit,
                 _ => rounds > 20 && (is_over || since.elapsed() > QUIET),
             };
             if late {
                 return Ok(());
             }
-            if self.settings.transport != Transport::Sim {
+            if self.settings.transport != RunTransport::Sim {
                 std::thread::yield_now();
             }
         }
@@ -199,7 +199,11 @@ impl World {
             match operation.at {
                 None => self.cancel_one(id, |id| pool.cancel(id)),
                 Some(life) => {
-                    let port = self.seats.iter().filter_map(|seat| seat.open.as_ref()).find(|open| open.life == life);
+                    let port = self
+                        .seats
+                        .iter()
+                        .filter_map(|opened_endpoint| opened_endpoint.open.as_ref())
+                        .find(|open| open.life == life);
                     if let Some(port) = port.map(|open| open.port) {
                         self.cancel_one(id, |id| on!(port, endpoint => endpoint.cancel(id)));
                     }
@@ -258,7 +262,7 @@ impl World {
                 queue.update(|ring| (0..taken).for_each(|_| ring.unreserve()));
                 // If a peer might still have been writing an operation's memory when its endpoint closed, the operation
                 // is reported only after the peer has released the memory.
-                let is_final = matches!(self.settings.transport, Transport::Sim | Transport::Loopback);
+                let is_final = matches!(self.settings.transport, RunTransport::Sim | RunTransport::Loopback);
                 if taken == limit || is_final || since.elapsed() > QUIET {
                     break taken;
                 }

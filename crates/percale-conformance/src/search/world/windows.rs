@@ -7,7 +7,7 @@
 use percale::{RemoteMemory, Window, WindowAccess, WindowType};
 
 use super::World;
-use super::accesses::{BLOCK, Memory, Target, WORDS};
+use super::accesses::{AccessMemory, BLOCK, Target, WORDS};
 use crate::search::ledger::{Fault, Verdict};
 use crate::search::step::{AccessBy, BLOCKS, WindowStep};
 
@@ -24,7 +24,7 @@ struct Bound {
     name: RemoteMemory,
 }
 
-struct Known {
+struct KnownWindow {
     place: usize,
     /// `None` after the window was deallocated.
     window: Option<Window>,
@@ -36,7 +36,7 @@ struct Known {
 /// The windows of a run.
 #[derive(Default)]
 pub(super) struct Windows {
-    known: Vec<Known>,
+    known: Vec<KnownWindow>,
 }
 
 impl World {
@@ -47,11 +47,11 @@ impl World {
                 let window = self.seats[at].domain.window(WindowType::One);
                 let window =
                     window.map_err(|error| Fault::new("refused without a cause", format!("a window: {error}")))?;
-                self.windows.known.push(Known { place: at, window: Some(window), bound: None, dead: None });
+                self.windows.known.push(KnownWindow { place: at, window: Some(window), bound: None, dead: None });
             }
             return Ok(());
         }
-        let open = |one: &Known| one.place == at && one.window.is_some();
+        let open = |one: &KnownWindow| one.place == at && one.window.is_some();
         let theirs: Vec<usize> =
             (0..self.windows.known.len()).filter(|index| open(&self.windows.known[*index])).collect();
         if theirs.is_empty() {
@@ -114,8 +114,8 @@ impl World {
             }
         };
         let bound = match memory {
-            Memory::Safe(region) => window.bind(region, range, access),
-            Memory::Raw(region, _) => window.bind(region, range, access),
+            AccessMemory::Safe(region) => window.bind(region, range, access),
+            AccessMemory::Raw(region, _) => window.bind(region, range, access),
         };
         known.dead = known.bound.take().or(known.dead);
         match bound {

@@ -13,10 +13,10 @@ use percale::endpoint::safe::{Cause, OperationError, Received};
 use percale::{Domain, Endpoint, EndpointBuilder, ErrorCode, Event, EventQueue, Listener, PostError};
 
 use super::{Open, Worker};
-use crate::search_processes::ledger::Ledger;
+use crate::search_processes::ledger::WorkerLedger;
 use crate::search_processes::message::{self, Identity};
-use crate::search_processes::plan::PATIENCE;
-use crate::search_processes::task::{End, Task};
+use crate::search_processes::plan::OPERATION_TIMEOUT;
+use crate::search_processes::task::{OperationEnd, Task};
 
 /// The port used in the contents of these messages, which have no target port.
 const NOWHERE: u16 = 0;
@@ -31,7 +31,7 @@ const RECEIVES: usize = 4;
 
 /// One end of a connection.
 #[derive(Debug)]
-struct Line {
+struct ConnectionEnd {
     /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures were dropped.
     endpoint: &'static Endpoint,
     /// The number of this end.
@@ -56,16 +56,16 @@ struct Line {
 
 /// The connections of a worker.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct EndpointPairs {
     domain: Domain,
     listener: Listener,
     events: EventQueue,
-    lines: Vec<Line>,
+    lines: Vec<ConnectionEnd>,
     next: u16,
     last: u16,
 }
 
-impl Lines {
+impl EndpointPairs {
     /// Opens a listener. The lives of its endpoints are numbered, starting at `life` + [`FIRST`]. Returns `None` if
     /// there are no free descriptors.
     fn new(domain: &Domain, life: u16) -> Option<Self> {
@@ -80,7 +80,7 @@ impl Lines {
         self.domain.endpoint().event_queue(&self.events).answer_timeout(Duration::from_secs(15))
     }
 
-    fn open<E: std::fmt::Display>(&mut self, ledger: &mut Ledger, opened: Result<Endpoint, E>) {
+    fn open<E: std::fmt::Display>(&mut self, ledger: &mut WorkerLedger, opened: Result<Endpoint, E>) {
         let endpoint = match opened {
             Ok(endpoint) => &*Box::leak(Box::new(endpoint)),
             // The client has disconnected, or there are no free descriptors.
@@ -90,7 +90,7 @@ impl Lines {
         let (receives, sends, since) = (VecDeque::new(), Vec::new(), Instant::now());
         let (other, over, refused) = (None, None, None);
         let id = self.next;
-        self.lines.push(Line {
+        self.lines.push(ConnectionEnd {
             endpoint,
             id,
             other,
@@ -117,7 +117,7 @@ impl Lines {
     }
 
     /// Drives all endpoints. Starts operations if `busy` is set.
-    pub(super) fn drive(&mut self, ledger: &mut Ledger, busy: bool) {
+    pub(super) fn drive(&mut self, ledger: &mut WorkerLedger, busy: bool) {
         let _any = self.listener.progress();
         while let Some(event) = self.events.read() {
             self.happened(ledger, &event);
@@ -137,7 +137,7 @@ impl Lines {
         }
     }
 
-    fn happened(&mut self, ledger: &mut Ledger, event: &Event) {
+    fn happened(&mut self, ledger: &mut WorkerLedger, event: &Event) {
         ledger.note(|| format!("{event:?}"));
         match event {
             Event::ConnectionRequest(request) if self.has_room() && ledger.finishing.is_none() => {
@@ -153,12 +153,12 @@ impl Lines {
         }
     }
 
-    fn each(&mut self, endpoint: u64, change: impl FnMut(&mut Line)) {
+    fn each(&mut self, endpoint: u64, change: impl FnMut(&mut ConnectionEnd)) {
         self.lines.iter_mut().filter(|line| line.endpoint.id() == endpoint).for_each(change);
     }
 
     /// Ends a connection by an orderly shutdown, or by closing its endpoint with outstanding operations.
-    fn end_one(&mut self, ledger: &mut Ledger) {
+    fn end_one(&mut self, ledger: &mut WorkerLedger) {
         if self.lines.is_empty() {
             return;
         }
@@ -178,17 +178,17 @@ impl Lines {
     }
 
     fn close(mut self) {
-        self.lines.drain(..).for_each(Line::close);
+        self.lines.drain(..).for_each(ConnectionEnd::close);
     }
 }
 
-impl Line {
-    fn receive(&mut self, ledger: &mut Ledger) {
+impl ConnectionEnd {
+    fn receive(&mut self, ledger: &mut WorkerLedger) {
         while self.over.is_none() && self.receives.len() < RECEIVES {
             let buffer = ledger.buffer(self.endpoint.domain(), ledger.plan.longest);
             match self.endpoint.recv(buffer).start() {
                 Ok(receiving) => {
-                    let future = Box::pin(async move { End::Received(receiving.await) });
+                    let future = Box::pin(async move { OperationEnd::Received(receiving.await) });
                     self.receives.push_back(Task::new(future, None, self.posted, 0, "a receive of a connection"));
                     self.posted += 1;
                 }
@@ -197,7 +197,7 @@ impl Line {
         }
     }
 
-    fn send(&mut self, ledger: &mut Ledger) {
+    fn send(&mut self, ledger: &mut WorkerLedger) {
         let data = Identity { sender: self.id, number: self.sent, len: ledger.length() }.pack();
         let bytes = message::contents(data, NOWHERE);
         let peer = self.endpoint.peer();
@@ -214,7 +214,7 @@ impl Line {
         let request = if ledger.random.below(3) == 0 { request.delivered() } else { request };
         match request.start() {
             Ok(sending) => {
-                let future = Box::pin(async move { End::Sent(sending.await) });
+                let future = Box::pin(async move { OperationEnd::Sent(sending.await) });
                 self.sends.push(Task::new(future, None, 0, 0, "a send of a connection"));
                 self.sent += 1;
                 ledger.counts.started += 1;
@@ -223,23 +223,23 @@ impl Line {
         }
     }
 
-    fn refused(&mut self, ledger: &mut Ledger, error: &OperationError) {
+    fn refused(&mut self, ledger: &mut WorkerLedger, error: &OperationError) {
         if !matches!(error.cause(), Cause::Post(PostError::Again)) {
             self.doubt(ledger, &error.to_string());
         }
     }
 
     /// Handles a rejected operation. The connection has ended, and an event must report this before a time limit.
-    fn doubt(&mut self, ledger: &mut Ledger, error: &str) {
+    fn doubt(&mut self, ledger: &mut WorkerLedger, error: &str) {
         let since = *self.refused.get_or_insert_with(Instant::now);
-        if self.over.is_none() && since.elapsed() > PATIENCE {
-            self.refused = Some(Instant::now() + PATIENCE * 100);
+        if self.over.is_none() && since.elapsed() > OPERATION_TIMEOUT {
+            self.refused = Some(Instant::now() + OPERATION_TIMEOUT * 100);
             ledger.fault(&format!("connection {} refuses operations and is not reported to be over: {error}", self.id));
         }
     }
 
     /// Collects ended operations.
-    fn collect(&mut self, ledger: &mut Ledger) {
+    fn collect(&mut self, ledger: &mut WorkerLedger) {
         let mut index = 0;
         while index < self.sends.len() {
             let Some(end) = self.sends[index].poll(false) else {
@@ -248,12 +248,12 @@ impl Line {
             };
             self.sends.swap_remove(index);
             ledger.counts.ended += 1;
-            if let End::Sent(result) = end {
+            if let OperationEnd::Sent(result) = end {
                 let buffer = match result {
                     Ok(sent) => Some(sent),
                     Err(error) => self.failed(ledger, error, "a send"),
                 };
-                buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a send of a connection".into()));
+                buffer.into_iter().for_each(|buffer| ledger.graves.add_freed(buffer, "a send of a connection".into()));
             }
         }
         // Receives end in the order in which they were posted, but this loop may see the end of a later one first.
@@ -264,7 +264,7 @@ impl Line {
                 continue;
             };
             let Some(task) = self.receives.remove(index) else { break };
-            if let End::Received(result) = end {
+            if let OperationEnd::Received(result) = end {
                 let buffer = match result {
                     Ok(received) => {
                         self.arrived(ledger, task.number, &received);
@@ -272,13 +272,15 @@ impl Line {
                     }
                     Err(error) => self.failed(ledger, error, "a receive"),
                 };
-                buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a receive of a connection".into()));
+                buffer
+                    .into_iter()
+                    .for_each(|buffer| ledger.graves.add_freed(buffer, "a receive of a connection".into()));
             }
         }
     }
 
     /// Handles the arrival of a message. Its number is that of the receive at the other end.
-    fn arrived(&mut self, ledger: &mut Ledger, number: u64, received: &Received) {
+    fn arrived(&mut self, ledger: &mut WorkerLedger, number: u64, received: &Received) {
         ledger.counts.received += 1;
         let Some(data) = received.data else {
             return ledger.fault(&format!("a message without data arrived on connection {}", self.id));
@@ -307,7 +309,7 @@ impl Line {
         }
     }
 
-    fn failed(&mut self, ledger: &mut Ledger, error: OperationError, what: &str) -> Option<percale::Buffer> {
+    fn failed(&mut self, ledger: &mut WorkerLedger, error: OperationError, what: &str) -> Option<percale::Buffer> {
         ledger.counts.failed += 1;
         let never =
             [ErrorCode::Protocol, ErrorCode::Fault, ErrorCode::Invalid, ErrorCode::Denied, ErrorCode::Truncated];
@@ -320,27 +322,27 @@ impl Line {
     }
 
     /// Reports operations that should have ended.
-    fn check(&mut self, ledger: &mut Ledger) {
+    fn check(&mut self, ledger: &mut WorkerLedger) {
         let id = self.id;
         for task in &mut self.sends {
-            if task.since.elapsed() > PATIENCE && !std::mem::replace(&mut task.told, true) {
+            if task.since.elapsed() > OPERATION_TIMEOUT && !std::mem::replace(&mut task.reported, true) {
                 ledger.fault(&format!("{} {id} has not ended for {:?}", task.what, task.since.elapsed()));
             }
         }
         if let Some(over) = self.over
-            && over.elapsed() > PATIENCE
+            && over.elapsed() > OPERATION_TIMEOUT
             && !self.sends.is_empty()
         {
-            self.over = Some(Instant::now() + PATIENCE * 100);
+            self.over = Some(Instant::now() + OPERATION_TIMEOUT * 100);
             ledger.fault(&format!("connection {id} is over, and {} of its sends have not ended", self.sends.len()));
         }
-        if self.over.is_none() && self.gap.is_some_and(|since| since.elapsed() > PATIENCE) {
+        if self.over.is_none() && self.gap.is_some_and(|since| since.elapsed() > OPERATION_TIMEOUT) {
             self.over = Some(Instant::now());
             ledger.fault(&format!("messages are missing on connection {id}, which has not ended"));
         }
-        if !self.stands && self.over.is_none() && self.since.elapsed() > PATIENCE {
+        if !self.stands && self.over.is_none() && self.since.elapsed() > OPERATION_TIMEOUT {
             self.over = Some(Instant::now());
-            ledger.fault(&format!("connection {id} neither stands nor is refused after {PATIENCE:?}"));
+            ledger.fault(&format!("connection {id} neither stands nor is refused after {OPERATION_TIMEOUT:?}"));
         }
     }
 
@@ -358,8 +360,8 @@ impl<A: Open> Worker<A> {
     pub(super) fn change_connections(&mut self) {
         let Some(lines) = &mut self.lines else {
             let life = self.first_id;
-            let Some(lines) = Lines::new(&self.domain, life) else { return };
-            self.ledger.say(&format!("listener {}", lines.listener.address().port()));
+            let Some(lines) = EndpointPairs::new(&self.domain, life) else { return };
+            self.ledger.print_line(&format!("listener {}", lines.listener.address().port()));
             self.lines = Some(lines);
             return;
         };
@@ -376,6 +378,6 @@ impl<A: Open> Worker<A> {
 
     /// Closes the listener and all connections.
     pub(super) fn close_connections(&mut self) {
-        self.lines.take().into_iter().for_each(Lines::close);
+        self.lines.take().into_iter().for_each(EndpointPairs::close);
     }
 }

@@ -39,7 +39,7 @@ impl<A: Open> Worker<A> {
             3 if has(self, "exit") && is_one_in(self, 3) => {
                 self.happened();
                 self.ledger.say_counts();
-                self.ledger.say("exits");
+                self.ledger.print_line("exits");
                 std::process::exit(0);
             }
             4 if has(self, "exec") => self.exec(),
@@ -70,11 +70,11 @@ impl<A: Open> Worker<A> {
     fn reopen(&mut self) {
         self.happened();
         let at = self.ledger.random.below(self.stations.len());
-        let station = self.stations.swap_remove(at);
-        let (port, id) = (station.port, station.id);
+        let worker_endpoint = self.stations.swap_remove(at);
+        let (port, id) = (worker_endpoint.port, worker_endpoint.id);
         self.ledger.note(|| format!("closes port {port}"));
-        station.close(&mut self.ledger);
-        self.ledger.say(&format!("gone {port} {id}"));
+        worker_endpoint.close(&mut self.ledger);
+        self.ledger.print_line(&format!("gone {port} {id}"));
         if self.ledger.random.below(2) == 0 {
             self.ports.push(port);
         }
@@ -95,7 +95,7 @@ impl<A: Open> Worker<A> {
     fn exec(&mut self) {
         self.happened();
         self.ledger.say_counts();
-        self.ledger.say("execs");
+        self.ledger.print_line("execs");
         // SAFETY: the child only sleeps, and the alarm ends it.
         if unsafe { libc::fork() } == 0 {
             // SAFETY: the default action of the alarm ends this process.
@@ -184,14 +184,14 @@ impl<A: Open> Worker<A> {
     /// Installs a handler for SIGUSR1 that writes the position of the main thread and ends the process. The supervisor
     /// sends this signal to workers that hang.
     pub(super) fn tell_where() {
-        extern "C" fn tell(_: libc::c_int) {
+        extern "C" fn send_line(_: libc::c_int) {
             eprintln!("does not answer; it is here:\n{}", std::backtrace::Backtrace::force_capture());
             // SAFETY: the call ends only this process.
             unsafe { libc::_exit(9) };
         }
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = tell as *const () as usize;
+        action.sa_sigaction = send_line as *const () as usize;
         // SAFETY: the handler ends the process, regardless of the code that it interrupts.
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
     }

@@ -18,16 +18,16 @@ use percale::{
 };
 use rustix::fs::OFlags;
 
-use self::connected::Lines;
+use self::connected::EndpointPairs;
 use self::reader::{Reader, read};
-use self::windows::Pane;
+use self::windows::WindowRegion;
 use super::class::{POOLED, tag};
-use super::graveyard::Graveyard;
+use super::freed_memory::FreedMemoryList;
 use super::inherited::Child;
-use super::ledger::{Ledger, Raw, What};
-use super::plan::{PART, PATIENCE, Plan};
-use super::station::{CELL, Station, cells_of, check_cells};
-use crate::measure::Held;
+use super::ledger::{Raw, RawKind, WorkerLedger};
+use super::plan::{OPERATION_TIMEOUT, PART, RoundPlan};
+use super::worker_endpoint::{CELL, WorkerEndpoint, cells_of, check_cells};
+use crate::measure::ResourceCounts;
 
 /// Opens the endpoints of a worker, which are owned or shared.
 trait Open: Ownership + Sized + 'static {
@@ -59,13 +59,13 @@ pub fn play() {
     }
     let (head, plan) = part.split_once('|').expect("a worker is given its number and its round");
     let words = head.split(' ').map(|word| word.parse().expect("a number")).collect::<Vec<u64>>();
-    let plan = Plan::read(plan).expect("a round");
+    let plan = RoundPlan::read(plan).expect("a round");
     let good = if plan.threads { worker::<Shared>(plan, &words) } else { worker::<Owned>(plan, &words) };
     std::process::exit(if good { 0 } else { 5 });
 }
 
-fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
-    let before = Held::now();
+fn worker<A: Open>(plan: RoundPlan, words: &[u64]) -> bool {
+    let before = ResourceCounts::now();
     let mut ledger = {
         let mut worker = Worker::<A>::new(plan, words);
         worker.work();
@@ -78,26 +78,26 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
             ledger.fault(&changed);
         }
     }
-    ledger.graves = Graveyard::default();
+    ledger.graves = FreedMemoryList::default();
     ledger.stage("counts what is left");
     // Counting needs a descriptor.
     super::ignored(crate::measure::most_descriptors());
-    let after = Held::settled(&before);
+    let after = ResourceCounts::settled(&before);
     // The wake-up thread of futures remains, with its epoll and its eventfd. One arena for the next allocation remains
     // as well.
     let (descriptors, threads) = (before.descriptors + 4, before.threads + 2);
-    let allowed = Held { descriptors, threads, mappings: before.mappings + 1 };
+    let allowed = ResourceCounts { descriptors, threads, mappings: before.mappings + 1 };
     if !after.is_within(&allowed) {
         let (maps, files) = (crate::measure::mappings(), crate::measure::descriptors());
         ledger.fault(&format!("left over: {after:?}, at the beginning {before:?}; {maps:?}; {files:?}"));
     }
-    ledger.say(&format!("done {}", ledger.counts.write()));
+    ledger.print_line(&format!("done {}", ledger.counts.write()));
     ledger.is_good()
 }
 
 /// A region of this worker.
 #[derive(Debug)]
-struct Own {
+struct OwnRegion {
     region: Region,
     tag: u64,
     busy: Option<Instant>,
@@ -105,17 +105,17 @@ struct Own {
 
 #[derive(Debug)]
 struct Worker<A: Open> {
-    stations: Vec<Station<A>>,
-    regions: Vec<Own>,
-    panes: Vec<Pane>,
-    lines: Option<Lines>,
+    stations: Vec<WorkerEndpoint<A>>,
+    regions: Vec<OwnRegion>,
+    panes: Vec<WindowRegion>,
+    lines: Option<EndpointPairs>,
     pool: Option<SharedReceive>,
     /// The queue to which endpoints report, if they have no queues of their own.
     queue: Option<CompletionQueue>,
     /// A thread that reads the queue.
     reader: Option<Reader>,
     domain: Domain,
-    ledger: Ledger,
+    ledger: WorkerLedger,
     /// The first life of an endpoint of this worker.
     first_id: u16,
     next_id: u16,
@@ -132,14 +132,14 @@ struct Worker<A: Open> {
 }
 
 impl<A: Open> Worker<A> {
-    fn new(plan: Plan, words: &[u64]) -> Self {
+    fn new(plan: RoundPlan, words: &[u64]) -> Self {
         let seed = plan.seed ^ words[0].wrapping_mul(0x5851_f42d_4c95_7f2d);
-        let ledger = Ledger::new(plan, seed);
+        let ledger = WorkerLedger::new(plan, seed);
         let plan = &ledger.plan;
         let builder = percale::Info::discover().expect("discovery").domain();
         let builder = builder.transport(plan.transport.parse().expect("a transport"));
         // A peer may be stopped for eight seconds while others connect to it.
-        let builder = builder.connect_timeout(PATIENCE / 2);
+        let builder = builder.connect_timeout(OPERATION_TIMEOUT / 2);
         let builder = if plan.cap > 0 { builder.unexpected_cap(plan.cap) } else { builder };
         let builder = if A::THREADS && seed & 1 == 0 { builder.progress(Progress::Automatic) } else { builder };
         let domain = builder.open().unwrap_or_else(|error| panic!("no domain: {error}"));
@@ -206,9 +206,9 @@ impl<A: Open> Worker<A> {
         };
         self.next_id += 1;
         self.ledger.own_ports.push(endpoint.address().port());
-        let station = Station::new(endpoint, vector, events, self.next_id);
-        self.ledger.say(&format!("there {} {}", station.port, station.id));
-        self.stations.push(station);
+        let worker_endpoint = WorkerEndpoint::new(endpoint, vector, events, self.next_id);
+        self.ledger.print_line(&format!("there {} {}", worker_endpoint.port, worker_endpoint.id));
+        self.stations.push(worker_endpoint);
     }
 
     /// Registers a region, and publishes it.
@@ -219,7 +219,7 @@ impl<A: Open> Worker<A> {
         match self.domain.register(buffer, Access::REMOTE_READ | Access::REMOTE_WRITE) {
             Ok(region) => {
                 self.publish(&region.remote(), tag);
-                self.regions.push(Own { region, tag, busy: None });
+                self.regions.push(OwnRegion { region, tag, busy: None });
             }
             Err(error) if self.ledger.plan.has("no-mappings") => self.ledger.note(|| format!("no region: {error}")),
             Err(error) => self.ledger.fault(&format!("no region: {error}")),
@@ -229,9 +229,9 @@ impl<A: Open> Worker<A> {
     /// Publishes memory to the other workers.
     fn publish(&mut self, name: &RemoteMemory, tag: u64) {
         let at = self.ledger.random.below(self.stations.len().max(1));
-        if let Some(station) = self.stations.get(at) {
-            let port = station.port;
-            self.ledger.say(&format!("region {port} {} {} {} {tag}", name.key, name.address, name.len));
+        if let Some(worker_endpoint) = self.stations.get(at) {
+            let port = worker_endpoint.port;
+            self.ledger.print_line(&format!("region {port} {} {} {} {tag}", name.key, name.address, name.len));
         }
     }
 
@@ -241,22 +241,22 @@ impl<A: Open> Worker<A> {
             return;
         }
         let at = self.ledger.random.below(self.regions.len());
-        let Own { region, tag, busy } = self.regions.swap_remove(at);
+        let OwnRegion { region, tag, busy } = self.regions.swap_remove(at);
         match region.close() {
             Ok(buffer) => {
                 self.ledger.counts.lives += 1;
                 let mut bytes = vec![0; buffer.len()];
                 buffer.copy_to(0, &mut bytes);
                 check_cells(&mut self.ledger, &bytes, tag, 0);
-                self.ledger.graves.bury(buffer, "a closed region".into());
+                self.ledger.graves.add_freed(buffer, "a closed region".into());
             }
             Err(error) => {
                 let busy = busy.unwrap_or_else(Instant::now);
-                if busy.elapsed() > PATIENCE {
+                if busy.elapsed() > OPERATION_TIMEOUT {
                     self.ledger.fault(&format!("a region has been busy for {:?}", busy.elapsed()));
                     return std::mem::forget(error);
                 }
-                self.regions.push(Own { region: error.into_region(), tag, busy: Some(busy) });
+                self.regions.push(OwnRegion { region: error.into_region(), tag, busy: Some(busy) });
             }
         }
     }
@@ -291,7 +291,7 @@ impl<A: Open> Worker<A> {
             if crate::memory::post_shared(pool, &work).is_err() {
                 break;
             }
-            let mut raw = Raw::new(What::Receive, Some(block), 0, POOLED, number, 0);
+            let mut raw = Raw::new(RawKind::Receive, Some(block), 0, POOLED, number, 0);
             raw.multi = multi;
             self.ledger.insert(context, raw);
         }
@@ -314,7 +314,7 @@ impl<A: Open> Worker<A> {
             self.ledger.note(|| format!("heard {line}"));
             match &*line {
                 // All addresses that were received earlier are in the vectors now.
-                "meet" => self.ledger.say("met"),
+                "meet" => self.ledger.print_line("met"),
                 "go" => self.going = true,
                 "dump" => self.ledger.dump(),
                 "finish" => {
@@ -325,9 +325,9 @@ impl<A: Open> Worker<A> {
                 other => self.ledger.book.read(other),
             }
             let ports = self.ledger.book.ports();
-            for station in &mut self.stations {
+            for worker_endpoint in &mut self.stations {
                 for &port in &ports {
-                    station.peer(port, self.ledger.book.way_to(port));
+                    worker_endpoint.peer(port, self.ledger.book.way_to(port));
                 }
             }
         }
@@ -336,8 +336,8 @@ impl<A: Open> Worker<A> {
     /// Collects results from the common queue or from the queue of each endpoint.
     fn collect(&mut self) -> bool {
         let mut any = false;
-        for station in &mut self.stations {
-            any |= station.poll(&mut self.ledger);
+        for worker_endpoint in &mut self.stations {
+            any |= worker_endpoint.poll(&mut self.ledger);
         }
         let Some(queue) = self.queue.clone() else { return any };
         loop {
@@ -353,8 +353,10 @@ impl<A: Open> Worker<A> {
                     // The result belongs to a closed endpoint.
                     continue;
                 }
-                let at =
-                    self.stations.iter().position(|station| life.is_none_or(|life| life == 0 || station.id == life));
+                let at = self
+                    .stations
+                    .iter()
+                    .position(|worker_endpoint| life.is_none_or(|life| life == 0 || worker_endpoint.id == life));
                 if let Some(at) = at {
                     self.stations[at].ended(&mut self.ledger, result);
                 }
@@ -376,21 +378,21 @@ impl<A: Open> Worker<A> {
             let any = self.collect();
             let mut ended = false;
             for index in 0..self.stations.len() {
-                let (station, ledger) = (&mut self.stations[index], &mut self.ledger);
+                let (worker_endpoint, ledger) = (&mut self.stations[index], &mut self.ledger);
                 let late = self.finishing || ledger.random.below(50) == 0;
-                station.receive(ledger, late);
-                station.receive_late_answers(ledger);
-                station.answer(ledger);
-                let under_way = station.tasks.len();
+                worker_endpoint.receive(ledger, late);
+                worker_endpoint.receive_late_answers(ledger);
+                worker_endpoint.answer(ledger);
+                let under_way = worker_endpoint.tasks.len();
                 let burst = if busy { [0, 0, 0, 1, 1, 1, 2, 8][ledger.random.below(8)] } else { 0 };
                 for _ in under_way..40.min(under_way + burst) {
                     match ledger.random.below(6) {
-                        0 | 1 => station.access(ledger),
-                        _ => station.send(ledger),
+                        0 | 1 => worker_endpoint.access(ledger),
+                        _ => worker_endpoint.send(ledger),
                     }
                 }
-                ended |= station.poll_tasks(ledger, false);
-                station.read_events(ledger);
+                ended |= worker_endpoint.poll_tasks(ledger, false);
+                worker_endpoint.read_events(ledger);
             }
             if let Some(lines) = &mut self.lines {
                 lines.drive(&mut self.ledger, busy);
@@ -419,16 +421,16 @@ impl<A: Open> Worker<A> {
         self.check_regions();
         self.look_at_windows();
         let mut under_way = self.ledger.overdue();
-        for station in &mut self.stations {
-            under_way += station.overdue(&mut self.ledger);
+        for worker_endpoint in &mut self.stations {
+            under_way += worker_endpoint.overdue(&mut self.ledger);
         }
-        under_way += self.lines.as_ref().map_or(0, Lines::under_way);
+        under_way += self.lines.as_ref().map_or(0, EndpointPairs::under_way);
         let mut found = Vec::new();
         self.children.retain_mut(|child| child.ended().map(|end| found.extend(end)).is_none());
         found.iter().for_each(|found| self.ledger.fault(found));
         let idle = self.finishing && under_way == 0 && self.children.is_empty();
         if idle && !self.idle {
-            self.ledger.say("idle");
+            self.ledger.print_line("idle");
             // From now on other workers may close.
             self.ledger.parting = true;
         }
@@ -439,7 +441,7 @@ impl<A: Open> Worker<A> {
     /// Waits as an application might, because there is no work.
     fn rest(&mut self, busy: bool) {
         let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
-        let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
+        let has_tasks = self.stations.iter().any(|worker_endpoint| !worker_endpoint.tasks.is_empty());
         if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(rarely) == 0 {
             return self.sleep();
         }
@@ -449,21 +451,21 @@ impl<A: Open> Worker<A> {
         }
         let at = self.ledger.random.below(self.stations.len().max(1));
         let alone = self.stations.len() == 1 && self.lines.is_none();
-        if let Some(station) = self.stations.get(at) {
-            station.endpoint.wait(Some(Duration::from_millis(if alone { 5 } else { 1 })));
+        if let Some(worker_endpoint) = self.stations.get(at) {
+            worker_endpoint.endpoint.wait(Some(Duration::from_millis(if alone { 5 } else { 1 })));
         }
     }
 
     /// Sleeps until a task is woken. Reports a fault if a task has ended without being woken.
     fn sleep(&mut self) {
-        for station in &mut self.stations {
+        for worker_endpoint in &mut self.stations {
             // Poll often enough that the tasks wait for the descriptor.
             for _ in 0..40 {
-                station.poll_tasks(&mut self.ledger, true);
+                worker_endpoint.poll_tasks(&mut self.ledger, true);
             }
         }
         let woken = |worker: &Self| {
-            let mut tasks = worker.stations.iter().flat_map(|station| &station.tasks);
+            let mut tasks = worker.stations.iter().flat_map(|worker_endpoint| &worker_endpoint.tasks);
             tasks.any(|task| task.is_woken())
         };
         let until = Instant::now() + Duration::from_secs(12);
@@ -481,27 +483,27 @@ impl<A: Open> Worker<A> {
         if woken(self) {
             return;
         }
-        for station in &mut self.stations {
+        for worker_endpoint in &mut self.stations {
             let mut index = 0;
-            while index < station.tasks.len() {
-                let was_woken = station.tasks[index].is_woken();
-                let Some(end) = station.tasks[index].poll(true) else {
+            while index < worker_endpoint.tasks.len() {
+                let was_woken = worker_endpoint.tasks[index].is_woken();
+                let Some(end) = worker_endpoint.tasks[index].poll(true) else {
                     index += 1;
                     continue;
                 };
-                let task = station.tasks.swap_remove(index);
+                let task = worker_endpoint.tasks.swap_remove(index);
                 if !was_woken {
                     self.ledger.fault(&format!(
                         "{task:?} at port {} had ended ({}) and was not woken for 13 s",
-                        station.port,
+                        worker_endpoint.port,
                         match &end {
-                            super::task::End::Sent(end) => format!("{:?}", end.as_ref().map(drop)),
-                            super::task::End::Received(end) => format!("{:?}", end.as_ref().map(drop)),
-                            super::task::End::Accessed(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::OperationEnd::Sent(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::OperationEnd::Received(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::OperationEnd::Accessed(end) => format!("{:?}", end.as_ref().map(drop)),
                         }
                     ));
                 }
-                station.task_ended(&mut self.ledger, &task, end);
+                worker_endpoint.task_ended(&mut self.ledger, &task, end);
                 return;
             }
         }
@@ -509,7 +511,7 @@ impl<A: Open> Worker<A> {
 
     /// Cancels posted operations, closes all objects in a random order, and checks that no memory is written
     /// afterwards.
-    fn end(mut self) -> Ledger {
+    fn end(mut self) -> WorkerLedger {
         let mut contexts = self.ledger.receives(0);
         if let Some(pool) = self.pool.clone() {
             for context in contexts.drain(..) {
@@ -527,15 +529,15 @@ impl<A: Open> Worker<A> {
             }
         }
         self.ledger.stage("waits for operations");
-        let until = Instant::now() + PATIENCE + Duration::from_secs(1);
+        let until = Instant::now() + OPERATION_TIMEOUT + Duration::from_secs(1);
         while self.ledger.overdue() > 0 && Instant::now() < until {
             if !self.collect() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        while let Some(station) = self.stations.pop() {
+        while let Some(worker_endpoint) = self.stations.pop() {
             self.ledger.stage("closes an endpoint");
-            station.close(&mut self.ledger);
+            worker_endpoint.close(&mut self.ledger);
         }
         self.ledger.stage("closes endpoints of one connection");
         self.close_connections();
@@ -544,7 +546,7 @@ impl<A: Open> Worker<A> {
         // The remaining steps concern only the worker itself. Frequent signals would slow them down.
         life::interrupt_every(0);
         self.ledger.stage("closes regions");
-        let until = Instant::now() + PATIENCE + Duration::from_secs(1);
+        let until = Instant::now() + OPERATION_TIMEOUT + Duration::from_secs(1);
         while !self.regions.is_empty() && Instant::now() < until {
             self.close_region();
         }

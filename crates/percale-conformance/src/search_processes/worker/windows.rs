@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use percale::{Access, Region, Window, WindowAccess, WindowType};
 
 use super::{Open, Worker};
-use crate::search_processes::plan::PATIENCE;
-use crate::search_processes::station::{CELL, cells_of, check_cells};
+use crate::search_processes::plan::OPERATION_TIMEOUT;
+use crate::search_processes::worker_endpoint::{CELL, cells_of, check_cells};
 
 /// How long memory is checked after its window was revoked.
 const WATCH: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
-enum State {
+enum BindingState {
     Bound,
     /// The window is being revoked. A peer in the middle of an access may delay this.
     Leaving(Instant),
@@ -25,14 +25,14 @@ enum State {
 
 /// A region that can be accessed only through a window.
 #[derive(Debug)]
-pub(super) struct Pane {
+pub(super) struct WindowRegion {
     region: Region,
     window: Window,
     tag: u64,
-    state: State,
+    state: BindingState,
 }
 
-impl Pane {
+impl WindowRegion {
     fn contents(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.region.len()];
         self.region.read(0, &mut bytes);
@@ -52,9 +52,9 @@ impl<A: Open> Worker<A> {
         if self.panes.len() < 3 && self.ledger.random.below(2) == 0 {
             return self.open_window();
         }
-        let bound = self.panes.iter().position(|pane| matches!(pane.state, State::Bound));
+        let bound = self.panes.iter().position(|window_region| matches!(window_region.state, BindingState::Bound));
         if let Some(at) = bound {
-            self.panes[at].state = State::Leaving(Instant::now());
+            self.panes[at].state = BindingState::Leaving(Instant::now());
             self.look_at_windows();
         }
     }
@@ -64,33 +64,33 @@ impl<A: Open> Worker<A> {
         let buffer = self.ledger.buffer_of(&self.domain, cells_of(tag, len, 0));
         let Some(window) = self.expected(self.domain.window(WindowType::One), "no window") else { return };
         let Some(region) = self.expected(self.domain.register(buffer, Access::empty()), "no region") else { return };
-        let mut pane = Pane { region, window, tag, state: State::Bound };
-        self.bind(&mut pane);
-        self.panes.push(pane);
+        let mut window_region = WindowRegion { region, window, tag, state: BindingState::Bound };
+        self.bind(&mut window_region);
+        self.panes.push(window_region);
     }
 
     /// Binds a window, and publishes it.
-    fn bind(&mut self, pane: &mut Pane) {
-        let all = 0..pane.region.len() as u64;
-        let bound = pane.window.bind(&pane.region, all, WindowAccess::READ | WindowAccess::WRITE);
+    fn bind(&mut self, window_region: &mut WindowRegion) {
+        let all = 0..window_region.region.len() as u64;
+        let bound = window_region.window.bind(&window_region.region, all, WindowAccess::READ | WindowAccess::WRITE);
         let Some(name) = self.expected(bound, "no bind of a window") else { return };
-        pane.state = State::Bound;
-        self.publish(&name, pane.tag);
+        window_region.state = BindingState::Bound;
+        self.publish(&name, window_region.tag);
     }
 
     /// Continues to revoke windows. Checks the memory of revoked windows.
     pub(super) fn look_at_windows(&mut self) {
         for at in 0..self.panes.len() {
             match &self.panes[at].state {
-                State::Bound => {}
-                State::Leaving(since) => {
+                BindingState::Bound => {}
+                BindingState::Leaving(since) => {
                     let since = *since;
                     self.take_back(at, since);
                 }
-                State::Shut(since, before) => {
+                BindingState::Shut(since, before) => {
                     let since = *since;
-                    let pane = &self.panes[at];
-                    let now = pane.contents();
+                    let window_region = &self.panes[at];
+                    let now = window_region.contents();
                     if let Some(first) = (0..now.len()).find(|&byte| now[byte] != before[byte]) {
                         let after = since.elapsed();
                         self.ledger.fault(&format!(
@@ -107,18 +107,18 @@ impl<A: Open> Worker<A> {
     }
 
     fn take_back(&mut self, at: usize, since: Instant) {
-        let pane = &mut self.panes[at];
-        match pane.window.bind(&pane.region, 0..0, WindowAccess::empty()) {
+        let window_region = &mut self.panes[at];
+        match window_region.window.bind(&window_region.region, 0..0, WindowAccess::empty()) {
             Ok(_) => {
                 self.ledger.counts.lives += 1;
-                let bytes = pane.contents();
-                let tag = pane.tag;
-                pane.state = State::Shut(Instant::now(), bytes.clone());
+                let bytes = window_region.contents();
+                let tag = window_region.tag;
+                window_region.state = BindingState::Shut(Instant::now(), bytes.clone());
                 check_cells(&mut self.ledger, &bytes, tag, 0);
             }
-            Err(error) if since.elapsed() > PATIENCE => {
-                pane.state = State::Leaving(Instant::now() + PATIENCE * 100);
-                self.ledger.fault(&format!("a window is not taken back for {PATIENCE:?}: {error}"));
+            Err(error) if since.elapsed() > OPERATION_TIMEOUT => {
+                window_region.state = BindingState::Leaving(Instant::now() + OPERATION_TIMEOUT * 100);
+                self.ledger.fault(&format!("a window is not taken back for {OPERATION_TIMEOUT:?}: {error}"));
             }
             Err(_) => {}
         }
@@ -126,19 +126,19 @@ impl<A: Open> Worker<A> {
 
     fn bind_again(&mut self, at: usize) {
         let tag = self.next_tag();
-        let mut pane = self.panes.swap_remove(at);
-        pane.tag = tag;
-        pane.region.write(0, &cells_of(tag, pane.region.len(), 0));
-        self.bind(&mut pane);
-        self.panes.push(pane);
+        let mut window_region = self.panes.swap_remove(at);
+        window_region.tag = tag;
+        window_region.region.write(0, &cells_of(tag, window_region.region.len(), 0));
+        self.bind(&mut window_region);
+        self.panes.push(window_region);
         let last = self.panes.len() - 1;
         self.panes.swap(at, last);
     }
 
     /// Closes all windows and their regions. The memory is kept for checks.
     pub(super) fn close_windows(&mut self) {
-        for Pane { window, region, .. } in std::mem::take(&mut self.panes) {
-            let until = Instant::now() + PATIENCE;
+        for WindowRegion { window, region, .. } in std::mem::take(&mut self.panes) {
+            let until = Instant::now() + OPERATION_TIMEOUT;
             let mut window = Some(window);
             while let Some(Err(busy)) = window.take().map(Window::close) {
                 if Instant::now() > until {
@@ -150,7 +150,7 @@ impl<A: Open> Worker<A> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             match region.close() {
-                Ok(buffer) => self.ledger.graves.bury(buffer, "a closed region below a window".into()),
+                Ok(buffer) => self.ledger.graves.add_freed(buffer, "a closed region below a window".into()),
                 Err(error) => {
                     self.ledger.fault(&format!("the region below a closed window is not closed: {error}"));
                     std::mem::forget(error);

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use percale::{Access, Buffer, ErrorCode, PeerAddress, Region};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
 use rustix::thread::CpuSet;
 
-use super::ground::{Ground, Held, filling_of, key_of, stamp_of};
+use super::ground::{Ground, HeldRegion, filling_of, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, work};
 
 crate::on!(shm, untrusting, tcp, verbs: { a_closed_region_is_not_written_by_one_writer });
@@ -74,8 +74,8 @@ fn a_closed_region_is_not_written_by_one_writer(kind: &str) {
         (true, _) => 100_000,
         (false, _) => 2000,
     };
-    let patience = Duration::from_secs(if long() { 3 * 3600 } else { 120 });
-    let _watchdog = Watchdog::within("a closed region is not written", patience);
+    let timeout = Duration::from_secs(if long() { 3 * 3600 } else { 120 });
+    let _watchdog = Watchdog::within("a closed region is not written", timeout);
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     for &sealed in memories {
         let mut owner = Owner::new(open_kind(kind, |domain| domain), sealed);
@@ -111,7 +111,7 @@ struct Slot {
     epoch: u64,
     filling: u8,
     /// `Some` while the memory is registered.
-    held: Option<Held>,
+    held: Option<HeldRegion>,
     /// `Some` while the memory is not registered, with its contents at the time of closing.
     rests: Option<(Ground, Vec<u8>)>,
 }
@@ -151,8 +151,8 @@ impl Owner {
     /// Closes regions that one peer is writing, until there were enough revocations or the peer's time has elapsed.
     fn shift(&mut self, kind: &str, rounds: u64) {
         let (seed, own) = (self.random.next().to_string(), self.open.endpoint.address().to_string());
-        let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
-        let mut attacker = Helper::start("attacker", &told);
+        let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
+        let mut attacker = Helper::start("attacker", &reported);
         let processors = stay_on(0);
         let begun = Instant::now();
         while self.seen.closed < rounds && begun.elapsed() < SHIFT {
@@ -164,14 +164,14 @@ impl Owner {
         self.board.write(8 * SLOTS, &END.to_le_bytes());
         let deadline = Deadline::new("the attacker goes home");
         let word = loop {
-            if let Some(word) = attacker.try_hear() {
+            if let Some(word) = attacker.try_receive_line() {
                 break word;
             }
             work(&self.open);
             deadline.check();
         };
         println!("{kind}: {word}");
-        attacker.tell("end");
+        attacker.send_line("end");
         attacker.end();
         self.board.write(8 * SLOTS, &[0; 8]);
         // The next peer inherits this set of processors.
@@ -194,7 +194,8 @@ impl Owner {
                 self.aim.read(0, &mut aim);
                 let aim = u64::from_le_bytes(aim);
                 if let Some(at) = self.slots.iter().position(|slot| slot.epoch == aim && slot.held.is_some())
-                    && count_of(&self.slots[at], self.slots[at].held.as_ref().map_or([0; 8], Held::first)) >= wanted
+                    && count_of(&self.slots[at], self.slots[at].held.as_ref().map_or([0; 8], HeldRegion::first))
+                        >= wanted
                 {
                     (0..self.random.below(200)).for_each(|_| std::hint::spin_loop());
                     return at;
@@ -282,7 +283,7 @@ const fn first_of(epoch: u64, count: u64) -> [u8; 8] {
 pub(crate) fn attacker() {
     stay_on(1);
     let open = open_as_told();
-    let owner = open.insert(&told("PERCALE_PEER"));
+    let owner = open.insert(&reported("PERCALE_PEER"));
     let mut attack = Attack {
         open,
         owner,
@@ -303,7 +304,7 @@ pub(crate) fn attacker() {
         attack.write_until_refused(slot, board[slot]);
         epochs += 1;
     }
-    say(&format!("{} writes in {epochs} epochs, {} refused", attack.writes, attack.refused));
+    print_line(&format!("{} writes in {epochs} epochs, {} refused", attack.writes, attack.refused));
     drop(ask());
 }
 

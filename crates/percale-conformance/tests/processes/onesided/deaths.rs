@@ -5,15 +5,15 @@ use std::time::Duration;
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{Buffer, Event, PeerAddress};
 use percale_conformance::long;
-use percale_conformance::measure::{Held, descriptors, mappings};
+use percale_conformance::measure::{ResourceCounts, descriptors, mappings};
 use percale_conformance::memory::content;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
 use super::ground::{GROUND, Ground, key_of};
-use super::{ALL, Deadline, PATIENCE, all_of, open_as_told, serve};
+use super::{ALL, Deadline, WAIT_TIMEOUT, all_of, open_as_told, serve};
 
 crate::on!(shm, untrusting, tcp, verbs: { killed_initiators_and_targets_leak_nothing });
 
@@ -31,7 +31,7 @@ fn killed_initiators_and_targets_leak_nothing(kind: &str) {
         Watchdog::within("killed initiators and targets", Duration::from_secs(if long() { 3600 } else { 300 }));
     for _ in 0..if long() { 10 } else { 1 } {
         let mut survivor = Helper::start("survivor", &[("PERCALE_FABRIC", kind)]);
-        println!("{kind}: {}", survivor.hear());
+        println!("{kind}: {}", survivor.receive_line());
         survivor.end();
     }
 }
@@ -42,20 +42,23 @@ pub(crate) fn survivor() {
     eprintln!("PERCALE_SEED={seed}");
     let mut play = Survivor { open: open_as_told(), random: Random::new(seed), failed: 0, succeeded: 0, deaths: 0 };
     (0..WARM).for_each(|number| play.cycle(number));
-    let before = Held::now();
+    let before = ResourceCounts::now();
     (play.failed, play.succeeded) = (0, 0);
     (WARM..WARM + 50).for_each(|number| play.cycle(number));
     let deadline = Deadline::new("what peers left is given back");
-    let mut after = Held::now();
+    let mut after = ResourceCounts::now();
     while !after.is_within(&before) {
         play.open.endpoint.progress();
         std::thread::sleep(Duration::from_millis(10));
         if std::panic::catch_unwind(|| deadline.check()).is_err() {
             panic!("{after:?} are held, before {before:?}: {:?}, {:?}", descriptors(), mappings());
         }
-        after = Held::now();
+        after = ResourceCounts::now();
     }
-    say(&format!("{} failed, {} succeeded; held before {before:?}, after {after:?}", play.failed, play.succeeded));
+    print_line(&format!(
+        "{} failed, {} succeeded; held before {before:?}, after {after:?}",
+        play.failed, play.succeeded
+    ));
 }
 
 struct Survivor {
@@ -72,10 +75,10 @@ impl Survivor {
         let ground = Ground::new(&self.open.domain, number % 4 < 2);
         let held = ground.register(&self.open.domain, key_of(number));
         let (kind, own, own_key) =
-            (told("PERCALE_FABRIC"), self.open.endpoint.address().to_string(), number.to_string());
-        let told = [("PERCALE_FABRIC", kind.as_str()), ("PERCALE_PEER", &own), ("PERCALE_NUMBER", &own_key)];
-        let mut victim = Helper::start("victim", &told);
-        let peer = self.open.insert(&victim.hear());
+            (reported("PERCALE_FABRIC"), self.open.endpoint.address().to_string(), number.to_string());
+        let reported = [("PERCALE_FABRIC", kind.as_str()), ("PERCALE_PEER", &own), ("PERCALE_NUMBER", &own_key)];
+        let mut victim = Helper::start("victim", &reported);
+        let peer = self.open.insert(&victim.receive_line());
         let got = self.open.endpoint.read(peer, all_of(VICTIM, 8), vec![0; 8]).wait().expect("the victim's region");
         assert_eq!(got.into_vec(), content(VICTIM, GROUND)[..8]);
         if number.is_multiple_of(2) {
@@ -96,9 +99,9 @@ impl Survivor {
 
     /// Kills the victim while it reads and writes the survivor's region.
     fn kill_initiator(&mut self, victim: &mut Helper) {
-        victim.tell("access");
+        victim.send_line("access");
         let deadline = Deadline::new("the victim accesses our memory");
-        while victim.try_hear().is_none() {
+        while victim.try_receive_line().is_none() {
             self.open.endpoint.progress();
             deadline.check();
         }
@@ -109,8 +112,8 @@ impl Survivor {
     /// Kills the victim while the survivor accesses its region. The victim makes progress unless `quiet` is set.
     fn kill_target(&mut self, victim: &mut Helper, peer: PeerAddress, quiet: bool) {
         if quiet {
-            victim.tell("quiet");
-            assert_eq!(victim.hear(), "quiet");
+            victim.send_line("quiet");
+            assert_eq!(victim.receive_line(), "quiet");
         }
         let endpoint = &self.open.endpoint;
         let all = all_of(VICTIM, GROUND as u64);
@@ -139,16 +142,16 @@ impl Survivor {
                 self.failed += 1;
             }
         };
-        bytes.into_iter().for_each(|mut access| count(access.wait_for(PATIENCE).map(drop)));
-        words.into_iter().for_each(|mut access| count(access.wait_for(PATIENCE).map(drop)));
+        bytes.into_iter().for_each(|mut access| count(access.wait_for(WAIT_TIMEOUT).map(drop)));
+        words.into_iter().for_each(|mut access| count(access.wait_for(WAIT_TIMEOUT).map(drop)));
     }
 }
 
 /// The role of the victim: registers a region and, on request, accesses the survivor's region without end.
 pub(crate) fn victim() {
     let open = open_as_told();
-    let survivor = open.insert(&told("PERCALE_PEER"));
-    let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
+    let survivor = open.insert(&reported("PERCALE_PEER"));
+    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
     // With ordinary memory, local peers execute reads and writes directly, but not atomic operations.
     let mut memory = Buffer::from(content(VICTIM, GROUND));
     if number % 4 == 1 {
@@ -168,7 +171,7 @@ pub(crate) fn victim() {
 fn access(open: &Open, survivor: PeerAddress, key: u64) -> ! {
     let all = all_of(key, GROUND as u64);
     open.endpoint.read(survivor, all, vec![0; GROUND]).wait().expect("a read");
-    say("accessing");
+    print_line("accessing");
     loop {
         let reads = [0; 2].map(|_| open.endpoint.read(survivor, all, vec![0; GROUND]).start().expect("a read"));
         let writes = [0; 2].map(|_| open.endpoint.write(survivor, vec![3; GROUND], all).start().expect("a write"));

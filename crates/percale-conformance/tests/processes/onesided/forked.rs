@@ -3,11 +3,11 @@
 use percale::{Access, ErrorCode, RemoteMemory, WindowAccess, WindowType};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, fork, say};
+use percale_conformance::process::{Helper, fork, print_line};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::{Deadline, PATIENCE, open_as_told, open_kind, refusal, serve};
+use super::{Deadline, WAIT_TIMEOUT, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, tcp, verbs: {
     forked_child_does_not_invalidate_parent_windows,
@@ -27,7 +27,7 @@ pub(crate) fn window_owner() {
         window.bind(region, range, BOTH).expect("a bind").key
     };
     let keys = [0, 1].map(|at| bind(at, 0..LEN));
-    say(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
+    print_line(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
     serve(&open, |line| match line {
         "fork" => {
             let child = fork(|| {
@@ -62,15 +62,16 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
     let _watchdog = Watchdog::new("a forked child takes no window back");
     let open = open_kind(kind, |domain| domain);
     let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);
-    let said = helper.hear();
-    let [address, keys @ ..] = &said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let printed = helper.receive_line();
+    let [address, keys @ ..] = &printed.split(' ').collect::<Vec<_>>()[..] else { panic!("{printed}") };
     let peer = open.insert(address);
     let names = [0, 1].map(|at: usize| RemoteMemory { key: keys[at].parse().expect("a key"), address: 0, len: LEN });
-    let read = |name| open.endpoint.read(peer, name, vec![0; LEN as usize]).start().expect("a read").wait_for(PATIENCE);
+    let read =
+        |name| open.endpoint.read(peer, name, vec![0; LEN as usize]).start().expect("a read").wait_for(WAIT_TIMEOUT);
     let use_all = |number| {
         for name in names {
             let mut write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
-            write.wait_for(PATIENCE).expect("the write");
+            write.wait_for(WAIT_TIMEOUT).expect("the write");
             same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
         }
     };
@@ -85,15 +86,15 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
     let reached = by_rdma(&open).1 == 2;
     println!("{kind}: {:?}", open.endpoint.describe_peers());
     for round in 2..=4 {
-        helper.tell("fork");
-        assert_eq!(helper.hear(), "Some(0)", "the child");
+        helper.send_line("fork");
+        assert_eq!(helper.receive_line(), "Some(0)", "the child");
         let (before, _) = by_rdma(&open);
         use_all(round);
         assert!(!reached || by_rdma(&open) == (before + 4, 2), "an access went another way: a window was gone");
     }
-    helper.tell("unbind");
-    assert_eq!(helper.hear(), "unbound");
+    helper.send_line("unbind");
+    assert_eq!(helper.receive_line(), "unbound");
     names.into_iter().for_each(|name| assert_eq!(refusal(read(name)), ErrorCode::KeyRejected));
-    helper.tell("end");
+    helper.send_line("end");
     helper.end();
 }

@@ -89,7 +89,7 @@ pub(super) enum Ground {
 
 /// Registered memory, with its region.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum HeldRegion {
     /// A region of allocated memory, with the address of the memory.
     Sealed(Region, usize),
     Plain(RawRegion, Memory),
@@ -117,17 +117,17 @@ impl Ground {
         }
     }
 
-    pub(super) fn register(self, domain: &Domain, key: u64) -> Held {
+    pub(super) fn register(self, domain: &Domain, key: u64) -> HeldRegion {
         let registration = domain.registration(ALL).key(key);
         match self {
             Self::Sealed(allocation) => {
                 let place = allocation.as_ptr().addr();
-                Held::Sealed(registration.own(allocation).expect("a region"), place)
+                HeldRegion::Sealed(registration.own(allocation).expect("a region"), place)
             }
             Self::Plain(memory) => {
                 // SAFETY: the memory is never freed, and is only copied through its pointer.
                 let region = unsafe { registration.raw(&[memory.segment()], true) };
-                Held::Plain(region.expect("a region"), memory)
+                HeldRegion::Plain(region.expect("a region"), memory)
             }
         }
     }
@@ -148,7 +148,7 @@ impl Ground {
     }
 }
 
-impl Held {
+impl HeldRegion {
     /// Closes the region and returns its memory, if no peer is accessing it.
     pub(super) fn close(self) -> Result<Ground, Self> {
         match self {
@@ -201,7 +201,7 @@ impl Watch {
     }
 
     /// Returns whether a writer has written the first byte.
-    pub(super) fn is_written(&self, held: &Held) -> bool {
+    pub(super) fn is_written(&self, held: &HeldRegion) -> bool {
         held.first()[0] != self.filling
     }
 

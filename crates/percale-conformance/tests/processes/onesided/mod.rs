@@ -35,12 +35,12 @@ use percale::domain::DomainBuilder;
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{Access, ErrorCode, RemoteMemory, Trust};
 use percale_conformance::peers::{Open, open};
-use percale_conformance::process::{ask, say, told};
+use percale_conformance::process::{ask, print_line, reported};
 
 pub(crate) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 /// The time limit for every wait of a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Opens an endpoint of this kind: `shm`, `untrusting` (shm with targets that execute all accesses), `bounced` (shm
 /// without copies by the kernel), `tcp`, `verbs`, or `any`.
@@ -57,7 +57,7 @@ pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> Domain
 
 /// Opens the endpoint of a helper.
 pub(crate) fn open_as_told() -> Open {
-    open_kind(&told("PERCALE_FABRIC"), |domain| domain)
+    open_kind(&reported("PERCALE_FABRIC"), |domain| domain)
 }
 
 /// Returns the code of an operation's error.
@@ -99,12 +99,12 @@ pub(crate) struct Deadline(Instant, &'static str);
 
 impl Deadline {
     pub(crate) fn new(what: &'static str) -> Self {
-        Self(Instant::now() + PATIENCE, what)
+        Self(Instant::now() + WAIT_TIMEOUT, what)
     }
 
     #[track_caller]
     pub(crate) fn check(&self) {
-        assert!(Instant::now() < self.0, "{} within {PATIENCE:?}", self.1);
+        assert!(Instant::now() < self.0, "{} within {WAIT_TIMEOUT:?}", self.1);
     }
 }
 
@@ -113,12 +113,12 @@ pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {
     pub(crate) fn new() -> Self {
-        let (heard, lines) = channel();
+        let (received, lines) = channel();
         // After the last line the test may have exited, which `ask` would treat as a failure.
         let listen = move || {
             while {
                 let line = ask();
-                line != "end" && heard.send(line).is_ok()
+                line != "end" && received.send(line).is_ok()
             } {}
         };
         std::thread::spawn(listen);
@@ -151,7 +151,7 @@ pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
             }
         };
         let line = if line == "quiet" {
-            say("quiet");
+            print_line("quiet");
             lines.wait()
         } else {
             line
@@ -159,6 +159,6 @@ pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
         if line == "end" {
             return;
         }
-        say(&obey(&line));
+        print_line(&obey(&line));
     }
 }

@@ -6,7 +6,7 @@ use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory, Wind
 use percale_conformance::long;
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, open_in};
-use percale_conformance::process::{Helper, say};
+use percale_conformance::process::{Helper, print_line};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn target() {
     let mut window = open.domain.window(WindowType::One).expect("a window");
     let bound = window.bind(&regions[0], 0..LEN, WindowAccess::all()).expect("a bind");
     let keys: Vec<String> = regions.iter().map(Region::key).chain([bound.key]).map(|key| key.to_string()).collect();
-    say(&format!("{} {}", open.endpoint.address(), keys.join(" ")));
+    print_line(&format!("{} {}", open.endpoint.address(), keys.join(" ")));
     serve(&open, |_| {
         for (number, region) in (0..).zip(&regions) {
             let mut bytes = vec![0; region.len()];
@@ -107,8 +107,8 @@ fn accesses_of_a_quiet_target(kind: &str) {
         deadline.check();
     }
     let known: &[usize] = if reached(&tries, "RDMA to 7 of its") { &[0, 4, WINDOW] } else { &[0, 4] };
-    tries.target.tell("quiet");
-    assert_eq!(tries.target.hear(), "quiet");
+    tries.target.send_line("quiet");
+    assert_eq!(tries.target.receive_line(), "quiet");
     for number in 0..if long() { 100_000 } else { 1000 } {
         let (len, region) = (tries.len(), known[number % known.len()]);
         let at = tries.random.next() % (LEN - len);
@@ -118,9 +118,9 @@ fn accesses_of_a_quiet_target(kind: &str) {
             .to_vec();
         let part = tries.part(region, at, len);
         let mut read = tries.open.endpoint.read(tries.peer, part, vec![0; len as usize]).start().expect("a read");
-        same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
+        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "what was read");
         let mut write = tries.open.endpoint.write(tries.peer, wanted, part).start().expect("a write");
-        write.wait_for(super::PATIENCE).expect("the write");
+        write.wait_for(super::WAIT_TIMEOUT).expect("the write");
     }
     tries.end();
 }
@@ -145,8 +145,8 @@ fn accesses_that_the_target_carries_out(kind: &str) {
     let _watchdog = Watchdog::new("accesses that the target carries out");
     let mut tries = Tries::new(kind, seed());
     tries.warm();
-    tries.target.tell("quiet");
-    assert_eq!(tries.target.hear(), "quiet");
+    tries.target.send_line("quiet");
+    assert_eq!(tries.target.receive_line(), "quiet");
     // Sealed memory is mapped, even if the kernel may not copy.
     let regions: &[usize] = if kind == "untrusting" { &[0, 4] } else { &[4] };
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -166,13 +166,13 @@ fn accesses_that_the_target_carries_out(kind: &str) {
     let done = writes.iter().filter(|write| write.is_ready()).count();
     let done = done + reads.iter().filter(|(_, read)| read.is_ready()).count();
     assert_eq!(done, 0, "{kind}: accesses completed, and nobody can have made them");
-    tries.target.tell("check");
-    assert_eq!(tries.target.hear(), "unchanged");
+    tries.target.send_line("check");
+    assert_eq!(tries.target.receive_line(), "unchanged");
     for mut write in writes {
-        write.wait_for(super::PATIENCE).expect("the write");
+        write.wait_for(super::WAIT_TIMEOUT).expect("the write");
     }
     for (wanted, mut read) in reads {
-        same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
+        same(&read.wait_for(super::WAIT_TIMEOUT).expect("the read").into_vec(), &wanted, "what was read");
     }
     tries.end();
 }
@@ -190,7 +190,7 @@ impl Tries {
     fn new(kind: &str, seed: u64) -> Self {
         let mut target = Helper::start("refusing", &[("PERCALE_FABRIC", kind)]);
         let open = open_kind(kind, |domain| domain);
-        let words = target.hear();
+        let words = target.receive_line();
         let mut words = words.split(' ');
         let peer = open.insert(words.next().expect("an address"));
         let keys = words.map(|key| key.parse().expect("a key")).collect();
@@ -216,9 +216,9 @@ impl Tries {
 
     /// Checks that the target's memory is unchanged.
     fn end(mut self) {
-        self.target.tell("check");
-        assert_eq!(self.target.hear(), "unchanged");
-        self.target.tell("end");
+        self.target.send_line("check");
+        assert_eq!(self.target.receive_line(), "unchanged");
+        self.target.send_line("end");
         self.target.end();
     }
 
@@ -228,11 +228,11 @@ impl Tries {
         if self.kind == "shm" {
             made = tries / 2;
             // The target makes no progress, so the initiator must reject the accesses itself.
-            self.target.tell("quiet");
-            assert_eq!(self.target.hear(), "quiet");
+            self.target.send_line("quiet");
+            assert_eq!(self.target.receive_line(), "quiet");
             (0..made).for_each(|_| self.refused_at_once());
-            self.target.tell("check");
-            assert_eq!(self.target.hear(), "unchanged");
+            self.target.send_line("check");
+            assert_eq!(self.target.receive_line(), "unchanged");
         }
         for _ in 0..(tries - made).div_ceil(DEPTH) {
             self.refused_by_the_target();
@@ -275,7 +275,7 @@ impl Tries {
         } else {
             endpoint.read(self.peer, part, vec![0x55; len as usize]).start()
         };
-        let result = result.expect("it is posted").wait_for(super::PATIENCE);
+        let result = result.expect("it is posted").wait_for(super::WAIT_TIMEOUT);
         assert_eq!(refusal(result), ErrorCode::Denied, "{part:?}, writes {writes}");
         // The initiator also executes atomic operations on mapped memory.
         if self.random.below(4) == 0 {
@@ -283,7 +283,7 @@ impl Tries {
             let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
             let word = self.part(region, address, 8);
             let mut result = self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted");
-            assert_eq!(refusal(result.wait_for(super::PATIENCE)), ErrorCode::Denied, "{word:?}");
+            assert_eq!(refusal(result.wait_for(super::WAIT_TIMEOUT)), ErrorCode::Denied, "{word:?}");
         }
     }
 
@@ -341,8 +341,8 @@ impl Tries {
         }
         for (part, wanted, made) in under_way {
             let code = match made {
-                Try::Bytes(mut access) => refusal(access.wait_for(super::PATIENCE)),
-                Try::Word(mut access) => refusal(access.wait_for(super::PATIENCE)),
+                Try::Bytes(mut access) => refusal(access.wait_for(super::WAIT_TIMEOUT)),
+                Try::Word(mut access) => refusal(access.wait_for(super::WAIT_TIMEOUT)),
             };
             assert_eq!(code, wanted, "{part:?}");
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use percale::{Access, ErrorCode, PeerAddress, Region};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -28,8 +28,8 @@ const SHIFT: Duration = Duration::from_secs(240);
 /// Requirements: REV-001, MR-067, MR-068.
 fn a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
-    let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
-    let _watchdog = Watchdog::within("a closed region is not written", patience);
+    let timeout = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
+    let _watchdog = Watchdog::within("a closed region is not written", timeout);
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     for &sealed in memories {
         revoke_under(kind, sealed, 4, rounds, time / memories.len() as u32);
@@ -53,8 +53,8 @@ impl Owner {
 
     pub(super) fn writer(&self, kind: &str) -> Helper {
         let seed = seed().to_string();
-        let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", self.own.as_str()), ("PERCALE_SEED", seed.as_str())];
-        Helper::start("writer", &told)
+        let reported = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", self.own.as_str()), ("PERCALE_SEED", seed.as_str())];
+        Helper::start("writer", &reported)
     }
 
     pub(super) fn post(&mut self, epoch: u64) {
@@ -68,7 +68,7 @@ impl Owner {
         for mut writer in writers {
             let deadline = Deadline::new("a writer goes home");
             let word = loop {
-                match writer.try_hear() {
+                match writer.try_receive_line() {
                     Some(word) => break word,
                     None => {
                         self.open.endpoint.progress();
@@ -77,7 +77,7 @@ impl Owner {
                 }
             };
             words.push(word);
-            writer.tell("end");
+            writer.send_line("end");
             writer.end();
         }
         self.post(0);
@@ -93,7 +93,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
     let started = Instant::now();
     let (mut epoch, mut busy, mut bytes) = (0, 0, 0_u64);
     while epoch < rounds && started.elapsed() < time {
-        let crew: Vec<Helper> = (0..writers).map(|_| owner.writer(kind)).collect();
+        let workers: Vec<Helper> = (0..writers).map(|_| owner.writer(kind)).collect();
         let shift = Instant::now();
         while epoch < rounds && started.elapsed() < time && shift.elapsed() < SHIFT {
             epoch += 1;
@@ -135,7 +135,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             }
         }
         println!("{kind}, sealed {sealed}: {epoch} revocations after {:?}", started.elapsed());
-        for word in owner.dismiss(crew) {
+        for word in owner.dismiss(workers) {
             println!("{kind}, sealed {sealed}: {word}");
         }
     }
@@ -148,7 +148,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
 /// continues with the next epoch.
 pub(crate) fn writer() {
     let open = open_as_told();
-    let owner = open.insert(&told("PERCALE_PEER"));
+    let owner = open.insert(&reported("PERCALE_PEER"));
     let mut random = Random::new(seed());
     let (mut epoch, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {
@@ -172,7 +172,7 @@ pub(crate) fn writer() {
         refused += failed;
     }
     let arenas = super::disclosed::arenas();
-    say(&format!("{writes} writes in {epochs} epochs, {refused} refused, {arenas} arenas mapped"));
+    print_line(&format!("{writes} writes in {epochs} epochs, {refused} refused, {arenas} arenas mapped"));
     drop(ask());
 }
 

@@ -8,9 +8,9 @@ use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
-use super::ground::{GROUND, Ground, Held, Watch, key_of};
+use super::ground::{GROUND, Ground, HeldRegion, Watch, key_of};
 use super::revocation::Owner;
-use super::{Deadline, PATIENCE, open_kind, work};
+use super::{Deadline, WAIT_TIMEOUT, open_kind, work};
 use crate::faults::is_stopped;
 
 crate::on!(shm, untrusting, tcp, verbs: { memory_of_stopped_writers_is_not_used_again });
@@ -21,8 +21,8 @@ const WRITERS: usize = 3;
 
 /// Requirements: REV-002, REV-003, REV-005.
 fn memory_of_stopped_writers_is_not_used_again(kind: &str) {
-    let patience = Duration::from_secs(if long() { 3600 } else { 300 });
-    let _watchdog = Watchdog::within("memory of stopped writers is not used again", patience);
+    let timeout = Duration::from_secs(if long() { 3600 } else { 300 });
+    let _watchdog = Watchdog::within("memory of stopped writers is not used again", timeout);
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     for &sealed in memories {
         let mut play = Play::new(kind, sealed);
@@ -165,12 +165,12 @@ impl Play {
     }
 
     /// Closes the region, and records how long this took.
-    fn close(&mut self, held: Held) -> Result<Ground, Held> {
+    fn close(&mut self, held: HeldRegion) -> Result<Ground, HeldRegion> {
         let started = Instant::now();
         let result = held.close();
         let took = started.elapsed();
         self.counts.longest_close = self.counts.longest_close.max(took);
-        assert!(took < REVOKE + PATIENCE, "closing took {took:?}");
+        assert!(took < REVOKE + WAIT_TIMEOUT, "closing took {took:?}");
         result
     }
 
@@ -190,7 +190,7 @@ impl Play {
     }
 
     /// Continues every stopped writer, or kills and replaces it. Repeats the close of the region until it succeeds.
-    fn close_later(&mut self, mut held: Held) {
+    fn close_later(&mut self, mut held: HeldRegion) {
         for at in 0..WRITERS {
             if self.random.below(2) == 0 {
                 self.go_on(at);
@@ -212,7 +212,7 @@ impl Play {
 
     /// Drops the region while all writers are stopped, one of them in the middle of a write. The memory must not be
     /// reused.
-    fn drop_while_stopped(&mut self, held: Held) {
+    fn drop_while_stopped(&mut self, held: HeldRegion) {
         for at in 0..WRITERS {
             self.stop(at);
             self.wait_stopped(at);
@@ -240,8 +240,8 @@ impl Play {
 
     fn end(mut self) {
         (0..WRITERS).for_each(|at| self.go_on(at));
-        let crew = self.writers.drain(..).map(|writer| writer.helper).collect();
-        for word in self.owner.dismiss(crew) {
+        let workers = self.writers.drain(..).map(|writer| writer.helper).collect();
+        for word in self.owner.dismiss(workers) {
             println!("{}: {word}", self.kind);
         }
         println!("{}, sealed {}: {:?}", self.kind, self.sealed, self.counts);

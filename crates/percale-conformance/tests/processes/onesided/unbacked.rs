@@ -13,7 +13,7 @@ use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use super::{ALL, PATIENCE, all_of, open_as_told, open_kind, refusal, serve};
+use super::{ALL, WAIT_TIMEOUT, all_of, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp, verbs: { memory_under_a_region_may_be_unmapped_and_remapped });
 
@@ -115,21 +115,21 @@ fn memory_under_a_region_may_be_unmapped_and_remapped(kind: &str) {
     let _watchdog = Watchdog::within("memory comes and goes", Duration::from_secs(if long() { 500 } else { 300 }));
     let mut target = Helper::start("unbacked", &[("PERCALE_FABRIC", kind)]);
     let open = open_kind(kind, |domain| domain);
-    let peer = open.insert(&target.hear());
+    let peer = open.insert(&target.receive_line());
     let mut test = Test { open, peer, target };
     for round in 0..if long() { 100 } else { 3 } {
         test.round(round);
     }
     test.nowhere();
-    test.target.tell("end");
+    test.target.send_line("end");
     test.target.end();
 }
 
 impl Test {
     /// Sends a command to the target, and waits until it is executed.
-    fn tell(&mut self, line: &str) {
-        self.target.tell(line);
-        assert_eq!(self.target.hear(), "done");
+    fn send_line(&mut self, line: &str) {
+        self.target.send_line(line);
+        assert_eq!(self.target.receive_line(), "done");
     }
 
     /// Returns the descriptions of bytes of the hole in both regions.
@@ -143,14 +143,14 @@ impl Test {
             self.access(at, len, Answer::Faults, Answer::Faults);
         }
         // Map half of it.
-        self.tell(&format!("map {}", LEN / 2));
+        self.send_line(&format!("map {}", LEN / 2));
         self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 8, 8, Answer::Works, Answer::Works);
-        self.tell("unmap");
-        self.tell(&format!("map {LEN}"));
+        self.send_line("unmap");
+        self.send_line(&format!("map {LEN}"));
         self.reads(0, &vec![0; LEN]);
-        self.tell(&format!("fill {round}"));
+        self.send_line(&format!("fill {round}"));
         let old = content(round, LEN);
         for (at, len) in [(0, 8), (4090, 12), (777, 100_000), (0, LEN)] {
             self.reads(at, &old[at..at + len]);
@@ -160,29 +160,29 @@ impl Test {
             for (number, name) in Self::names(at, len).into_iter().enumerate() {
                 let bytes = if number == 0 { vec![1; len] } else { new[at..at + len].to_vec() };
                 let mut write = self.open.endpoint.write(self.peer, bytes, name).start().expect("a write");
-                write.wait_for(PATIENCE).expect("the write");
+                write.wait_for(WAIT_TIMEOUT).expect("the write");
             }
         }
-        self.tell(&format!("check {}", round + 1));
+        self.send_line(&format!("check {}", round + 1));
         self.adds(64, u64::from_le_bytes(new[64..72].try_into().expect("8 bytes")));
-        self.tell("protect");
+        self.send_line("protect");
         self.access(0, 8, Answer::Works, Answer::Faults);
         self.access(0, 100_000, Answer::Works, Answer::Faults);
-        self.tell("unmap");
+        self.send_line("unmap");
         self.access(0, 8, Answer::Faults, Answer::Faults);
     }
 
     fn reads(&self, at: usize, wanted: &[u8]) {
         for name in Self::names(at, wanted.len()) {
             let mut got = self.open.endpoint.read(self.peer, name, vec![0xEE; wanted.len()]).start().expect("a read");
-            same(&got.wait_for(PATIENCE).expect("the read").into_vec(), wanted, "what was read");
+            same(&got.wait_for(WAIT_TIMEOUT).expect("the read").into_vec(), wanted, "what was read");
         }
     }
 
     fn adds(&self, at: usize, mut wanted: u64) {
         for name in Self::names(at, 8) {
             let mut before = self.open.endpoint.fetch_add(self.peer, name, 5_u64).start().expect("an addition");
-            assert_eq!(before.wait_for(PATIENCE).expect("the addition"), wanted);
+            assert_eq!(before.wait_for(WAIT_TIMEOUT).expect("the addition"), wanted);
             wanted = wanted.wrapping_add(5);
         }
     }
@@ -202,12 +202,12 @@ impl Test {
             assert_eq!(refusal(result), code, "{name:?}");
             Answer::Faults
         };
-        let got = endpoint.read(self.peer, name, vec![0; len]).start().expect("a read").wait_for(PATIENCE);
+        let got = endpoint.read(self.peer, name, vec![0; len]).start().expect("a read").wait_for(WAIT_TIMEOUT);
         assert_eq!(answer(got.map(drop)), read, "reading {name:?}");
-        let put = endpoint.write(self.peer, vec![0x33; len], name).start().expect("a write").wait_for(PATIENCE);
+        let put = endpoint.write(self.peer, vec![0x33; len], name).start().expect("a write").wait_for(WAIT_TIMEOUT);
         assert_eq!(answer(put.map(drop)), write, "writing {name:?}");
         if len == 8 && name.address.is_multiple_of(8) {
-            let add = endpoint.fetch_add(self.peer, name, 1_u64).start().expect("an addition").wait_for(PATIENCE);
+            let add = endpoint.fetch_add(self.peer, name, 1_u64).start().expect("an addition").wait_for(WAIT_TIMEOUT);
             assert_eq!(answer(add.map(drop)), write, "adding to {name:?}");
         }
     }

@@ -11,7 +11,7 @@ use percale::memory::window::WindowError;
 use percale::{Access, Bind, Buffer, ErrorCode, PeerAddress, Region, Window, WindowAccess, WindowType};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
@@ -39,8 +39,8 @@ fn nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     let short = Duration::from_secs(if kind == "verbs" { 20 } else { 2 });
     let time = if long() { Duration::from_secs(600) / memories.len() as u32 } else { short };
-    let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
-    let _watchdog = Watchdog::within("nothing is written through a dead window", patience);
+    let timeout = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
+    let _watchdog = Watchdog::within("nothing is written through a dead window", timeout);
     for &sealed in memories {
         Run::new(kind, sealed).run(time);
     }
@@ -88,15 +88,15 @@ impl<'k> Run<'k> {
         // The upper half of the keys of all windows. The lower halves are on the board.
         let upper = (self.all.key() >> 32).to_string();
         let (seed, place) = (seed().to_string(), place.to_string());
-        let told = [
+        let reported = [
             ("PERCALE_FABRIC", self.kind),
             ("PERCALE_PEER", self.own.as_str()),
             ("PERCALE_SEED", seed.as_str()),
             ("PERCALE_PLACE", place.as_str()),
             ("PERCALE_UPPER", upper.as_str()),
         ];
-        let mut helper = Helper::start("window-writer", &told);
-        let address = self.open.insert(&helper.hear());
+        let mut helper = Helper::start("window-writer", &reported);
+        let address = self.open.insert(&helper.receive_line());
         let window = self.open.domain.window(WindowType::TwoB).expect("a window");
         Writer { helper, address, window, since: Instant::now() }
     }
@@ -110,7 +110,7 @@ impl<'k> Run<'k> {
         self.post(place, END);
         let deadline = Deadline::new("a writer goes home");
         let word = loop {
-            match writer.helper.try_hear() {
+            match writer.helper.try_receive_line() {
                 Some(word) => break word,
                 None => {
                     self.open.endpoint.progress();
@@ -118,7 +118,7 @@ impl<'k> Run<'k> {
                 }
             }
         };
-        writer.helper.tell("end");
+        writer.helper.send_line("end");
         writer.helper.end();
         self.post(place, 0);
         word
@@ -272,9 +272,9 @@ const LOWER: u64 = 0xFFFF_FFFF;
 pub(crate) fn window_writer() {
     let open = open_as_told();
     open.say_address();
-    let owner = open.insert(&told("PERCALE_PEER"));
-    let place: u64 = told("PERCALE_PLACE").parse().expect("a number");
-    let upper = told("PERCALE_UPPER").parse::<u64>().expect("a number") << 32;
+    let owner = open.insert(&reported("PERCALE_PEER"));
+    let place: u64 = reported("PERCALE_PLACE").parse().expect("a number");
+    let upper = reported("PERCALE_UPPER").parse::<u64>().expect("a number") << 32;
     let mut random = Random::new(seed() + place);
     let (mut word, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {
@@ -301,6 +301,6 @@ pub(crate) fn window_writer() {
         writes += done;
         refused += failed;
     }
-    say(&format!("{writes} writes in {epochs} epochs, {refused} refused"));
+    print_line(&format!("{writes} writes in {epochs} epochs, {refused} refused"));
     drop(ask());
 }

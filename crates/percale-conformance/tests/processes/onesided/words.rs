@@ -3,7 +3,7 @@
 use percale::{PeerAddress, RemoteMemory};
 use percale_conformance::long;
 use percale_conformance::peers::Open;
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, print_line, reported};
 use percale_conformance::watchdog::Watchdog;
 use std::time::Duration;
 
@@ -43,18 +43,18 @@ fn atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
     let mut others: Vec<Helper> = Vec::new();
     for (number, kind) in OTHERS.iter().enumerate() {
         let number = number.to_string();
-        let told = [("PERCALE_FABRIC", *kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_NUMBER", number.as_str())];
-        others.push(Helper::start("adder", &told));
+        let reported = [("PERCALE_FABRIC", *kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_NUMBER", number.as_str())];
+        others.push(Helper::start("adder", &reported));
     }
     hear_all(&open, &mut others, "connected");
-    others.iter_mut().for_each(|other| other.tell("add"));
+    others.iter_mut().for_each(|other| other.send_line("add"));
     let mut values = add(&open, me);
     hear_all(&open, &mut others, "added");
-    others.iter_mut().for_each(|other| other.tell("lock"));
+    others.iter_mut().for_each(|other| other.send_line("lock"));
     lock(&open, me);
     hear_all(&open, &mut others, "locked");
     others.into_iter().for_each(|mut other| {
-        other.tell("end");
+        other.send_line("end");
         other.end();
     });
     let count = (OTHERS.len() + 1) * adds();
@@ -79,7 +79,7 @@ fn hear_all(open: &Open, others: &mut [Helper], wanted: &str) {
     for other in others {
         let deadline = Deadline::new("another initiator is done");
         let word = loop {
-            if let Some(word) = other.try_hear() {
+            if let Some(word) = other.try_receive_line() {
                 break word;
             }
             work(open);
@@ -115,10 +115,10 @@ fn lock(open: &Open, target: PeerAddress) {
 /// The role of another initiator.
 pub(crate) fn adder() {
     let open = open_as_told();
-    let target = open.insert(&told("PERCALE_PEER"));
-    let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
+    let target = open.insert(&reported("PERCALE_PEER"));
+    let number: u64 = reported("PERCALE_NUMBER").parse().expect("a number");
     open.endpoint.read(target, all_of(WORD, 8), vec![0; 8]).wait().expect("a read");
-    say("connected");
+    print_line("connected");
     assert_eq!(ask(), "add");
     let values = add(&open, target);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -126,10 +126,10 @@ pub(crate) fn adder() {
     let part = all_of(RESULTS, (number + 1) * len).slice(number * len..(number + 1) * len);
     open.endpoint.write(target, bytes, part).wait().expect("the values");
     let arenas = super::disclosed::arenas();
-    assert_eq!(arenas > 0, told("PERCALE_FABRIC") == "shm", "only local initiators map memory");
-    say("added");
+    assert_eq!(arenas > 0, reported("PERCALE_FABRIC") == "shm", "only local initiators map memory");
+    print_line("added");
     assert_eq!(ask(), "lock");
     lock(&open, target);
-    say("locked");
+    print_line("locked");
     drop(ask());
 }

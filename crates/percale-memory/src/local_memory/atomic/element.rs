@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, Ato
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The type of an element. Operations on a cell return the cell's previous value.
-pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable + KnownLayout {
+pub(super) trait AtomicElement: Copy + PartialOrd + FromBytes + IntoBytes + Immutable + KnownLayout {
     /// The atomic type with the element's size, alignment and bits.
     type Cell;
 
@@ -53,7 +53,7 @@ pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable 
     fn truth(is_true: bool) -> Self;
 }
 
-/// The loop of [`Element::update`], on bits.
+/// The loop of [`AtomicElement::update`], on bits.
 macro_rules! update {
     ($cell:ident, $next:ident, $from:expr, $to:expr) => {{
         let mut bits = $cell.load(SeqCst);
@@ -70,7 +70,7 @@ macro_rules! update {
 
 macro_rules! integer {
     ($type:ty, $cell:ty) => {
-        impl Element for $type {
+        impl AtomicElement for $type {
             type Cell = $cell;
 
             #[inline(always)]
@@ -186,7 +186,7 @@ macro_rules! integer {
 /// nevertheless, they operate on the bits.
 macro_rules! float {
     ($type:ty, $bits:ty, $cell:ty) => {
-        impl Element for $type {
+        impl AtomicElement for $type {
             type Cell = $cell;
 
             #[inline(always)]

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "memory that is given by address; each block states its own reason")]
 
-use super::element::Element;
+use super::element::AtomicElement;
 use super::{AtomicOp, Datatype, Kind, is_valid};
 
 /// The target of an atomic operation is not aligned to the size of its elements.
@@ -84,7 +84,7 @@ pub unsafe fn execute(
 /// # Safety
 /// As for [`execute`]. In addition the target is aligned, and `FETCH` is set only if there is a result.
 #[inline(never)]
-unsafe fn array<T: Element, const FETCH: bool>(
+unsafe fn array<T: AtomicElement, const FETCH: bool>(
     op: AtomicOp,
     target: *mut T,
     operand: *const T,
@@ -115,7 +115,7 @@ unsafe fn array<T: Element, const FETCH: bool>(
 
 /// Executes `op` on one cell, and returns its previous value. Reads only the operands that the operation has.
 #[inline(always)]
-fn one<T: Element>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
+fn one<T: AtomicElement>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
     let truth = |f: fn(bool, bool) -> bool| {
         let o = operand().is_true();
         T::update(cell, |t| Some(T::truth(f(t.is_true(), o))))

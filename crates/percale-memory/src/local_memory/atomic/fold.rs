@@ -3,7 +3,7 @@
 
 use zerocopy::{FromBytes, Unalign};
 
-use super::element::Element;
+use super::element::AtomicElement;
 use super::{AtomicOp, Datatype};
 
 /// Combines each element of `first` (the target of an atomic operation) with the same element of `second` (its
@@ -24,7 +24,7 @@ pub fn fold(op: AtomicOp, datatype: Datatype, first: &mut [u8], second: &[u8]) {
     }
 }
 
-fn array<T: Element>(op: AtomicOp, first: &mut [u8], second: &[u8]) {
+fn array<T: AtomicElement>(op: AtomicOp, first: &mut [u8], second: &[u8]) {
     let truth = |f: fn(bool, bool) -> bool| move |t: T, o: T| T::truth(f(t.is_true(), o.is_true()));
     match op {
         AtomicOp::Min => each(first, second, |t: T, o| if t.yields_below(o) { o } else { t }),
@@ -42,7 +42,7 @@ fn array<T: Element>(op: AtomicOp, first: &mut [u8], second: &[u8]) {
 }
 
 #[inline(always)]
-fn each<T: Element>(first: &mut [u8], second: &[u8], f: impl Fn(T, T) -> T) {
+fn each<T: AtomicElement>(first: &mut [u8], second: &[u8], f: impl Fn(T, T) -> T) {
     let (Ok(first), Ok(second)) = (<[Unalign<T>]>::mut_from_bytes(first), <[Unalign<T>]>::ref_from_bytes(second))
     else {
         return;

@@ -42,7 +42,7 @@ pub use execute::Misaligned;
 pub use execute::execute;
 pub use fold::fold;
 pub use op::{AtomicOp, Kind, KindExt};
-pub use request::{KindWireExt, Operands, Operation, Request};
+pub use request::{AtomicRequest, DirectOperation, KindWireExt, Operands};
 pub use word::Word;
 
 /// Returns whether atomic operations of this kind can apply `op` to elements of `datatype`, like fi_atomicvalid,

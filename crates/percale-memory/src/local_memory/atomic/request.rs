@@ -9,7 +9,7 @@ use crate::local_memory::volatile::Segment;
 
 /// A checked request. Operands and compare values that its kind uses have the length of its elements.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct AtomicRequest<'a> {
     /// The operation.
     pub op: AtomicOp,
     /// The type of the elements.
@@ -55,7 +55,7 @@ impl KindWireExt for Kind {
     }
 }
 
-impl Request<'_> {
+impl AtomicRequest<'_> {
     /// Returns the size of the elements in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
@@ -91,7 +91,7 @@ impl Request<'_> {
 
 /// An operation of this process on a peer's memory to which it has direct access.
 #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
-pub trait Operation {
+pub trait DirectOperation {
     /// Returns the size of the elements in bytes.
     fn len(&self) -> usize;
 
@@ -138,7 +138,7 @@ impl Operands {
     }
 }
 
-impl Operation for Operands {
+impl DirectOperation for Operands {
     #[inline]
     fn len(&self) -> usize {
         self.len

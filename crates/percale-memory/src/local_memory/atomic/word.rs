@@ -3,8 +3,8 @@
 
 #![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
 
-use super::element::Element;
-use super::{AtomicOp, Kind, Misaligned, Operation};
+use super::element::AtomicElement;
+use super::{AtomicOp, DirectOperation, Kind, Misaligned};
 use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
@@ -36,7 +36,7 @@ impl Word {
     }
 }
 
-impl Operation for Word {
+impl DirectOperation for Word {
     #[inline(always)]
     fn len(&self) -> usize {
         Self::LEN

@@ -77,7 +77,7 @@ impl Entry {
 }
 
 /// Hints with all attributes, as `fi_allocinfo` creates them, on the stack.
-struct Wishes {
+struct TestHints {
     info: fi_info,
     tx: fi_tx_attr,
     rx: fi_rx_attr,
@@ -88,7 +88,7 @@ struct Wishes {
     kept: Vec<CString>,
 }
 
-impl Wishes {
+impl TestHints {
     fn new(change: impl FnOnce(&mut Self)) -> Self {
         let mut wishes = Self {
             info: fi_info::ZERO,
@@ -208,7 +208,7 @@ fn getinfo_result_as_hints_returns_the_same_result() {
 fn result_with_all_mr_modes_is_stable_as_hints() {
     // A program that offers raw keys gets a result without them, and passes that result as its next hints.
     let offered = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    let answer = Wishes::new(|wishes| wishes.domain.mr_mode = offered).ask(API).unwrap();
+    let answer = TestHints::new(|wishes| wishes.domain.mr_mode = offered).ask(API).unwrap();
     for one in answer.all() {
         assert_eq!((one.domain().mr_mode, one.domain().mr_key_size), (0, 8));
         let again = ask(API, None, None, 0, &raw const one.0).map_err(|(_, why)| why).unwrap();
@@ -220,11 +220,12 @@ fn result_with_all_mr_modes_is_stable_as_hints() {
 fn requested_capabilities_are_returned_unchanged() {
     // MPICH calls fi_getinfo again with the capabilities of a result.
     let offered = anything().all()[0].0.caps;
-    let again = Wishes::new(|wishes| wishes.info.caps = offered).ask(API).unwrap();
+    let again = TestHints::new(|wishes| wishes.info.caps = offered).ask(API).unwrap();
     assert!(again.all().iter().all(|one| one.0.caps == offered && one.ep().r#type == FI_EP_RDM));
 
-    let caps = |asked| {
-        let answer = Wishes::new(|wishes| (wishes.info.caps, wishes.ep.r#type) = (asked, FI_EP_RDM)).ask(API).unwrap();
+    let caps = |requested| {
+        let answer =
+            TestHints::new(|wishes| (wishes.info.caps, wishes.ep.r#type) = (requested, FI_EP_RDM)).ask(API).unwrap();
         let first = &answer.all()[0];
         (first.0.caps, first.tx().caps, first.rx().caps)
     };
@@ -244,13 +245,13 @@ fn layering_a_provider_on_percale_is_rejected() {
         assert_eq!(code, -FI_ENODATA);
         assert_eq!(warnings, "", "that is no wish of an application's");
     }
-    let mut wishes = Wishes::new(|wishes| wishes.fabric.prov_name = wishes.text("Percale;^ofi_rxm"));
+    let mut wishes = TestHints::new(|wishes| wishes.fabric.prov_name = wishes.text("Percale;^ofi_rxm"));
     assert!(wishes.ask(API).is_ok());
 }
 
 #[test]
 fn nodes_and_services_become_addresses() {
-    let hints = Wishes::new(|_| ());
+    let hints = TestHints::new(|_| ());
     let ask = |node, service, flags| ask(API, node, service, flags, &raw const hints.info);
     let to = ask(Some(c"127.0.0.1"), Some(c"7471"), 0).unwrap();
     for one in to.all() {
@@ -277,7 +278,7 @@ fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
 /// Requirements: CON-010.
 #[test]
 fn wildcard_endpoint_advertises_its_domain_interface() {
-    let hints = Wishes::new(|wishes| wishes.info.caps = FI_MSG | FI_SEND);
+    let hints = TestHints::new(|wishes| wishes.info.caps = FI_MSG | FI_SEND);
     let answer = ask(API, None, Some(c"0"), FI_SOURCE, &raw const hints.info).unwrap();
     // SAFETY: the provider structure is a static.
     let open = unsafe { (*fi_prov_ini()).fabric }.expect("fabric");

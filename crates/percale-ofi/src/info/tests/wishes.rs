@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn application_attributes_are_echoed() {
     for threading in FI_THREAD_SAFE..=FI_THREAD_ENDPOINT {
-        let answer = Wishes::new(|wishes| wishes.domain.threading = threading).ask(API).unwrap();
+        let answer = TestHints::new(|wishes| wishes.domain.threading = threading).ask(API).unwrap();
         assert!(answer.all().iter().all(|one| one.domain().threading == threading));
     }
     for (control, data, expected) in [
@@ -15,16 +15,16 @@ fn application_attributes_are_echoed() {
         (0, FI_PROGRESS_CONTROL_UNIFIED, (FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_CONTROL_UNIFIED)),
     ] {
         let change =
-            |wishes: &mut Wishes| (wishes.domain.control_progress, wishes.domain.data_progress) = (control, data);
-        let answer = Wishes::new(change).ask(API).unwrap();
+            |wishes: &mut TestHints| (wishes.domain.control_progress, wishes.domain.data_progress) = (control, data);
+        let answer = TestHints::new(change).ask(API).unwrap();
         let domain = answer.all()[0].domain();
         assert_eq!((domain.control_progress, domain.data_progress), expected);
     }
     for av_type in [FI_AV_UNSPEC, FI_AV_MAP, FI_AV_TABLE] {
-        let answer = Wishes::new(|wishes| wishes.domain.av_type = av_type).ask(API).unwrap();
+        let answer = TestHints::new(|wishes| wishes.domain.av_type = av_type).ask(API).unwrap();
         assert_eq!(answer.all()[0].domain().av_type, av_type);
     }
-    let mut wishes = Wishes::new(|wishes| {
+    let mut wishes = TestHints::new(|wishes| {
         wishes.tx.op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
         wishes.tx.msg_order = FI_ORDER_SAS | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_WAW;
         wishes.domain.cq_data_size = 4;
@@ -42,7 +42,7 @@ fn application_attributes_are_echoed() {
 #[test]
 fn an_authorization_key_is_copied_into_the_answer() {
     let mut key = *b"0123456789";
-    let answer = Wishes::new(|wishes| {
+    let answer = TestHints::new(|wishes| {
         (wishes.domain.auth_key, wishes.domain.auth_key_size) = (key.as_mut_ptr(), key.len());
         (wishes.ep.auth_key, wishes.ep.auth_key_size) = (key.as_mut_ptr(), key.len());
     })
@@ -60,8 +60,8 @@ fn an_authorization_key_is_copied_into_the_answer() {
 }
 
 /// Returns the registration mode that is granted for a requested mode.
-fn registration_mode(version: u32, asked: c_int) -> Result<c_int, String> {
-    let answer = Wishes::new(|wishes| wishes.domain.mr_mode = asked).ask(version);
+fn registration_mode(version: u32, requested: c_int) -> Result<c_int, String> {
+    let answer = TestHints::new(|wishes| wishes.domain.mr_mode = requested).ask(version);
     answer.map(|answer| answer.all()[0].domain().mr_mode).map_err(|(code, why)| {
         assert_eq!(code, -FI_ENODATA);
         why
@@ -81,8 +81,8 @@ fn registration_modes_that_are_not_needed_are_cleared() {
         | FI_MR_ENDPOINT
         | FI_MR_HMEM
         | FI_MR_COLLECTIVE;
-    for asked in [0, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR, FI_MR_LOCAL, every] {
-        assert_eq!(registration_mode(API, asked), Ok(0), "{asked:#x}");
+    for requested in [0, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR, FI_MR_LOCAL, every] {
+        assert_eq!(registration_mode(API, requested), Ok(0), "{requested:#x}");
     }
 }
 
@@ -104,7 +104,8 @@ fn old_mr_modes_exclude_others_and_are_kept() {
 /// Requirements: MR-024.
 #[test]
 fn local_registration_is_never_needed() {
-    let wishes = |mode| Wishes::new(|wishes| (wishes.info.mode, wishes.domain.mr_mode) = (mode, FI_MR_BASIC)).ask(API);
+    let wishes =
+        |mode| TestHints::new(|wishes| (wishes.info.mode, wishes.domain.mr_mode) = (mode, FI_MR_BASIC)).ask(API);
     for mode in [0, FI_LOCAL_MR, FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA] {
         assert!(wishes(mode).unwrap().all().iter().all(|one| one.0.mode == 0));
     }
@@ -112,7 +113,7 @@ fn local_registration_is_never_needed() {
 
 #[test]
 fn unsupported_hints_are_rejected_by_name() {
-    type Change = fn(&mut Wishes);
+    type Change = fn(&mut TestHints);
     let refused: &[(&str, Change)] = &[
         ("ep_attr->type FI_EP_DGRAM", |wishes| wishes.ep.r#type = FI_EP_DGRAM),
         ("ep_attr->type 9", |wishes| wishes.ep.r#type = 9),
@@ -160,7 +161,7 @@ fn unsupported_hints_are_rejected_by_name() {
         ("addr_format 10", |wishes| wishes.info.addr_format = 10),
     ];
     for (expected, change) in refused {
-        let (code, why) = Wishes::new(change).ask(API).err().unwrap_or_else(|| panic!("{expected} was answered"));
+        let (code, why) = TestHints::new(change).ask(API).err().unwrap_or_else(|| panic!("{expected} was answered"));
         assert_eq!(code, -FI_ENODATA, "{expected}");
         assert!(why.starts_with("getinfo: no answer: ") && why.contains(expected), "{why:?} does not say {expected:?}");
     }
@@ -169,19 +170,21 @@ fn unsupported_hints_are_rejected_by_name() {
 #[test]
 fn callers_of_older_versions_have_shorter_attributes() {
     // Bytes after the attributes of an older version are not read.
-    let change = |wishes: &mut Wishes| {
+    let change = |wishes: &mut TestHints| {
         wishes.domain.max_ep_auth_key = usize::MAX;
         wishes.domain.max_group_id = u32::MAX;
         wishes.domain.max_xpu_ctx_cnt = usize::MAX;
         wishes.ep.xpu_ctx = std::ptr::without_provenance_mut(8);
     };
     for version in [fi_version(1, 4), fi_version(1, 17), fi_version(1, 19)] {
-        assert!(Wishes::new(change).ask(version).is_ok());
+        assert!(TestHints::new(change).ask(version).is_ok());
     }
     for version in [fi_version(1, 20), fi_version(2, 5), API] {
-        assert!(Wishes::new(change).ask(version).is_err());
+        assert!(TestHints::new(change).ask(version).is_err());
     }
     assert!(
-        Wishes::new(|wishes| wishes.domain.data_progress = FI_PROGRESS_CONTROL_UNIFIED).ask(fi_version(1, 20)).is_err()
+        TestHints::new(|wishes| wishes.domain.data_progress = FI_PROGRESS_CONTROL_UNIFIED)
+            .ask(fi_version(1, 20))
+            .is_err()
     );
 }

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{WindowError, WindowType};
 use crate::local_memory::access::AccessExt as _;
-use crate::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
+use crate::{Access, AccessOrigin, AccessScope, Hold, Keys, Registered, Revocation, Slice, wait_until};
 
 /// The part of a region to which a window is to be bound, and the window's rights.
 #[derive(Clone, Copy, Debug)]
-pub struct Binding {
+pub struct WindowBinding {
     /// The offset of the first byte in the region.
     pub offset: u64,
     /// Its length in bytes.
@@ -23,7 +23,7 @@ pub struct Binding {
     pub access: Access,
 }
 
-impl Binding {
+impl WindowBinding {
     /// Checks that a window can be bound in this way.
     fn check(&self, region: &Registered) -> Result<(), WindowError> {
         let Self { offset, len, access } = self;
@@ -44,16 +44,16 @@ impl Binding {
 
 /// The side that invalidates a window.
 #[derive(Clone, Copy, Debug)]
-pub enum By {
+pub enum Invalidator {
     /// The owner, through this endpoint, by an operation to a peer. The peer is the one that is connected to that
     /// endpoint at the time, or the one with this address.
-    Owner(Via, u64),
+    Owner(AccessOrigin, u64),
     /// The peer for which the window is bound.
-    Peer(Via),
+    Peer(AccessOrigin),
 }
 
 #[derive(Debug)]
-enum Phase {
+enum BindPhase {
     Unbound,
     Bound { window: Arc<Registered>, hold: Hold },
     Revoking { revocation: Revocation, hold: Hold },
@@ -61,8 +61,8 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct State {
-    phase: Phase,
+struct WindowState {
+    phase: BindPhase,
     /// The lower half of the key of the last bind. Before the first bind it is that of the last key of the index.
     key: u32,
     /// The address, in the endpoint's table, of the peer for which it was last bound (type 2).
@@ -71,31 +71,31 @@ struct State {
     spare: Option<(Arc<Registered>, Hold)>,
 }
 
-impl State {
+impl WindowState {
     /// Unbinds the window if its revocation has completed. Returns whether no revocation is in progress.
     fn settle(&mut self) -> bool {
-        if let Phase::Revoking { revocation, .. } = &mut self.phase {
+        if let BindPhase::Revoking { revocation, .. } = &mut self.phase {
             if !revocation.is_over() {
                 return false;
             }
-            self.phase = Phase::Unbound;
+            self.phase = BindPhase::Unbound;
         }
         true
     }
 
     /// Starts to revoke the window if it is bound. Returns whether no revocation is in progress afterwards.
     fn revoke(&mut self, keys: &Keys) -> bool {
-        match std::mem::replace(&mut self.phase, Phase::Unbound) {
-            Phase::Bound { mut window, mut hold } => {
+        match std::mem::replace(&mut self.phase, BindPhase::Unbound) {
+            BindPhase::Bound { mut window, mut hold } => {
                 keys.set_bound(self.key, None);
                 // Other threads find the window only under this lock. If no other thread has a reference now, no thread
                 // is inside and none can enter.
-                if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
+                if Arc::get_mut(&mut window).is_some_and(Registered::was_never_granted) {
                     hold.let_go();
                     self.spare = Some((window, hold));
                     return true;
                 }
-                self.phase = Phase::Revoking { revocation: Revocation::start(window), hold };
+                self.phase = BindPhase::Revoking { revocation: Revocation::start(window), hold };
             }
             other => self.phase = other,
         }
@@ -106,10 +106,10 @@ impl State {
         &mut self,
         keys: &Keys,
         key: u32,
-        (region, binding): (&Arc<Registered>, &Binding),
-        through: Through,
+        (region, binding): (&Arc<Registered>, &WindowBinding),
+        through: AccessScope,
     ) -> Result<(), WindowError> {
-        let Binding { offset, len, access } = *binding;
+        let WindowBinding { offset, len, access } = *binding;
         let slice = Slice { key: keys.long_key(key), offset, len, access, through };
         let (window, hold) = match self.spare.take() {
             Some((mut window, mut hold)) if hold.is_on(region) => {
@@ -117,7 +117,7 @@ impl State {
                     return Err(WindowError::Closed);
                 }
                 match Arc::get_mut(&mut window) {
-                    Some(window) => window.slice_anew(region, &slice),
+                    Some(window) => window.slice_copy(region, &slice),
                     None => window = Arc::new(Registered::slice(region, &slice)),
                 }
                 (window, hold)
@@ -129,28 +129,28 @@ impl State {
         };
         keys.set_bound(key, Some(&window));
         self.key = key;
-        self.phase = Phase::Bound { window, hold };
+        self.phase = BindPhase::Bound { window, hold };
         Ok(())
     }
 }
 
 /// The state of a window, behind its lock.
 #[derive(Debug)]
-pub struct Cell {
+pub struct WindowCell {
     index: u32,
     kind: WindowType,
-    state: Mutex<State>,
+    state: Mutex<WindowState>,
 }
 
-impl Cell {
+impl WindowCell {
     /// Creates an unbound window. `key` is the last key of its index.
     #[inline]
     pub(super) fn new(key: u32, kind: WindowType) -> Self {
-        let state = State { phase: Phase::Unbound, key, peer: 0, spare: None };
+        let state = WindowState { phase: BindPhase::Unbound, key, peer: 0, spare: None };
         Self { index: key >> 8, kind, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WindowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,14 +171,14 @@ impl Cell {
     pub fn query(&self) -> (u32, bool, bool) {
         let mut state = self.state();
         let revoking = !state.settle();
-        (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
+        (state.key, matches!(state.phase, BindPhase::Bound { .. }), revoking)
     }
 
     /// Returns the window's part of its region if it is bound, for accesses by the window's key.
     #[inline]
     pub fn bound(&self) -> Option<Arc<Registered>> {
         match &self.state().phase {
-            Phase::Bound { window, .. } => Some(Arc::clone(window)),
+            BindPhase::Bound { window, .. } => Some(Arc::clone(window)),
             _ => None,
         }
     }
@@ -187,14 +187,16 @@ impl Cell {
     #[inline]
     pub fn is_bound_through(&self, endpoint: u64) -> bool {
         match &self.state().phase {
-            Phase::Bound { window, .. } => matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint),
+            BindPhase::Bound { window, .. } => {
+                matches!(window.through(), AccessScope::Pair(pair) if pair.endpoint == endpoint)
+            }
             _ => false,
         }
     }
 
     /// Revokes the window, waits until the revocation has completed, and then calls `then` without releasing the lock
     /// in between.
-    fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
+    fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut WindowState) -> R) -> Result<R, WindowError> {
         let over = || {
             let mut state = self.state();
             state.revoke(keys).then_some(state)
@@ -204,7 +206,7 @@ impl Cell {
 
     /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero. After
     /// `Ok` the old key is invalid.
-    pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
+    pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &WindowBinding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
         }
@@ -214,7 +216,7 @@ impl Cell {
                 return Ok(state.key);
             }
             let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
-            state.bind(keys, key, (region, binding), Through::Domain)?;
+            state.bind(keys, key, (region, binding), AccessScope::Domain)?;
             Ok(key)
         })?
     }
@@ -224,9 +226,9 @@ impl Cell {
     pub fn bind(
         &self,
         keys: &Keys,
-        (region, binding): (&Arc<Registered>, &Binding),
+        (region, binding): (&Arc<Registered>, &WindowBinding),
         byte: u8,
-        (via, peer): (Via, u64),
+        (via, peer): (AccessOrigin, u64),
     ) -> Result<u32, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -240,26 +242,28 @@ impl Cell {
             return Err(WindowError::Busy);
         }
         match state.phase {
-            Phase::Bound { .. } => return Err(WindowError::StillBound),
-            Phase::Gone => return Err(WindowError::Deallocated),
-            Phase::Unbound | Phase::Revoking { .. } => {}
+            BindPhase::Bound { .. } => return Err(WindowError::StillBound),
+            BindPhase::Gone => return Err(WindowError::Deallocated),
+            BindPhase::Unbound | BindPhase::Revoking { .. } => {}
         }
         let key = self.index << 8 | u32::from(byte);
-        state.bind(keys, key, (region, binding), Through::Pair(via))?;
+        state.bind(keys, key, (region, binding), AccessScope::Pair(via))?;
         state.peer = peer;
         Ok(key)
     }
 
     /// Starts to revoke the key of a window of type 2. Returns whether the revocation has completed.
-    pub fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
+    pub fn invalidate(&self, keys: &Keys, key: u32, by: Invalidator) -> Result<bool, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
         }
         let mut state = self.state();
         let through = match &state.phase {
-            Phase::Bound { window, .. } => window.through(),
+            BindPhase::Bound { window, .. } => window.through(),
             // The owner may wait for the revocation again.
-            Phase::Revoking { revocation, .. } if matches!(by, By::Owner(..)) => revocation.region().through(),
+            BindPhase::Revoking { revocation, .. } if matches!(by, Invalidator::Owner(..)) => {
+                revocation.region().through()
+            }
             _ => return Err(WindowError::NotBound),
         };
         if state.key != key {
@@ -268,11 +272,11 @@ impl Cell {
         let ours = match (by, through) {
             // The peer may have exited, or may have been restarted with another incarnation. In both cases the address
             // is still the same.
-            (By::Owner(via, peer), Through::Pair(pair)) => {
+            (Invalidator::Owner(via, peer), AccessScope::Pair(pair)) => {
                 pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
             }
-            (By::Peer(via), through) => through == Through::Pair(via),
-            (By::Owner(..), _) => false,
+            (Invalidator::Peer(via), through) => through == AccessScope::Pair(via),
+            (Invalidator::Owner(..), _) => false,
         };
         if !ours {
             return Err(WindowError::OtherPair);
@@ -289,7 +293,7 @@ impl Cell {
     /// Revokes the window permanently, and waits until the revocation has completed.
     #[inline]
     pub fn close(&self, keys: &Keys) -> Result<(), WindowError> {
-        self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
+        self.taken_back(keys, |state| (state.phase, state.spare) = (BindPhase::Gone, None))
     }
 
     /// Revokes the window permanently, without waiting.
@@ -297,7 +301,7 @@ impl Cell {
         let mut state = self.state();
         state.revoke(keys);
         state.spare = None;
-        if let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Gone) {
+        if let BindPhase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, BindPhase::Gone) {
             keys.park_window(revocation, hold);
         }
     }
@@ -305,10 +309,13 @@ impl Cell {
     /// Unbinds the window if it is bound through an endpoint that is being closed.
     pub fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
         let mut state = self.state();
-        let Phase::Bound { window, .. } = &state.phase else { return };
-        if matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint) {
+        let BindPhase::Bound { window, .. } = &state.phase else { return };
+        if matches!(window.through(), AccessScope::Pair(pair) if pair.endpoint == endpoint) {
             let over = state.revoke(keys);
-            if !over && let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Unbound) {
+            if !over
+                && let BindPhase::Revoking { revocation, hold } =
+                    std::mem::replace(&mut state.phase, BindPhase::Unbound)
+            {
                 keys.park_window(revocation, hold);
             }
         }

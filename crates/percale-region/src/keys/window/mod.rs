@@ -9,9 +9,9 @@ mod table;
 
 use bitflags::bitflags;
 
-pub use self::cell::{Binding, By, Cell};
+pub use self::cell::{Invalidator, WindowBinding, WindowCell};
 pub use self::error::WindowError;
-pub use self::table::{Origin, Table};
+pub use self::table::{WindowOrigin, WindowTable};
 use crate::local_memory::access::Access;
 
 /// A kind of window (see `memory::window`).

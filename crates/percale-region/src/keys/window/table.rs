@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::cell::Cell;
+use super::cell::WindowCell;
 use super::{WindowError, WindowType};
 use crate::system::random::fill;
-use crate::{Lines, above_small_numbers};
+use crate::{KeyLines, above_small_numbers};
 
 /// The number of indices, which have 24 bits.
 const INDICES: u32 = 1 << 24;
@@ -19,7 +19,7 @@ const REST: usize = 1 << 10;
 /// a separate name space, and a key that an application chooses for its regions is in it only by accident. A key of
 /// another process, or of an earlier process at the same address, does not identify a window.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct WindowOrigin {
     /// The upper half of each key.
     upper: u32,
     /// The first index.
@@ -28,7 +28,7 @@ pub struct Origin {
     low: u8,
 }
 
-impl Origin {
+impl WindowOrigin {
     /// Returns whether this is a key of windows.
     #[inline(always)]
     pub const fn covers(self, key: u64) -> bool {
@@ -58,7 +58,7 @@ impl Origin {
     }
 }
 
-impl Default for Origin {
+impl Default for WindowOrigin {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && fill(&mut random).is_err() {
@@ -73,15 +73,15 @@ impl Default for Origin {
 #[derive(Debug, Default)]
 struct Slot {
     /// The window, while it is allocated. It owns the 256 keys of its index.
-    cell: Option<Arc<Cell>>,
+    cell: Option<Arc<WindowCell>>,
     /// The last key of the index.
     key: u32,
 }
 
 /// The windows of a domain, found by index.
 #[derive(Debug, Default)]
-pub struct Table {
-    origin: Origin,
+pub struct WindowTable {
+    origin: WindowOrigin,
     /// The slots of the indices, in the order of first use.
     slots: Vec<Slot>,
     free: VecDeque<u32>,
@@ -89,10 +89,10 @@ pub struct Table {
     taken: HashMap<u32, u32>,
 }
 
-impl Table {
+impl WindowTable {
     /// Creates a table of keys with this origin.
     #[inline]
-    pub fn new(origin: Origin) -> Self {
+    pub fn new(origin: WindowOrigin) -> Self {
         Self { origin, ..Self::default() }
     }
 
@@ -108,7 +108,7 @@ impl Table {
 
     /// Returns all windows of type 2.
     #[inline]
-    pub fn type_two(&self) -> Vec<Arc<Cell>> {
+    pub fn type_two(&self) -> Vec<Arc<WindowCell>> {
         let windows = self.slots.iter().filter_map(|slot| slot.cell.as_ref());
         windows.filter(|cell| cell.kind() != WindowType::One).cloned().collect()
     }
@@ -168,11 +168,11 @@ impl Table {
     }
 
     /// Allocates a window.
-    pub fn allocate(&mut self, lines: &Lines, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+    pub fn allocate(&mut self, lines: &KeyLines, kind: WindowType) -> Result<Arc<WindowCell>, WindowError> {
         let index = self.free_index().ok_or(WindowError::Exhausted)?;
         let place = self.place(index);
         let slot = &mut self.slots[place as usize];
-        let cell = Arc::new(Cell::new(slot.key, kind));
+        let cell = Arc::new(WindowCell::new(slot.key, kind));
         slot.cell = Some(Arc::clone(&cell));
         lines.set_window(place, Some(&cell));
         Ok(cell)
@@ -180,7 +180,7 @@ impl Table {
 
     /// Deallocates a window. `key` is its last key.
     #[inline]
-    pub fn free(&mut self, lines: &Lines, index: u32, key: u32) {
+    pub fn free(&mut self, lines: &KeyLines, index: u32, key: u32) {
         let place = self.place(index);
         let Some(slot) = self.slots.get_mut(place as usize) else { return };
         (slot.cell, slot.key) = (None, key);
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn window_keys_differ_between_domains() {
         let keys = || -> Vec<u64> {
-            let lines = Lines::default();
-            let origin = Origin::default();
-            let mut table = Table::new(origin);
+            let lines = KeyLines::default();
+            let origin = WindowOrigin::default();
+            let mut table = WindowTable::new(origin);
             (0..8).map(|_| origin.long(table.allocate(&lines, WindowType::One).unwrap().query().0)).collect()
         };
         let (one, other) = (keys(), keys());

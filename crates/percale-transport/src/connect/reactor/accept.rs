@@ -8,19 +8,19 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
-use super::{Caller, Reactor, TCP, UNIX, at_most, plain, reserve};
+use super::{PendingCaller, Reactor, TCP, UNIX, at_most, plain, reserve};
 use crate::connect::ConnectError;
 use crate::connect::handshake::Handshake;
 use crate::connect::listen::{self, FLAGS};
 use crate::connect::liveness;
-use crate::connect::mailbox::Notice;
-use crate::connect::meeting::{Meeting, Room};
+use crate::connect::mailbox::ServiceNotice;
+use crate::connect::meeting::{DescriptorBudget, Meeting};
 use crate::connect::passing;
 use crate::connect::setup::Setup;
 use crate::later::later;
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::{HELLO_BYTES, Hello};
-use crate::wire::meeting::Offer;
+use crate::wire::meeting::MeetingOffer;
 
 /// The maximum number of callers of one endpoint that may be connected before they have sent a hello (and, with a key,
 /// proved that they have it). The same limit applies to callers at its Unix socket that have not sent their offer yet.
@@ -68,7 +68,7 @@ impl Reactor {
 
     /// Called when no descriptor is left. Accepts one call with the reserved descriptor, reports to a caller over TCP
     /// that there are no descriptors, and closes the call. Returns `false` if no descriptor could be reserved again.
-    fn turn_away(&mut self, id: u64, unix: bool) -> bool {
+    fn refuse_call(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
             let listeners = &endpoint.opened.listeners;
@@ -77,7 +77,7 @@ impl Reactor {
                 && let Ok(socket) = ProcessSocket::open(|| rustix::net::accept_with(listener, FLAGS))
                 && let (false, Ok(hello)) = (unix, endpoint.hello())
             {
-                turn_away(&socket, &Handshake::new(false, &hello, None));
+                refuse_call(&socket, &Handshake::new(false, &hello, None));
             }
         }
         self.reserve = reserve().ok();
@@ -96,7 +96,7 @@ impl Reactor {
                 // Drop a caller that has not sent its hello yet, so that the next caller can use its descriptor.
                 Err(Errno::MFILE | Errno::NFILE) if self.drop_stranger(id) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    if !self.turn_away(id, unix) {
+                    if !self.refuse_call(id, unix) {
                         self.rest(id);
                     }
                     return None;
@@ -129,7 +129,7 @@ impl Reactor {
         later!(error: %errno, "accept4 failed: no peer can connect to this endpoint any more");
         listeners.tcp = None;
         let (from, error) = (listeners.address, ConnectError::of_call("accept4", errno));
-        endpoint.post(Notice::TurnedAway { from, error });
+        endpoint.post(ServiceNotice::TurnedAway { from, error });
     }
 
     pub(super) fn accept_tcp(&mut self, id: u64) {
@@ -144,7 +144,7 @@ impl Reactor {
                 Err(errno) => {
                     later!(warn: %errno, "getsockname failed: a connection was not accepted");
                     let error = ConnectError::of_call("getsockname", errno);
-                    endpoint.post(Notice::TurnedAway { from: remote, error });
+                    endpoint.post(ServiceNotice::TurnedAway { from: remote, error });
                     continue;
                 }
             };
@@ -152,12 +152,12 @@ impl Reactor {
             let handshake = Handshake::new(false, &hello, endpoint.opened.key.clone());
             let due = Instant::now() + endpoint.opened.timeouts.host;
             let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-            self.take_in(Setup::called(id, handshake, hello, (socket, remote), due));
+            self.start_setup(Setup::called(id, handshake, hello, (socket, remote), due));
         }
     }
 
     /// Registers and starts the set-up of an accepted call.
-    fn take_in(&mut self, setup: Setup) {
+    fn start_setup(&mut self, setup: Setup) {
         let id = self.number();
         let Some(socket) = &setup.tcp else { return };
         listen::send_at_once(socket);
@@ -165,7 +165,7 @@ impl Reactor {
             later!(warn: %errno, "epoll_ctl failed: a connection was not accepted");
             if let Some(endpoint) = self.endpoints.get(&setup.endpoint) {
                 let error = ConnectError::of_call("epoll_ctl", errno);
-                endpoint.post(Notice::TurnedAway { from: setup.remote, error });
+                endpoint.post(ServiceNotice::TurnedAway { from: setup.remote, error });
             }
             return;
         }
@@ -206,7 +206,7 @@ impl Reactor {
         let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };
         if let Some(Setup { tcp: Some(socket), handshake, .. }) = self.setups.get(&oldest) {
-            turn_away(socket, handshake);
+            refuse_call(socket, handshake);
         }
         self.forget_setup(oldest);
         true
@@ -236,18 +236,18 @@ impl Reactor {
                 continue;
             }
             self.wake_at(due, caller);
-            self.callers.insert(caller, Caller { endpoint: id, socket, due });
-            self.hear(caller);
+            self.callers.insert(caller, PendingCaller { endpoint: id, socket, due });
+            self.read_token(caller);
         }
     }
 
     /// Handles a message of a caller at the Unix socket. If it contains a token that was issued, the meeting continues.
-    pub(super) fn hear(&mut self, id: u64) {
-        let Some(Caller { endpoint, socket, due }) = self.callers.remove(&id) else { return };
-        let (offer, descriptors) = match passing::receive::<Offer>(socket.as_fd()) {
-            Ok(Some(heard)) => heard,
+    pub(super) fn read_token(&mut self, id: u64) {
+        let Some(PendingCaller { endpoint, socket, due }) = self.callers.remove(&id) else { return };
+        let (offer, descriptors) = match passing::receive::<MeetingOffer>(socket.as_fd()) {
+            Ok(Some(received)) => received,
             Ok(None) => {
-                self.callers.insert(id, Caller { endpoint, socket, due });
+                self.callers.insert(id, PendingCaller { endpoint, socket, due });
                 return;
             }
             Err(degraded) => {
@@ -257,15 +257,15 @@ impl Reactor {
         };
         let invited = |setup: &Setup| setup.endpoint == endpoint && setup.expects(&offer.token);
         let Some(setup) = self.setups.iter().find(|(_, setup)| invited(setup)).map(|(id, _)| *id) else { return };
-        let Some(bell) = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.opened.bell.clone()) else {
+        let Some(doorbell) = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.opened.doorbell.clone()) else {
             return;
         };
         if !offer.is_sound() {
             return;
         }
         self.unregister(&socket);
-        let room = self.setups.get(&setup).map_or(Room::Spare, Setup::room);
-        match Meeting::answer(&bell, socket, &offer, descriptors, room) {
+        let room = self.setups.get(&setup).map_or(DescriptorBudget::Spare, Setup::room);
+        match Meeting::answer(&doorbell, socket, &offer, descriptors, room) {
             Ok(meeting) => {
                 if let Err(error) = self.register(meeting.control(), setup, true) {
                     later!(warn: %error, "set-up of shared memory failed");
@@ -288,10 +288,10 @@ fn local_address(socket: &ProcessSocket) -> rustix::io::Result<SocketAddr> {
 
 /// Reports to a caller that there are no descriptors, if possible. At worst the caller sees a closed connection and
 /// tries again.
-fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
+fn refuse_call(socket: &ProcessSocket, handshake: &Handshake) {
     let bytes = handshake.no_descriptors();
     // If unread input were left when the socket is closed, the answer could be lost.
-    let heard = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
-    let told = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    later!(debug: ?heard, ?told, "rejected a connection: no file descriptors left");
+    let received = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
+    let reported = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    later!(debug: ?received, ?reported, "rejected a connection: no file descriptors left");
 }

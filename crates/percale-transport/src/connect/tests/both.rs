@@ -11,7 +11,7 @@ fn connecting_to_self_or_another_peer_address_is_an_alias() {
     let any = |service| Peer::with(service, |options| options.bind = "0.0.0.0:0".parse().unwrap());
     let (a, b) = (any(&one), any(&two));
     a.registration.connect(1, SocketAddr::new("127.0.0.1".parse().unwrap(), a.address().port()));
-    let Notice::Aliased { attempt: 1, incarnation } = a.one() else { panic!() };
+    let ServiceNotice::Aliased { attempt: 1, incarnation } = a.one() else { panic!() };
     assert_eq!(incarnation, a.registration.incarnation());
     assert!(!b.address().ip().is_unspecified());
 
@@ -21,7 +21,7 @@ fn connecting_to_self_or_another_peer_address_is_an_alias() {
     let up = a.up();
     assert_eq!(up.identity.address, b.address());
     a.registration.connect(3, names[1]);
-    let Notice::Aliased { attempt: 3, incarnation } = a.one() else { panic!() };
+    let ServiceNotice::Aliased { attempt: 3, incarnation } = a.one() else { panic!() };
     assert_eq!(incarnation, b.registration.incarnation());
     // All are started at once. One becomes the connection, and the others become its aliases.
     let c = any(&one);
@@ -30,8 +30,9 @@ fn connecting_to_self_or_another_peer_address_is_an_alias() {
     while notices.len() < 30 {
         notices.extend(c.wait());
     }
-    let up = notices.iter().filter(|notice| matches!(notice, Notice::Established { attempt: Some(_), .. })).count();
-    let aliased = notices.iter().filter(|notice| matches!(notice, Notice::Aliased { .. })).count();
+    let up =
+        notices.iter().filter(|notice| matches!(notice, ServiceNotice::Established { attempt: Some(_), .. })).count();
+    let aliased = notices.iter().filter(|notice| matches!(notice, ServiceNotice::Aliased { .. })).count();
     assert_eq!((up, aliased), (1, 29), "{notices:?}");
 }
 
@@ -49,8 +50,8 @@ fn connection_lost_on_one_side_is_reestablished() {
     while notices.len() < 2 {
         notices.extend(b.wait());
     }
-    assert!(matches!(&notices[0], Notice::Dead { serial, .. } if *serial == old_b.serial), "{notices:?}");
-    assert!(matches!(&notices[1], Notice::Established { .. }), "{notices:?}");
+    assert!(matches!(&notices[0], ServiceNotice::Dead { serial, .. } if *serial == old_b.serial), "{notices:?}");
+    assert!(matches!(&notices[1], ServiceNotice::Established { .. }), "{notices:?}");
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn unrelated_caller_cannot_end_a_shared_memory_connection() {
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     a.registration.connect(1, b.address());
     let (up_a, up_b) = (a.up(), b.up());
-    assert!(matches!(up_a.link, Made::Shm(_)));
+    assert!(matches!(up_a.link, EstablishedTransport::Shm(_)));
     // The third party uses the peer's incarnation, receives the connection's token, and claims to have lost the
     // connection.
     let stranger = Peer::with(&two, |options| {
@@ -79,8 +80,8 @@ fn unrelated_caller_cannot_end_a_shared_memory_connection() {
     while notices.len() < 2 {
         notices.extend(a.wait());
     }
-    assert!(matches!(&notices[0], Notice::Dead { serial, .. } if *serial == up_a.serial), "{notices:?}");
-    assert!(matches!(&notices[1], Notice::Established { .. }), "{notices:?}");
+    assert!(matches!(&notices[0], ServiceNotice::Dead { serial, .. } if *serial == up_a.serial), "{notices:?}");
+    assert!(matches!(&notices[1], ServiceNotice::Established { .. }), "{notices:?}");
 }
 
 #[test]
@@ -97,9 +98,9 @@ fn another_incarnation_at_an_address_replaces_the_first() {
     while notices.len() < 2 {
         notices.extend(a.wait());
     }
-    let Notice::Replaced { serial, new, .. } = &notices[0] else { panic!("{notices:?}") };
+    let ServiceNotice::Replaced { serial, new, .. } = &notices[0] else { panic!("{notices:?}") };
     assert_eq!((*serial, *new), (old.serial, again.registration.incarnation()));
-    assert!(matches!(&notices[1], Notice::Established { attempt: Some(2), .. }), "{notices:?}");
+    assert!(matches!(&notices[1], ServiceNotice::Established { attempt: Some(2), .. }), "{notices:?}");
 }
 
 /// Each peer of `left` and each peer of `right` call each other at the same time.
@@ -120,11 +121,11 @@ fn settle(left: &[Peer], right: &[Peer]) {
                 assert!(Instant::now() < deadline);
                 for notice in peer.wait() {
                     match notice {
-                        Notice::Established { attempt, identity, link, .. } => {
+                        ServiceNotice::Established { attempt, identity, link, .. } => {
                             attempt.into_iter().for_each(|attempt| answered[attempt as usize] += 1);
                             assert!(established.insert(identity.incarnation, link).is_none(), "two links");
                         }
-                        Notice::Aliased { attempt, incarnation } => {
+                        ServiceNotice::Aliased { attempt, incarnation } => {
                             answered[attempt as usize] += 1;
                             assert_eq!(incarnation, others[attempt as usize].registration.incarnation());
                         }
@@ -142,12 +143,12 @@ fn settle(left: &[Peer], right: &[Peer]) {
             let (a, b) = (a.registration.incarnation(), b.registration.incarnation());
             let [one, two] = [(a, b), (b, a)].map(|pair| links.remove(&pair).expect("a link on both sides"));
             match (one, two) {
-                (Made::Shm(one), Made::Shm(two)) => {
+                (EstablishedTransport::Shm(one), EstablishedTransport::Shm(two)) => {
                     assert_eq!(one.side + two.side, 1);
                     let inode = |parts: &ShmParts| rustix::fs::fstat(&parts.pair).unwrap().st_ino;
                     assert_eq!(inode(&one), inode(&two), "both agree");
                 }
-                (Made::Tcp(one), Made::Tcp(two)) => {
+                (EstablishedTransport::Tcp(one), EstablishedTransport::Tcp(two)) => {
                     let name = |socket: &crate::system::process_socket::ProcessSocket| {
                         SocketAddr::try_from(rustix::net::getsockname(socket).unwrap())
                     };

@@ -4,9 +4,9 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::connect::handshake::{Event, Handshake, Key};
+use crate::connect::handshake::{AuthorizationKey, Handshake, HandshakeEvent};
 use crate::wire::hello::{Hello, HelloFlags, Ruling, Verdict};
-use crate::wire::why::Why;
+use crate::wire::refusal_reason::RefusalReason;
 
 /// A side of a handshake that can send false statements.
 struct Liar {
@@ -31,7 +31,7 @@ impl Liar {
         self.socket.write_all(&output).unwrap();
     }
 
-    fn hear(&mut self) -> Event {
+    fn read_token(&mut self) -> HandshakeEvent {
         loop {
             self.flush();
             let mut bytes = vec![0; self.handshake.wants()];
@@ -43,21 +43,24 @@ impl Liar {
     }
 
     fn verdict(&mut self) -> Verdict {
-        match self.hear() {
-            Event::Verdict(_, verdict) => verdict,
+        match self.read_token() {
+            HandshakeEvent::Verdict(_, verdict) => verdict,
             other => panic!("{other:?}"),
         }
     }
 
     fn rule(mut self, ruling: Ruling, token: [u8; 16]) -> Self {
-        self.handshake.answer(Verdict { ruling, why: Why::AnotherHost, token });
+        self.handshake.answer(Verdict { ruling, why: RefusalReason::AnotherHost, token });
         self.flush();
         self
     }
 
     fn commit(&mut self) {
-        let commit =
-            crate::wire::hello::Commit { choice: crate::wire::hello::Choice::Tcp, why: Why::AnotherHost, errno: 0 };
+        let commit = crate::wire::hello::Commit {
+            choice: crate::wire::hello::ConnectionChoice::Tcp,
+            why: RefusalReason::AnotherHost,
+            errno: 0,
+        };
         self.socket.write_all(commit.to_bytes().as_bytes()).unwrap();
     }
 }
@@ -77,10 +80,10 @@ fn caller_with_address_or_incarnation_of_callee_is_rejected() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
     let verdict = Liar::call(a.address(), &Hello { address: a.address(), ..hello(3) }).verdict();
-    assert_eq!((verdict.ruling, verdict.why), (Ruling::Refuse, Why::OwnAddress));
+    assert_eq!((verdict.ruling, verdict.why), (Ruling::Refuse, RefusalReason::OwnAddress));
     let incarnation = a.registration.incarnation();
     let verdict = Liar::call(a.address(), &Hello { incarnation, ..hello(4) }).verdict();
-    assert_eq!((verdict.ruling, verdict.why), (Ruling::Refuse, Why::OwnIncarnation));
+    assert_eq!((verdict.ruling, verdict.why), (Ruling::Refuse, RefusalReason::OwnIncarnation));
     assert!(!a.mailbox.has_notices(), "{:?}", a.mailbox.take());
 }
 
@@ -142,8 +145,13 @@ fn earlier_impostor_does_not_exclude_the_real_peer() {
         while notices.len() < 2 {
             notices.extend(a.wait());
         }
-        assert!(matches!(&notices[0], Notice::Dead { serial, .. } if *serial == first.serial), "{calls}: {notices:?}");
-        let Notice::Established { identity, link, .. } = notices.remove(1) else { panic!("{calls}: {notices:?}") };
+        assert!(
+            matches!(&notices[0], ServiceNotice::Dead { serial, .. } if *serial == first.serial),
+            "{calls}: {notices:?}"
+        );
+        let ServiceNotice::Established { identity, link, .. } = notices.remove(1) else {
+            panic!("{calls}: {notices:?}")
+        };
         assert_eq!(identity.address, b.address());
         let (mut from, mut to) = (stream(link), stream(b.up().link));
         from.write_all(b"right").unwrap();
@@ -181,9 +189,9 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
                     liar.socket.read_exact(&mut bytes).unwrap();
                     let (prefix, rest) = bytes.split_at(crate::wire::hello::PREFIX_BYTES);
                     liar.handshake.feed(prefix).unwrap();
-                    let heard = liar.handshake.feed(rest).unwrap();
-                    assert!(matches!(heard, Some(Event::Wanted { .. })));
-                    liar.handshake.speak_for(&posing).unwrap();
+                    let received = liar.handshake.feed(rest).unwrap();
+                    assert!(matches!(received, Some(HandshakeEvent::Wanted { .. })));
+                    liar.handshake.answer_with_hello(&posing).unwrap();
                     all.push(liar.rule(ruling, [0x5a; 16]));
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -191,12 +199,12 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
         });
         a.registration.connect(2, address);
         match a.one() {
-            Notice::Failed { attempt: 2, .. } => {}
+            ServiceNotice::Failed { attempt: 2, .. } => {}
             other => panic!("{ruling:?}: {other:?}"),
         }
         // The peer's own connection still exists.
         a.registration.connect(3, b.address());
-        assert!(matches!(a.one(), Notice::Aliased { attempt: 3, .. }), "{ruling:?}");
+        assert!(matches!(a.one(), ServiceNotice::Aliased { attempt: 3, .. }), "{ruling:?}");
         end.store(true, std::sync::atomic::Ordering::Relaxed);
         liar.join().unwrap();
     }
@@ -231,7 +239,7 @@ fn keyed_call_cannot_be_relayed_to_another_member() {
     assert_eq!(error, ConnectError::Relayed(b.address()));
     assert_eq!(error.errno(), libc::EACCES);
     spy.join().unwrap();
-    assert!(!b.mailbox.take().iter().any(|notice| matches!(notice, Notice::Established { .. })));
+    assert!(!b.mailbox.take().iter().any(|notice| matches!(notice, ServiceNotice::Established { .. })));
     // The peer is reached at its own address.
     a.registration.connect(2, b.address());
     a.up();
@@ -248,7 +256,7 @@ fn call_cannot_be_relayed_back_to_its_caller() {
         let spy = pass_on(between, a.address());
         a.registration.connect(1, called);
         match a.one() {
-            Notice::Failed { error: ConnectError::Relayed(_) | ConnectError::Identity(..), .. } => {}
+            ServiceNotice::Failed { error: ConnectError::Relayed(_) | ConnectError::Identity(..), .. } => {}
             other => panic!("{key:?}: {other:?}"),
         }
         spy.join().unwrap();
@@ -258,7 +266,7 @@ fn call_cannot_be_relayed_back_to_its_caller() {
 /// Requirements: CON-006.
 #[test]
 fn changed_hello_bytes_are_detected() {
-    let key = || Some(Key::new(b"open sesame".to_vec()));
+    let key = || Some(AuthorizationKey::new(b"open sesame".to_vec()));
     let bytes = crate::wire::hello::HELLO_BYTES;
     for (whose, at) in (0..bytes).flat_map(|at| [(0, at), (1, at)]) {
         let with_key = |number| Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, ..hello(number) };
@@ -269,21 +277,21 @@ fn changed_hello_bytes_are_detected() {
                 from[at] ^= 1;
             }
         };
-        let mut passes = || -> Result<Event, ConnectError> {
-            let mut said = std::mem::take(a.output());
-            change(0, &mut said);
+        let mut passes = || -> Result<HandshakeEvent, ConnectError> {
+            let mut text = std::mem::take(a.output());
+            change(0, &mut text);
             let wants = b.wants();
-            b.feed(&said[..wants])?;
-            b.feed(&said[wants..])?;
-            b.speak_for(&theirs)?;
-            let mut said = std::mem::take(b.output());
-            change(1, &mut said);
+            b.feed(&text[..wants])?;
+            b.feed(&text[wants..])?;
+            b.answer_with_hello(&theirs)?;
+            let mut text = std::mem::take(b.output());
+            change(1, &mut text);
             let wants = a.wants();
-            a.feed(&said[..wants])?;
-            a.feed(&said[wants..])?;
+            a.feed(&text[..wants])?;
+            a.feed(&text[wants..])?;
             let proof = std::mem::take(a.output());
             b.feed(&proof)?;
-            b.answer(Verdict { ruling: Ruling::Tcp, why: Why::AnotherHost, token: [9; 16] });
+            b.answer(Verdict { ruling: Ruling::Tcp, why: RefusalReason::AnotherHost, token: [9; 16] });
             let verdict = std::mem::take(b.output());
             Ok(a.feed(&verdict)?.expect("a verdict"))
         };

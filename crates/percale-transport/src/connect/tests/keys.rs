@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::connect::handshake::{Event, Handshake, Key};
-use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Ruling, Verdict};
-use crate::wire::why::Why;
+use crate::connect::handshake::{AuthorizationKey, Handshake, HandshakeEvent};
+use crate::wire::hello::{Commit, ConnectionChoice, Hello, HelloFlags, Ruling, Verdict};
+use crate::wire::refusal_reason::RefusalReason;
 
 /// Requirements: CON-006.
 #[test]
@@ -46,35 +46,35 @@ fn replayed_handshake_is_rejected() {
     let to = b.address();
     let hello =
         Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
-    let mut handshake = Handshake::new(true, &hello, Some(Key::new(b"open sesame".to_vec())));
-    let (mut member, mut said) = (TcpStream::connect(to).unwrap(), Vec::new());
+    let mut handshake = Handshake::new(true, &hello, Some(AuthorizationKey::new(b"open sesame".to_vec())));
+    let (mut member, mut text) = (TcpStream::connect(to).unwrap(), Vec::new());
     let verdict = loop {
         let words = std::mem::take(handshake.output());
         member.write_all(&words).unwrap();
-        said.extend_from_slice(&words);
+        text.extend_from_slice(&words);
         let mut bytes = vec![0; handshake.wants()];
         member.read_exact(&mut bytes).unwrap();
         if let Some(event) = handshake.feed(&bytes).unwrap() {
             break event;
         }
     };
-    assert!(matches!(verdict, Event::Verdict(_, Verdict { ruling: Ruling::Tcp, .. })), "{verdict:?}");
-    let commit = Commit { choice: Choice::Tcp, why: Why::ShmNotAllowed, errno: 0 };
+    assert!(matches!(verdict, HandshakeEvent::Verdict(_, Verdict { ruling: Ruling::Tcp, .. })), "{verdict:?}");
+    let commit = Commit { choice: ConnectionChoice::Tcp, why: RefusalReason::ShmNotAllowed, errno: 0 };
     member.write_all(commit.to_bytes().as_bytes()).unwrap();
-    said.extend_from_slice(commit.to_bytes().as_bytes());
+    text.extend_from_slice(commit.to_bytes().as_bytes());
     let at_b = b.up();
     assert_eq!(at_b.identity.incarnation, hello.incarnation);
     // Replays are rejected while the connection exists and after it has ended, although the messages were valid when
     // they were recorded.
     let play_back = || {
         let mut stranger = TcpStream::connect(to).unwrap();
-        stranger.write_all(&said).unwrap();
+        stranger.write_all(&text).unwrap();
         let refused = b.error();
         assert_eq!(refused, ConnectError::Authorization);
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         // The acceptor closes the connection, and sends nothing except its part of the handshake.
-        let mut told = Vec::new();
-        match stranger.read_to_end(&mut told) {
+        let mut reported = Vec::new();
+        match stranger.read_to_end(&mut reported) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }

@@ -58,9 +58,9 @@ fn local_peers_get_shared_memory() {
     assert_eq!(&seen, b"hello");
     assert_ne!(maps[0].as_ptr(), maps[1].as_ptr());
     // Each side has the doorbell of the other side.
-    for (mine, theirs) in [(&a.bell, &right), (&b.bell, &left)] {
+    for (mine, theirs) in [(&a.doorbell, &right), (&b.doorbell, &left)] {
         rustix::io::pwrite(&mine.memory, b"bell!", 8).unwrap();
-        rustix::io::pread(&theirs.peer_bell, &mut seen, 8).unwrap();
+        rustix::io::pread(&theirs.peer_doorbell, &mut seen, 8).unwrap();
         assert_eq!(&seen, b"bell!");
         rustix::io::write(&theirs.peer_event, &1u64.to_ne_bytes()).unwrap();
         assert_eq!(rustix::io::read(&mine.event, &mut [0u8; 8]), Ok(8));
@@ -69,7 +69,7 @@ fn local_peers_get_shared_memory() {
     rustix::io::write(&left.control, b"x").unwrap();
     assert_eq!(rustix::io::read(&right.control, &mut seen), Ok(1));
     a.registration.closed(at_a.serial);
-    let Notice::Dead { serial, incarnation, reason } = b.one() else { panic!() };
+    let ServiceNotice::Dead { serial, incarnation, reason } = b.one() else { panic!() };
     assert_eq!((serial, incarnation), (at_b.serial, a.registration.incarnation()));
     assert_eq!(reason, "connection closed");
 }
@@ -79,15 +79,15 @@ fn failed_shared_memory_setup_degrades_to_tcp() {
     let [one, two] = services();
     // Each side expects a different size of the pair memory, so the acceptor rejects the memory that it receives.
     let a = Peer::shm(&one);
-    let odd = TestBell::new(PAIR * 2);
-    let b = Peer::with(&two, |options| options.bell = Some(Arc::clone(&odd) as Arc<dyn LocalBell>));
+    let odd = TestDoorbell::new(PAIR * 2);
+    let b = Peer::with(&two, |options| options.doorbell = Some(Arc::clone(&odd) as Arc<dyn LocalDoorbell>));
     a.registration.connect(1, b.address());
     let (at_a, at_b) = (a.up(), b.up());
     assert!(at_a.reason.starts_with("the peer passed wrong file descriptors"), "{}", at_a.reason);
     assert_eq!(at_a.reason, at_b.reason);
     stream(at_a.link).write_all(b"y").unwrap();
     stream(at_b.link).read_exact(&mut [0]).unwrap();
-    assert_eq!((a.bell.in_use(), odd.in_use()), (0, 0), "bits are given back");
+    assert_eq!((a.doorbell.in_use(), odd.in_use()), (0, 0), "bits are given back");
 
     // If TCP is not allowed, no other transport is left.
     let c = Peer::with(&one, |options| options.transports = Transports::SHM);
@@ -102,7 +102,7 @@ fn slow_shared_memory_setup_is_awaited() {
     for transports in [Transports::SHM, Transports::all()] {
         let [one, two] = services();
         let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = transports));
-        let busy = b.bell.taken.lock().unwrap();
+        let busy = b.doorbell.taken.lock().unwrap();
         a.registration.connect(1, b.address());
         std::thread::sleep(Duration::from_millis(1500));
         drop(busy);
@@ -122,7 +122,7 @@ fn late_answering_process_is_awaited() {
     };
     let a = Peer::with(&one, patient);
     // The thread of the called endpoint waits here, but its host still accepts calls.
-    let busy = b.bell.taken.lock().unwrap();
+    let busy = b.doorbell.taken.lock().unwrap();
     other.registration.connect(1, b.address());
     std::thread::sleep(Duration::from_millis(100));
     a.registration.connect(2, b.address());
@@ -136,7 +136,7 @@ fn late_answering_process_is_awaited() {
 fn a_full_doorbell_degrades_to_tcp() {
     let [one, two] = services();
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
-    while b.bell.allocate().is_some() {}
+    while b.doorbell.allocate().is_some() {}
     a.registration.connect(1, b.address());
     let reason = a.up().reason;
     assert_eq!(reason, "the doorbell has no free slots");

@@ -22,10 +22,10 @@ use crate::local_memory::mapping::{Mapping, sealed_memfd};
 use crate::wire::hello::Incarnation;
 
 const PAIR: usize = 8192;
-const BELL: usize = 4096;
+const DOORBELL: usize = 4096;
 
 /// A doorbell that allocates bits, but on which no endpoint sleeps.
-struct TestBell {
+struct TestDoorbell {
     memory: OwnedFd,
     event: OwnedFd,
     pair_bytes: usize,
@@ -36,9 +36,9 @@ fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 
-impl TestBell {
+impl TestDoorbell {
     fn new(pair_bytes: usize) -> Arc<Self> {
-        let memory = sealed_memfd("percale-test-bell", BELL, BELL).unwrap();
+        let memory = sealed_memfd("percale-test-bell", DOORBELL, DOORBELL).unwrap();
         Arc::new(Self { memory, event: eventfd(), pair_bytes, taken: Mutex::new(vec![false; 1024]) })
     }
 
@@ -47,7 +47,7 @@ impl TestBell {
     }
 }
 
-impl LocalBell for TestBell {
+impl LocalDoorbell for TestDoorbell {
     fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.memory.as_fd(), self.event.as_fd()])
     }
@@ -66,17 +66,17 @@ impl LocalBell for TestBell {
     fn pair_bytes(&self) -> u64 {
         self.pair_bytes as u64
     }
-    fn bell_bytes(&self) -> u64 {
-        BELL as u64
+    fn doorbell_bytes(&self) -> u64 {
+        DOORBELL as u64
     }
 }
 
 /// One endpoint with its mailbox.
 struct Peer {
-    registration: Registration,
+    registration: EndpointRegistration,
     mailbox: Arc<Mailbox>,
     wake: OwnedFd,
-    bell: Arc<TestBell>,
+    doorbell: Arc<TestDoorbell>,
 }
 
 /// The parts of an established connection that the tests check.
@@ -84,23 +84,23 @@ struct Up {
     attempt: Option<u64>,
     serial: u64,
     identity: PeerIdentity,
-    link: Made,
+    link: EstablishedTransport,
     reason: String,
 }
 
 impl Peer {
     fn with(service: &Arc<Service>, change: impl FnOnce(&mut EndpointOptions)) -> Self {
-        let bell = TestBell::new(PAIR);
+        let doorbell = TestDoorbell::new(PAIR);
         let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
-        options.bell = Some(Arc::clone(&bell) as Arc<dyn LocalBell>);
+        options.doorbell = Some(Arc::clone(&doorbell) as Arc<dyn LocalDoorbell>);
         options.naming = Naming::Of(Arc::new(|_| false));
         change(&mut options);
         let wake = eventfd();
-        let told = wake.try_clone().unwrap();
+        let reported = wake.try_clone().unwrap();
         let mailbox = Mailbox::new(move || {
-            rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+            rustix::io::write(&reported, &1u64.to_ne_bytes()).unwrap();
         });
-        Self { registration: service.open(options, &mailbox).unwrap(), mailbox, wake, bell }
+        Self { registration: service.open(options, &mailbox).unwrap(), mailbox, wake, doorbell }
     }
 
     fn tcp(service: &Arc<Service>) -> Self {
@@ -116,20 +116,20 @@ impl Peer {
     }
 
     /// Returns the next notices. Panics if none arrive for a long time.
-    fn wait(&self) -> Vec<Notice> {
+    fn wait(&self) -> Vec<ServiceNotice> {
         loop {
             let notices = self.mailbox.take();
             if !notices.is_empty() {
                 return notices;
             }
             let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
-            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+            let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 1, "no notice came");
             rustix::io::read(&self.wake, &mut [0u8; 8]).unwrap();
         }
     }
 
-    fn one(&self) -> Notice {
+    fn one(&self) -> ServiceNotice {
         let mut notices = self.wait();
         assert_eq!(notices.len(), 1, "{notices:?}");
         notices.remove(0)
@@ -137,7 +137,7 @@ impl Peer {
 
     fn up(&self) -> Up {
         match self.one() {
-            Notice::Established { attempt, serial, identity, link, reason } => {
+            ServiceNotice::Established { attempt, serial, identity, link, reason } => {
                 Up { attempt, serial, identity, link, reason }
             }
             other => panic!("{other:?}"),
@@ -146,21 +146,21 @@ impl Peer {
 
     fn error(&self) -> ConnectError {
         match self.one() {
-            Notice::Failed { error, .. } | Notice::TurnedAway { error, .. } => error,
+            ServiceNotice::Failed { error, .. } | ServiceNotice::TurnedAway { error, .. } => error,
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn stream(link: Made) -> TcpStream {
-    let Made::Tcp(socket) = link else { panic!("{link:?}") };
+fn stream(link: EstablishedTransport) -> TcpStream {
+    let EstablishedTransport::Tcp(socket) = link else { panic!("{link:?}") };
     let stream = TcpStream::from(socket.as_fd().try_clone_to_owned().unwrap());
     stream.set_nonblocking(false).unwrap();
     stream
 }
 
-fn shm(link: Made) -> ShmParts {
-    let Made::Shm(parts) = link else { panic!("{link:?}") };
+fn shm(link: EstablishedTransport) -> ShmParts {
+    let EstablishedTransport::Shm(parts) = link else { panic!("{link:?}") };
     parts
 }
 
@@ -183,7 +183,7 @@ fn a_dropped_registration_frees_its_port_and_a_dropped_service_ends() {
     let address = a.address();
     drop(a);
     TcpListener::bind(address).unwrap();
-    assert!(matches!(b.one(), Notice::Dead { .. }));
+    assert!(matches!(b.one(), ServiceNotice::Dead { .. }));
     drop(one);
     drop(b);
     drop(two);

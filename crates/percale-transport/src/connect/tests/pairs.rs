@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::connect::handshake::{Event, Handshake};
+use crate::connect::handshake::{Handshake, HandshakeEvent};
 use crate::connect::pairing::{CROWDED, UNDECIDED};
 use crate::verbs::{Adapter, double};
 use crate::wire::hello::HelloFlags;
@@ -37,7 +37,7 @@ impl Caller {
     }
 
     /// Returns the next event.
-    fn hear(&mut self) -> Event {
+    fn read_token(&mut self) -> HandshakeEvent {
         loop {
             let output = std::mem::take(self.handshake.output());
             self.socket.write_all(&output).unwrap();
@@ -50,10 +50,10 @@ impl Caller {
     }
 
     fn pair(&mut self, adapter: &Adapter) -> Offered {
-        assert!(matches!(self.hear(), Event::Verdict(..)));
+        assert!(matches!(self.read_token(), HandshakeEvent::Verdict(..)));
         self.handshake.offer(&Ok(adapter.end(0x11).unwrap()));
-        match self.hear() {
-            Event::Offered(offered) => offered,
+        match self.read_token() {
+            HandshakeEvent::Offered(offered) => offered,
             other => panic!("{other:?}"),
         }
     }
@@ -66,7 +66,7 @@ fn endpoints_with_devices_connect_by_queue_pairs() {
     let [a, b] = [&one, &two].map(|service| verbs(service, &adapter, (Transports::empty(), 60)));
     a.registration.connect(1, b.address());
     for up in [a.up(), b.up()] {
-        assert!(matches!(up.link, Made::Verbs(..)), "{:?}", up.link);
+        assert!(matches!(up.link, EstablishedTransport::Verbs(..)), "{:?}", up.link);
     }
 }
 
@@ -86,7 +86,7 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     let a = verbs(&one, &adapter, (Transports::TCP, 4));
     a.registration.connect(1, b.address());
     let up = a.up();
-    assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+    assert!(matches!(up.link, EstablishedTransport::Tcp(_)), "{:?}", up.link);
     assert!(up.reason.contains("queue pairs"), "{}", up.reason);
     b.up();
     // A caller that may not use TCP tries again until there is room.
@@ -95,7 +95,7 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     std::thread::sleep(Duration::from_millis(50));
     assert!(!c.mailbox.has_notices(), "{:?}", c.mailbox.take());
     callers.truncate(UNDECIDED - 1);
-    assert!(matches!(c.up().link, Made::Verbs(..)));
+    assert!(matches!(c.up().link, EstablishedTransport::Verbs(..)));
     b.up();
 }
 
@@ -108,7 +108,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
     let mut lost = Caller::call(1, b.address());
-    assert!(matches!(lost.hear(), Event::Verdict(..)));
+    assert!(matches!(lost.read_token(), HandshakeEvent::Verdict(..)));
     // An address in the network of the port that does not belong to any port.
     let mut end = adapter.end(0x11).unwrap();
     end.gid[15] ^= 0x40;
@@ -118,11 +118,11 @@ fn unreachable_port_does_not_delay_other_connections() {
     // Meanwhile other connections are made and closed.
     let a = verbs(&one, &adapter, (Transports::empty(), 60));
     a.registration.connect(1, b.address());
-    assert!(matches!(a.up().link, Made::Verbs(..)));
+    assert!(matches!(a.up().link, EstablishedTransport::Verbs(..)));
     b.up();
-    let told = lost.hear();
-    println!("it was told: {told:?}");
-    assert!(matches!(told, Event::Offered(_)));
+    let reported = lost.read_token();
+    println!("it was told: {reported:?}");
+    assert!(matches!(reported, HandshakeEvent::Offered(_)));
 }
 
 /// Both ports are active, but nothing that one sends arrives at the other.
@@ -138,7 +138,7 @@ fn ports_without_mutual_reachability_are_not_used() {
             let a = verbs(&one, &adapter, (Transports::TCP, 60));
             a.registration.connect(attempt, b.address());
             for up in [a.up(), b.up()] {
-                assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+                assert!(matches!(up.link, EstablishedTransport::Tcp(_)), "{:?}", up.link);
                 assert!(up.reason.contains("queue pair"), "{}", up.reason);
             }
             let gid = adapter.end(0).unwrap().gid;

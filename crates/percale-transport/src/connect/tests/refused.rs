@@ -51,13 +51,13 @@ fn drained_socket_causes_no_wakeups_until_hang_up() {
     assert!(is_ready(0), "it can be written to");
     // The end of the sending direction and its acknowledgement each cause one event.
     let ready = (0..10).filter(|_| {
-        assert!(matches!(setup::drain(&mut setup), setup::Next::Stay));
+        assert!(matches!(setup::drain(&mut setup), setup::SetupOutcome::Stay));
         is_ready(20)
     });
     assert!(ready.count() <= 2, "draining it makes it ready again");
     drop(caller);
     assert!(is_ready(999));
-    assert!(matches!(setup::drain(&mut setup), setup::Next::Drop));
+    assert!(matches!(setup::drain(&mut setup), setup::SetupOutcome::Drop));
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     let mut peer = TcpStream::connect(a.address()).unwrap();
     peer.write_all(old.as_bytes()).unwrap();
     assert_eq!(a.error(), ConnectError::Version { theirs });
-    let mut told = [0; 10];
-    peer.read_exact(&mut told).unwrap();
-    assert_eq!(told[..8], *b"percale\0", "another version learns whom it called");
-    assert_eq!(told[8..], VERSION.to_le_bytes(), "another version learns ours");
+    let mut reported = [0; 10];
+    peer.read_exact(&mut reported).unwrap();
+    assert_eq!(reported[..8], *b"percale\0", "another version learns whom it called");
+    assert_eq!(reported[8..], VERSION.to_le_bytes(), "another version learns ours");
 
     // The reverse case: the called endpoint has a different version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -105,13 +105,13 @@ fn unknown_token_at_the_unix_socket_gets_no_answer() {
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     let (socket, address) = listen::unix_socket(&b.registration.incarnation()).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
-    let offer = crate::wire::meeting::Offer::new([1; 16], Default::default());
+    let offer = crate::wire::meeting::MeetingOffer::new([1; 16], Default::default());
     passing::send(socket.as_fd(), &offer, &[socket.as_fd()]).unwrap();
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
     assert!(!matches!(rustix::io::read(&socket, &mut [0u8; 8]), Ok(1..)), "an unknown token gets no answer");
     a.registration.connect(1, b.address());
-    assert!(matches!(a.up().link, Made::Shm(_)));
+    assert!(matches!(a.up().link, EstablishedTransport::Shm(_)));
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn many_silent_connections_do_not_block_a_peer() {
 fn unread_mailbox_drops_only_old_rejection_notices() {
     let mailbox = Mailbox::new(|| ());
     let from = "127.0.0.1:1".parse().unwrap();
-    mailbox.post(Notice::Failed { attempt: 1, error: ConnectError::Authorization });
-    (0..1000).for_each(|_| mailbox.post(Notice::TurnedAway { from, error: ConnectError::Authorization }));
+    mailbox.post(ServiceNotice::Failed { attempt: 1, error: ConnectError::Authorization });
+    (0..1000).for_each(|_| mailbox.post(ServiceNotice::TurnedAway { from, error: ConnectError::Authorization }));
     assert!(mailbox.has_notices());
     let notices = mailbox.take();
     assert_eq!(notices.len(), 65);
-    assert!(matches!(notices[0], Notice::Failed { .. }));
+    assert!(matches!(notices[0], ServiceNotice::Failed { .. }));
     assert!(!mailbox.has_notices());
 }

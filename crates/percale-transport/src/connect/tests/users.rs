@@ -5,9 +5,9 @@
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::*;
-use crate::connect::meeting::{Meeting, Room};
-use crate::wire::meeting::{Half, Offer};
-use crate::wire::why::Why;
+use crate::connect::meeting::{DescriptorBudget, Meeting};
+use crate::wire::meeting::{MeetingHalf, MeetingOffer};
+use crate::wire::refusal_reason::RefusalReason;
 
 /// Calls `act` as another user. Returns `None` if this user cannot change to another.
 fn as_another_user<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
@@ -26,30 +26,30 @@ fn as_another_user<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     done
 }
 
-fn descriptors(bell: &TestBell) -> Vec<OwnedFd> {
-    let pair = bell.make_pair().unwrap();
-    vec![pair, bell.memory.try_clone().unwrap(), bell.event.try_clone().unwrap()]
+fn descriptors(doorbell: &TestDoorbell) -> Vec<OwnedFd> {
+    let pair = doorbell.make_pair().unwrap();
+    vec![pair, doorbell.memory.try_clone().unwrap(), doorbell.event.try_clone().unwrap()]
 }
 
 /// Requirements: FLT-007.
 #[test]
 fn shared_memory_setup_with_another_user_is_rejected() {
-    let bell = TestBell::new(PAIR);
-    let local = Arc::clone(&bell) as Arc<dyn LocalBell>;
+    let doorbell = TestDoorbell::new(PAIR);
+    let local = Arc::clone(&doorbell) as Arc<dyn LocalDoorbell>;
     let pair = || {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, listen::FLAGS | SocketFlags::CLOEXEC, None)
     };
     // All other conditions are met: an offer of this user is accepted.
-    let offer = Offer::new([1; 16], Half::default());
+    let offer = MeetingOffer::new([1; 16], MeetingHalf::default());
     let (ours, _theirs) = pair().unwrap();
-    assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare).is_ok());
+    assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&doorbell), DescriptorBudget::Spare).is_ok());
     let Some((ours, theirs)) = as_another_user(|| pair().unwrap()) else { return };
-    let degraded = Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare)
+    let degraded = Meeting::answer(&local, ours.into(), &offer, descriptors(&doorbell), DescriptorBudget::Spare)
         .err()
         .expect("another user is no peer");
-    assert_eq!(degraded.why, Why::AnotherUser);
-    let (answer, passed) = passing::receive::<crate::wire::meeting::Answer>(theirs.as_fd()).unwrap().unwrap();
-    assert_eq!(answer.outcome().map(|(why, _)| why), Some(Why::AnotherUser));
+    assert_eq!(degraded.why, RefusalReason::AnotherUser);
+    let (answer, passed) = passing::receive::<crate::wire::meeting::MeetingAnswer>(theirs.as_fd()).unwrap().unwrap();
+    assert_eq!(answer.outcome().map(|(why, _)| why), Some(RefusalReason::AnotherUser));
     assert!(passed.is_empty(), "it gets no descriptor");
 
     // The reverse case: another user listens at the address of a peer.
@@ -60,10 +60,11 @@ fn shared_memory_setup_with_another_user_is_rejected() {
         rustix::net::listen(&listener, 1).unwrap();
         listener
     });
-    let degraded = Meeting::call(&local, &incarnation, [1; 16], Room::Spare).err().expect("another user is no peer");
-    assert_eq!(degraded.why, Why::AnotherUser);
+    let degraded =
+        Meeting::call(&local, &incarnation, [1; 16], DescriptorBudget::Spare).err().expect("another user is no peer");
+    assert_eq!(degraded.why, RefusalReason::AnotherUser);
     drop(listener);
-    assert_eq!(bell.in_use(), 0);
+    assert_eq!(doorbell.in_use(), 0);
 }
 
 /// Requirements: FLT-007.
@@ -83,5 +84,5 @@ fn calls_of_another_user_use_no_unix_socket_slot() {
     assert_eq!(rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1), "it is kept waiting");
     assert!(!matches!(rustix::net::recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT), Ok((1.., _))));
     a.registration.connect(1, b.address());
-    assert!(matches!(a.up().link, Made::Shm(_)));
+    assert!(matches!(a.up().link, EstablishedTransport::Shm(_)));
 }

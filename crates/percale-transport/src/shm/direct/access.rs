@@ -4,19 +4,19 @@
 
 use std::sync::Arc;
 
-use super::Side;
+use super::LinkParts;
 use super::error::DirectError;
 use super::grantee::KeyPage;
-use super::grants::{Answer, Asked, GrantIndex, Grants};
-use super::path::{Checked, DirectPath, Grant, Memory};
+use super::grants::{GrantAnswer, GrantIndex, Grants, RequestNeeded};
+use super::path::{CheckedAccess, DirectPath, MappedGrant, RegionBase};
 use super::resolution::{Resolution, Status};
 use crate::local_memory::access::AccessExt as _;
-use crate::local_memory::atomic::Operation;
+use crate::local_memory::atomic::DirectOperation;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::Access;
 use crate::shm::connection_end::ConnectionEnd;
-use crate::shm::pair::Pair;
-use crate::shm::transfer::{Arenas, Cma, Given, Remote, Sharing};
+use crate::shm::pair::PairMemory;
+use crate::shm::transfer::{ArenaAccess, Arenas, Cma, RemoteRange, Sharing};
 
 /// The initiator's side of one link.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(in super::super) struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, end: Arc<ConnectionEnd>) -> Self {
+    pub(super) fn new(pair: Arc<PairMemory>, side: usize, end: Arc<ConnectionEnd>) -> Self {
         Self { grants: Grants::new(), path: DirectPath::new(pair, side, end), number: 0, taken_back: 0, assists: 0 }
     }
 
@@ -43,9 +43,9 @@ impl Initiator {
     }
 
     /// Returns the entry of a key, or the number of the request to send.
-    pub(super) fn look_up(&mut self, key: u64) -> Asked {
+    pub(super) fn look_up(&mut self, key: u64) -> RequestNeeded {
         if let Some(lookup) = self.grants.find(key) {
-            return Asked::Known(lookup);
+            return RequestNeeded::Known(lookup);
         }
         if self.grants.is_full() {
             self.grants.forget_ungranted();
@@ -64,14 +64,14 @@ impl Initiator {
     ///
     /// # Errors
     /// If the peer violated the protocol.
-    pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
+    pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: LinkParts<'_>) -> Result<(), &'static str> {
         let key = self.grants.answered(id).ok_or("unexpected reply about a key")?;
         let exact = payload.len() == size_of::<Resolution>();
         let resolution =
             payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key with a wrong length")?;
         let answer = match resolution.check()? {
-            Status::Executed => Answer::Executed,
-            Status::NoKey => Answer::NoKey,
+            Status::Executed => GrantAnswer::Executed,
+            Status::NoKey => GrantAnswer::NoKey,
             status => self.granted(status, &resolution, link.cma, link.arenas)?,
         };
         if self.grants.is_due() || self.taken_back != link.arenas.taken_back() {
@@ -89,14 +89,14 @@ impl Initiator {
         resolution: &Resolution,
         cma: Option<&Cma>,
         arenas: &mut Arenas,
-    ) -> Result<Answer, &'static str> {
+    ) -> Result<GrantAnswer, &'static str> {
         let number = resolution.page.get();
         if self.path.page().is_none() {
             match arenas.mapping((number, Sharing::ReadOnly))? {
-                Given::Mapped(mapping) => {
+                ArenaAccess::Mapped(mapping) => {
                     self.path.is_shown(KeyPage::new(mapping).ok_or("a key page of the wrong size")?);
                 }
-                Given::Unmapped | Given::Gone => return Ok(Answer::Executed),
+                ArenaAccess::Unmapped | ArenaAccess::Gone => return Ok(GrantAnswer::Executed),
             }
             self.number = number;
         }
@@ -108,28 +108,28 @@ impl Initiator {
             && let Err(error) = page.prepare(entry)
         {
             crate::later::later!(debug: %error, "cannot map a key page: the target executes accesses");
-            return Ok(Answer::Executed);
+            return Ok(GrantAnswer::Executed);
         }
         let (access, len) = (resolution.access(), resolution.len.get());
         let (memory, mapping) = if status == Status::Mapped {
             let writable = access.changes();
             let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
             let mapping = match arenas.mapping((resolution.arena.get(), sharing))? {
-                Given::Mapped(mapping) => mapping,
-                Given::Unmapped => return Ok(Answer::Executed),
+                ArenaAccess::Mapped(mapping) => mapping,
+                ArenaAccess::Unmapped => return Ok(GrantAnswer::Executed),
                 // The region may have been closed and its arena taken back after the answer was sent.
-                Given::Gone => return Ok(Answer::Void),
+                ArenaAccess::Gone => return Ok(GrantAnswer::Void),
             };
-            let remote = Remote::within(mapping, resolution.place.get(), len)?;
+            let remote = RemoteRange::within(mapping, resolution.place.get(), len)?;
             // SAFETY: the range was just checked to lie in the mapping, which the grant keeps. Other processes may
             // write to it, and the bytes that are read are only copied.
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
-            (Memory::Mapped(first), Some(remote.into_mapping()))
+            (RegionBase::Mapped(first), Some(remote.into_mapping()))
         } else {
-            let Some(cma) = cma.filter(|cma| cma.is_allowed()) else { return Ok(Answer::Executed) };
-            (Memory::Cma(cma.clone(), resolution.place.get()), None)
+            let Some(cma) = cma.filter(|cma| cma.is_allowed()) else { return Ok(GrantAnswer::Executed) };
+            (RegionBase::Cma(cma.clone(), resolution.place.get()), None)
         };
-        Ok(Answer::Granted(Grant {
+        Ok(GrantAnswer::Granted(MappedGrant {
             access,
             base: resolution.base.get(),
             len,
@@ -156,7 +156,7 @@ impl Initiator {
     /// Returns whether atomic operations can be executed directly.
     #[inline]
     pub(in super::super) fn can_atomic(&self, grant: GrantIndex) -> bool {
-        self.grants.get(grant).is_some_and(Grant::is_mapped)
+        self.grants.get(grant).is_some_and(MappedGrant::is_mapped)
     }
 
     /// Checks an access, and that the grant holds. Returns the grant's generation.
@@ -167,7 +167,7 @@ impl Initiator {
         len: usize,
         wanted: Access,
     ) -> Result<u64, DirectError> {
-        let (Checked { grant, .. }, path) = self.check(grant, address, len, wanted)?;
+        let (CheckedAccess { grant, .. }, path) = self.check(grant, address, len, wanted)?;
         if path.stands(grant) { Ok(grant.generation) } else { Err(DirectError::Stale) }
     }
 
@@ -185,7 +185,7 @@ impl Initiator {
         address: u64,
         len: usize,
         wanted: Access,
-    ) -> Result<(Checked<'_>, &mut DirectPath), DirectError> {
+    ) -> Result<(CheckedAccess<'_>, &mut DirectPath), DirectError> {
         let Self { grants, path, .. } = self;
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
@@ -206,7 +206,7 @@ impl Initiator {
         address: u64,
         len: usize,
         wanted: Access,
-    ) -> Option<(Checked<'_>, &mut DirectPath)> {
+    ) -> Option<(CheckedAccess<'_>, &mut DirectPath)> {
         let Self { grants, path, .. } = self;
         let grant = grants.last_grant(key)?;
         if grant.notifies && wanted.changes() {
@@ -245,7 +245,7 @@ impl Initiator {
         &mut self,
         grant: GrantIndex,
         address: u64,
-        operation: &impl Operation,
+        operation: &impl DirectOperation,
     ) -> Result<(), DirectError> {
         let (checked, path) = self.check(grant, address, operation.len(), operation.rights())?;
         path.operate(checked, operation)
@@ -274,7 +274,7 @@ impl Initiator {
         &mut self,
         key: u64,
         address: u64,
-        operation: &impl Operation,
+        operation: &impl DirectOperation,
     ) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, operation.len(), operation.rights())?;
         path.operate(checked, operation).ok()

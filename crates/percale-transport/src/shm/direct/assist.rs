@@ -1,10 +1,10 @@
 //! Long accesses with the help of the target.
 //!
 //! The initiator can execute the access alone, but two sides copy faster than one. So it announces the range to copy
-//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, and the target if it makes progress in the
-//! meantime. Each side copies the chunks that it has claimed: the initiator under its announcement, the target inside
-//! the pin of its region. A target that is busy does not claim any chunk, and the initiator copies everything. At the
-//! end the initiator waits only for chunks that the target has claimed.
+//! ([`FrameKind::Assist`]), and both sides claim chunks: the initiator at once, and the target if it makes progress in
+//! the meantime. Each side copies the chunks that it has claimed: the initiator under its announcement, the target
+//! inside the pin of its region. A target that is busy does not claim any chunk, and the initiator copies everything.
+//! At the end the initiator waits only for chunks that the target has claimed.
 //!
 //! A [`Claims`] line of the pair counts the chunks of both sides. Each count is stored together with the number of its
 //! access, so a late claim finds a different number and fails. The initiator does not start a second access before the
@@ -21,15 +21,15 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use super::access::Initiator;
 use super::error::DirectError;
 use super::grantee::ShmGrantee;
-use super::{GrantIndex, Side};
+use super::{GrantIndex, LinkParts};
 use crate::PullError;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
-use crate::region::{Access, Keys, Via};
-use crate::shm::pair::{Claims, Pair};
+use crate::region::{Access, AccessOrigin, Keys};
+use crate::shm::pair::{Claims, PairMemory};
 use crate::shm::sync::Ordering;
-use crate::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::shm::transfer::{Arenas, Cma, CopyFailure, ReportedLocation, TransferRoute};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// Accesses longer than this request help, because only then is the message to the target worth its cost.
 pub const ASSISTED: usize = 128 << 10;
@@ -48,10 +48,10 @@ const STOP: u32 = u32::MAX;
 const REVOKED: u32 = 1;
 const FAULT: u32 = 2;
 
-/// The range to copy: the payload of a [`Kind::Assist`] frame. The key and the address are in the frame's head.
+/// The range to copy: the payload of a [`FrameKind::Assist`] frame. The key and the address are in the frame's head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Request {
+struct AssistRequest {
     /// The length in bytes.
     len: U64,
     /// The location of the bytes at the initiator: an offset in an arena of its own, or an address.
@@ -71,14 +71,14 @@ const fn word(number: u32, count: u32) -> u64 {
 
 /// An access of this side that waits for chunks that the target has claimed.
 #[derive(Debug)]
-pub(in super::super) struct Assisted {
+pub(in super::super) struct AssistedRequest {
     token: u32,
     /// The value that `done` has when all awaited chunks are finished.
     awaited: u64,
     result: Result<(), DirectError>,
 }
 
-impl Assisted {
+impl AssistedRequest {
     /// Returns the result, once the access has ended.
     pub(in super::super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
         if claims.done.load(Ordering::Acquire) != self.awaited {
@@ -94,7 +94,7 @@ impl Assisted {
     }
 
     /// Returns whether the target cannot have a copy for this access in progress.
-    pub(in super::super) fn has_let_go(&self, pair: &Pair, side: usize) -> bool {
+    pub(in super::super) fn has_released(&self, pair: &PairMemory, side: usize) -> bool {
         self.end(pair.claims(side)).is_some() || pair.gone(side ^ 1).is_set()
     }
 
@@ -128,8 +128,8 @@ impl Initiator {
         &mut self,
         long: &LongAccess<'_>,
         claims: &Claims,
-        link: &mut Side<'_>,
-    ) -> Result<Option<Assisted>, DirectError> {
+        link: &mut LinkParts<'_>,
+    ) -> Result<Option<AssistedRequest>, DirectError> {
         let wanted = if long.writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let generation = self.check_standing(long.grant, long.address, long.local.len(), wanted)?;
         let number = self.next_assist();
@@ -155,7 +155,7 @@ impl Initiator {
         // From here on no chunk can be claimed. All claimed chunks that are not this side's are the target's.
         let claimed = u64::from(claims.next.swap(word(number, STOP), Ordering::AcqRel) as u32).min(chunks);
         let theirs = claimed.saturating_sub(ours) as u32;
-        let assisted = Assisted { token: long.token, awaited: word(number, theirs), result };
+        let assisted = AssistedRequest { token: long.token, awaited: word(number, theirs), result };
         for _ in 0..LOOKS {
             if let Some(result) = assisted.end(claims) {
                 return result.map(|()| None);
@@ -167,7 +167,7 @@ impl Initiator {
 }
 
 /// Sends the request for help if the target is awake. Waking it up would take longer than the access.
-fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>) {
+fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut LinkParts<'_>) {
     if !link.sender.peer_is_awake() {
         return;
     }
@@ -177,7 +177,7 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
         [only] => only.as_ptr().expose_provenance() as u64,
         _ => return,
     };
-    let request = Request {
+    let request = AssistRequest {
         len: (long.local.len() as u64).into(),
         place: place.into(),
         arena: arena.into(),
@@ -185,9 +185,9 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
         generation: generation.into(),
     };
     let head = Head {
-        kind: Kind::Assist,
+        kind: FrameKind::Assist,
         flags: Flags::DATA | Flags::ID,
-        len: size_of::<Request>() as u32,
+        len: size_of::<AssistRequest>() as u32,
         tag: long.address,
         data: long.key,
         id: number,
@@ -198,14 +198,14 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
 
 /// An access of the peer that this side helps with.
 #[derive(Debug)]
-pub(super) struct Help {
+pub(super) struct AssistedAccess {
     number: u32,
     region: Lease,
-    way: Way,
+    way: TransferRoute,
     writes: bool,
 }
 
-impl Help {
+impl AssistedAccess {
     /// Decodes the peer's request. Returns `None` if this side cannot or must not help.
     ///
     /// # Errors
@@ -213,12 +213,12 @@ impl Help {
     pub(super) fn of(
         head: &Head,
         payload: View<'_>,
-        (keys, via): (&Keys, Via),
+        (keys, via): (&Keys, AccessOrigin),
         grantee: &Arc<ShmGrantee>,
         cma: Option<&Cma>,
         arenas: &mut Arenas,
     ) -> Result<Option<Self>, &'static str> {
-        let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
+        let request = payload.read::<AssistRequest>(0).ok_or("a request for help that is too short")?;
         let (len, writes) = (request.len.get(), request.writes.get() != 0);
         let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         let Ok(region) = keys.find(head.data, via) else { return Ok(None) };
@@ -228,8 +228,9 @@ impl Help {
         // Memory that only the kernel may touch is refused here.
         let Ok(region) = region.lease(head.tag, len, wanted) else { return Ok(None) };
         let (arena, place) = (request.arena.get(), request.place.get());
-        let told = Told { pieces: 1, arena, offset: place, address: if arena == 0 { place } else { 0 } };
-        let way = Way::to(&told, len, arenas, cma)?;
+        let reported =
+            ReportedLocation { pieces: 1, arena, offset: place, address: if arena == 0 { place } else { 0 } };
+        let way = TransferRoute::to(&reported, len, arenas, cma)?;
         Ok(way.exists().then_some(Self { number: head.id, region, way, writes }))
     }
 
@@ -252,7 +253,7 @@ impl Help {
         };
         if let Err(error) = copied {
             // The whole access fails, with the error that corresponds to the reason.
-            let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
+            let why = if error == CopyFailure::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }
         claims.done.fetch_add(1, Ordering::Release);

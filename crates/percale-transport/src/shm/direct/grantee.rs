@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{ENTRIES, PAGE_BYTES};
 use crate::local_memory::mapping::{Mapping, back, published_memfd};
-use crate::local_memory::rundown::{Entry, Line, Snapshot, fence_after_revoking, fence_initiators};
+use crate::local_memory::rundown::{AnnouncementLine, KeyPageEntry, Snapshot, fence_after_revoking, fence_initiators};
 use crate::local_memory::sealed;
 use crate::peer_process::PeerProcess;
 use crate::region::{Grantee, Registered};
-use crate::shm::pair::Pair;
+use crate::shm::pair::PairMemory;
 
 /// The entries are backed with memory in steps of this many bytes: one page.
 const BACKED_STEP: usize = 4096;
@@ -33,11 +33,11 @@ impl KeyPage {
     /// Returns the entry with this number. Its memory must have been made present by [`prepare`](Self::prepare) (or
     /// [`back`]).
     #[inline]
-    pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
+    pub(super) fn entry(&self, index: u32) -> Option<&KeyPageEntry> {
         if index as usize >= ENTRIES {
             return None;
         }
-        let entry = self.mapping.as_ptr().cast::<Entry>().wrapping_add(index as usize);
+        let entry = self.mapping.as_ptr().cast::<KeyPageEntry>().wrapping_add(index as usize);
         // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this
         // reference. An entry is an atomic, so other threads and processes may write to it. A peer's page cannot be
         // written by this process: its entries are only loaded. For loads from read-only memory std::sync::atomic
@@ -49,7 +49,7 @@ impl KeyPage {
 
     /// Makes the memory of the entry present.
     pub(super) fn prepare(&self, index: u32) -> io::Result<()> {
-        let offset = (index as usize).saturating_mul(size_of::<Entry>()) & !(BACKED_STEP - 1);
+        let offset = (index as usize).saturating_mul(size_of::<KeyPageEntry>()) & !(BACKED_STEP - 1);
         self.mapping.populate(offset, BACKED_STEP)
     }
 }
@@ -58,7 +58,7 @@ impl KeyPage {
 /// granted to the peer are open.
 #[derive(Debug)]
 pub(super) struct ShmGrantee {
-    pair: Arc<Pair>,
+    pair: Arc<PairMemory>,
     /// This side. The peer announces its accesses in the line of the other side.
     side: usize,
     process: Option<Arc<PeerProcess>>,
@@ -81,7 +81,7 @@ impl ShmGrantee {
     ///
     /// # Errors
     /// If memory or a descriptor cannot be allocated.
-    pub(super) fn new(pair: &Arc<Pair>, side: usize, process: Option<&Arc<PeerProcess>>) -> io::Result<Self> {
+    pub(super) fn new(pair: &Arc<PairMemory>, side: usize, process: Option<&Arc<PeerProcess>>) -> io::Result<Self> {
         let number = sealed::new_number().ok_or(io::ErrorKind::OutOfMemory)?;
         let (fd, mapping) = published_memfd("percale-keys", PAGE_BYTES)?;
         let page = KeyPage::new(Arc::new(mapping)).ok_or(io::ErrorKind::InvalidData)?;
@@ -103,7 +103,7 @@ impl ShmGrantee {
 
     /// Grants a region, and returns the entry and its generation. Returns `Ok(None)` if the region was closed, and
     /// `Err` if the page is full.
-    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
+    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, KeyPageFull> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         // Locked until the entry is valid. So a thread that closes the region either finds the grant or has finished
         // before the grant is made.
@@ -111,12 +111,12 @@ impl ShmGrantee {
         if let Some(entry) = grants.find(&me) {
             return Ok(self.granted().entries.get(entry as usize).map(|(generation, _)| (entry, *generation)));
         }
-        let (index, generation) = self.take(region).ok_or(Full)?;
+        let (index, generation) = self.take(region).ok_or(KeyPageFull)?;
         if !grants.add(me, index) {
             self.release(index);
             return Ok(None);
         }
-        let entry = self.page.entry(index).ok_or(Full)?;
+        let entry = self.page.entry(index).ok_or(KeyPageFull)?;
         entry.grant(generation);
         Ok(Some((index, generation)))
     }
@@ -135,7 +135,7 @@ impl ShmGrantee {
             Some(index) => index,
             None => {
                 let index = granted.entries.len();
-                let offset = index.saturating_mul(size_of::<Entry>());
+                let offset = index.saturating_mul(size_of::<KeyPageEntry>());
                 if index >= ENTRIES || (offset.is_multiple_of(BACKED_STEP) && self.back(offset).is_err()) {
                     return None;
                 }
@@ -156,7 +156,7 @@ impl ShmGrantee {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn line(&self) -> &Line {
+    fn line(&self) -> &AnnouncementLine {
         self.pair.announcements(self.side ^ 1)
     }
 
@@ -198,7 +198,7 @@ impl ShmGrantee {
 
 /// The key page has no free entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct KeyPageFull;
 
 // In a forked child neither the page nor the line is mapped, and peers cannot reach the child's copy of a region.
 impl Grantee for ShmGrantee {
@@ -221,7 +221,7 @@ impl Grantee for ShmGrantee {
     }
 
     fn snapshot(&self) -> Snapshot {
-        if self.pair.is_here() { self.line().snapshot() } else { Line::default().snapshot() }
+        if self.pair.is_here() { self.line().snapshot() } else { AnnouncementLine::default().snapshot() }
     }
 
     fn has_retired(&self, _: u32, snapshot: Snapshot) -> bool {

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::ASKED;
-use super::path::Grant;
+use super::REQUESTED;
+use super::path::MappedGrant;
 
 /// The number of accesses that the target executes before the initiator requests a grant again. The reason for the
 /// refusal may have been temporary: no free descriptor, or no room in a socket.
@@ -41,7 +41,7 @@ pub enum Lookup {
 
 /// Whether a request is needed for a key.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum RequestNeeded {
     /// No request is needed, or none is possible at the moment.
     Known(Lookup),
     /// A request with this number is needed.
@@ -50,8 +50,8 @@ pub(super) enum Asked {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub(super) enum Answer {
-    Granted(Grant),
+pub(super) enum GrantAnswer {
+    Granted(MappedGrant),
     Executed,
     NoKey,
     /// The granted memory no longer exists.
@@ -59,7 +59,7 @@ pub(super) enum Answer {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum KeyState {
     Asked,
     Granted(GrantIndex),
     /// The target executes this many more accesses.
@@ -70,7 +70,7 @@ enum State {
 #[derive(Debug)]
 struct Slot {
     serial: u32,
-    grant: Option<Grant>,
+    grant: Option<MappedGrant>,
 }
 
 /// The initiator's table of a target's keys and their grants.
@@ -80,9 +80,9 @@ pub(in super::super) struct Grants {
     last: Option<(u64, GrantIndex)>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    known: HashMap<u64, State, Seeded>,
+    known: HashMap<u64, KeyState, SeededHasher>,
     /// The number and the key of each pending request.
-    asked: Vec<(u32, u64)>,
+    requested: Vec<(u32, u64)>,
     next: u32,
     /// The number of grants at which the table searches for void grants.
     sweep_at: usize,
@@ -96,8 +96,8 @@ impl Grants {
             last: None,
             slots: Vec::new(),
             free: Vec::new(),
-            known: HashMap::with_hasher(Seeded(RandomState::new().hash_one(0_u64) | 1)),
-            asked: Vec::new(),
+            known: HashMap::with_hasher(SeededHasher(RandomState::new().hash_one(0_u64) | 1)),
+            requested: Vec::new(),
             next: 0,
             sweep_at: Self::SWEEP_LEAST,
         }
@@ -114,13 +114,13 @@ impl Grants {
 
     /// Like [`last`](Self::last), but returns the grant itself.
     #[inline]
-    pub(super) fn last_grant(&self, key: u64) -> Option<&Grant> {
+    pub(super) fn last_grant(&self, key: u64) -> Option<&MappedGrant> {
         self.get(self.last(key)?)
     }
 
     /// Returns a grant, unless it was removed.
     #[inline]
-    pub(super) fn get(&self, index: GrantIndex) -> Option<&Grant> {
+    pub(super) fn get(&self, index: GrantIndex) -> Option<&MappedGrant> {
         let slot = self.slots.get(index.slot as usize)?;
         if slot.serial == index.serial { slot.grant.as_ref() } else { None }
     }
@@ -128,21 +128,21 @@ impl Grants {
     /// Returns the entry of a key.
     pub(super) fn find(&mut self, key: u64) -> Option<Lookup> {
         Some(match self.known.get_mut(&key)? {
-            State::Granted(index) => {
+            KeyState::Granted(index) => {
                 let index = *index;
                 self.last = Some((key, index));
                 Lookup::Ready(index)
             }
-            State::Asked => Lookup::Unknown,
-            State::Executed(0) => {
+            KeyState::Asked => Lookup::Unknown,
+            KeyState::Executed(0) => {
                 self.known.remove(&key);
                 return None;
             }
-            State::Executed(left) => {
+            KeyState::Executed(left) => {
                 *left -= 1;
                 Lookup::Executed
             }
-            State::NoKey => {
+            KeyState::NoKey => {
                 self.known.remove(&key);
                 Lookup::NoKey
             }
@@ -157,44 +157,44 @@ impl Grants {
 
     /// Makes room: removes keys that are neither granted nor pending. They can be requested again.
     pub(super) fn forget_ungranted(&mut self) {
-        self.known.retain(|_, state| matches!(state, State::Asked | State::Granted(_)));
+        self.known.retain(|_, state| matches!(state, KeyState::Asked | KeyState::Granted(_)));
     }
 
     /// Records a request for a key without an entry.
-    pub(super) fn ask(&mut self, key: u64) -> Asked {
+    pub(super) fn ask(&mut self, key: u64) -> RequestNeeded {
         if self.is_full() {
-            return Asked::Known(Lookup::Executed);
+            return RequestNeeded::Known(Lookup::Executed);
         }
-        if self.asked.len() >= ASKED {
-            return Asked::Known(Lookup::Unknown);
+        if self.requested.len() >= REQUESTED {
+            return RequestNeeded::Known(Lookup::Unknown);
         }
         self.next = self.next.wrapping_add(1);
-        self.asked.push((self.next, key));
-        self.known.insert(key, State::Asked);
-        Asked::New(self.next)
+        self.requested.push((self.next, key));
+        self.known.insert(key, KeyState::Asked);
+        RequestNeeded::New(self.next)
     }
 
     /// Removes a request that was answered or never sent, and returns its key.
     #[inline]
     pub(super) fn answered(&mut self, id: u32) -> Option<u64> {
-        let index = self.asked.iter().position(|(asked, _)| *asked == id)?;
-        let (_, key) = self.asked.swap_remove(index);
+        let index = self.requested.iter().position(|(requested, _)| *requested == id)?;
+        let (_, key) = self.requested.swap_remove(index);
         self.known.remove(&key);
         Some(key)
     }
 
     /// Records an answer.
-    pub(super) fn learn(&mut self, key: u64, answer: Answer) {
+    pub(super) fn learn(&mut self, key: u64, answer: GrantAnswer) {
         let state = match answer {
-            Answer::Granted(grant) => State::Granted(self.keep(grant)),
-            Answer::Executed => State::Executed(EXECUTED),
-            Answer::NoKey => State::NoKey,
-            Answer::Void => return,
+            GrantAnswer::Granted(grant) => KeyState::Granted(self.keep(grant)),
+            GrantAnswer::Executed => KeyState::Executed(EXECUTED),
+            GrantAnswer::NoKey => KeyState::NoKey,
+            GrantAnswer::Void => return,
         };
         self.known.insert(key, state);
     }
 
-    fn keep(&mut self, grant: Grant) -> GrantIndex {
+    fn keep(&mut self, grant: MappedGrant) -> GrantIndex {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { serial: 0, grant: None });
             self.slots.len() as u32 - 1
@@ -207,10 +207,10 @@ impl Grants {
 
     /// Removes a key, unless a request for it is pending.
     pub(in super::super) fn forget(&mut self, key: u64) {
-        if matches!(self.known.get(&key), Some(State::Asked)) {
+        if matches!(self.known.get(&key), Some(KeyState::Asked)) {
             return;
         }
-        if let Some(State::Granted(index)) = self.known.remove(&key) {
+        if let Some(KeyState::Granted(index)) = self.known.remove(&key) {
             self.drop_grant(index);
         }
     }
@@ -239,10 +239,10 @@ impl Grants {
     }
 
     /// Removes the grants that do not hold.
-    pub(super) fn sweep(&mut self, holds: impl Fn(&Grant) -> bool) {
+    pub(super) fn sweep(&mut self, holds: impl Fn(&MappedGrant) -> bool) {
         let mut void = Vec::new();
         self.known.retain(|_, state| {
-            let State::Granted(index) = *state else { return true };
+            let KeyState::Granted(index) = *state else { return true };
             let grant = self.slots.get(index.slot as usize).and_then(|slot| slot.grant.as_ref());
             let stands = grant.is_some_and(&holds);
             if !stands {
@@ -258,21 +258,21 @@ impl Grants {
 /// Hashes a key with one multiplication. Peers choose keys, so the hash is seeded, and peers cannot choose keys that
 /// collide.
 #[derive(Clone, Copy, Debug)]
-struct Seeded(u64);
+struct SeededHasher(u64);
 
-impl BuildHasher for Seeded {
-    type Hasher = Folded;
+impl BuildHasher for SeededHasher {
+    type Hasher = FoldedHasher;
 
     #[inline]
-    fn build_hasher(&self) -> Folded {
-        Folded(self.0)
+    fn build_hasher(&self) -> FoldedHasher {
+        FoldedHasher(self.0)
     }
 }
 
 #[derive(Debug)]
-struct Folded(u64);
+struct FoldedHasher(u64);
 
-impl Hasher for Folded {
+impl Hasher for FoldedHasher {
     #[inline]
     fn write_u64(&mut self, key: u64) {
         let product = u128::from(key ^ self.0.rotate_left(32)) * u128::from(self.0);

@@ -1,10 +1,10 @@
 //! Direct access: an initiator on the same machine reads and writes a target's regions itself.
 //!
-//! The initiator sends one request for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it
-//! writes a generation to an entry of the *key page* that it shares with this peer, and its answer ([`Kind::Resolved`])
-//! describes how the memory is reached: in an arena that the peer maps, by CMA, or not at all (in which case the target
-//! executes each access). From then on an access needs no request: the initiator checks rights and range, announces the
-//! access, checks whether the entry is valid, copies, and ends the announcement
+//! The initiator sends one request for each key ([`FrameKind::Resolve`]). The target *grants* the region to this peer:
+//! it writes a generation to an entry of the *key page* that it shares with this peer, and its answer
+//! ([`FrameKind::Resolved`]) describes how the memory is reached: in an arena that the peer maps, by CMA, or not at all
+//! (in which case the target executes each access). From then on an access needs no request: the initiator checks
+//! rights and range, announces the access, checks whether the entry is valid, copies, and ends the announcement
 //! ([`rundown`](crate::local_memory::rundown)).
 //!
 //! * `resolution`: the answer as it is sent, and its checks
@@ -15,7 +15,7 @@
 //! * `path`: the check, the announcement and the copy of an access
 //! * `assist`: long accesses with the help of the target
 //!
-//! Limits: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a
+//! Limits: a target keeps at most [`REQUESTED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a
 //! time. An initiator keeps at most 64 Ki keys.
 //!
 //! # Trust
@@ -40,30 +40,30 @@ mod tests;
 use std::sync::Arc;
 
 pub(super) use self::access::Initiator;
-pub(super) use self::assist::Assisted;
-use self::assist::Help;
+use self::assist::AssistedAccess;
+pub(super) use self::assist::AssistedRequest;
 pub use self::assist::{ASSISTED, LongAccess};
 pub use self::error::DirectError;
-use self::grants::Asked;
+use self::grants::RequestNeeded;
 pub use self::grants::{GrantIndex, Lookup};
-use self::target::Target;
+use self::target::AccessTarget;
 use super::connection_end::ConnectionEnd;
-use super::pair::Pair;
-use super::sender::{SendError, Sender};
+use super::pair::PairMemory;
+use super::sender::{RingSender, SendError};
 use super::transfer::{Arenas, Cma};
 use crate::Refused;
-use crate::local_memory::rundown::Entry;
+use crate::local_memory::rundown::KeyPageEntry;
 use crate::local_memory::volatile::{Segments, View};
 use crate::peer_process::PeerProcess;
-use crate::region::{Keys, Via};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::region::{AccessOrigin, Keys};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The number of requests of one peer that may be pending.
-const ASKED: usize = 64;
+const REQUESTED: usize = 64;
 /// The size of a key page in bytes. Its memory is allocated as needed.
 const PAGE_BYTES: usize = 64 << 10;
 /// The number of regions that are granted to one peer at a time.
-const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
+const ENTRIES: usize = PAGE_BYTES / size_of::<KeyPageEntry>();
 
 /// Both sides of one link's direct accesses. A link without requests about keys allocates nothing here.
 #[derive(Debug)]
@@ -71,27 +71,27 @@ pub(super) struct Direct {
     /// The regions of this domain, or `None` if peers must not reach them directly.
     keys: Option<Arc<Keys>>,
     /// The origin of the peer's accesses.
-    via: Via,
+    via: AccessOrigin,
     /// The peer's process.
     process: Option<Arc<PeerProcess>>,
-    target: Option<Box<Target>>,
+    target: Option<Box<AccessTarget>>,
     initiator: Option<Box<Initiator>>,
     /// A long access of this side that has not ended yet.
-    assisted: Option<Assisted>,
+    assisted: Option<AssistedRequest>,
 }
 
 /// The parts of a link that its direct accesses need.
-pub(super) struct Side<'a> {
-    pub(super) pair: &'a Arc<Pair>,
+pub(super) struct LinkParts<'a> {
+    pub(super) pair: &'a Arc<PairMemory>,
     pub(super) side: usize,
     pub(super) end: &'a Arc<ConnectionEnd>,
     pub(super) cma: Option<&'a Cma>,
     pub(super) arenas: &'a mut Arenas,
-    pub(super) sender: &'a mut Sender,
+    pub(super) sender: &'a mut RingSender,
 }
 
 impl Direct {
-    pub(super) const fn new(keys: Option<Arc<Keys>>, via: Via, process: Option<Arc<PeerProcess>>) -> Self {
+    pub(super) const fn new(keys: Option<Arc<Keys>>, via: AccessOrigin, process: Option<Arc<PeerProcess>>) -> Self {
         Self { keys, via, process, target: None, initiator: None, assisted: None }
     }
 
@@ -104,7 +104,7 @@ impl Direct {
 
     /// Executes a long access ([`assist`]). Returns whether it has ended.
     #[inline(never)]
-    pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
+    pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: LinkParts<'_>) -> Result<bool, DirectError> {
         let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
         debug_assert!(self.assisted.is_none(), "one long access at a time");
         let pair = Arc::clone(link.pair);
@@ -118,7 +118,7 @@ impl Direct {
     }
 
     /// Returns the token and the result of the pending long access, once it has ended.
-    pub(super) fn assisted_end(&mut self, pair: &Pair, side: usize) -> Option<(u32, Result<(), DirectError>)> {
+    pub(super) fn assisted_end(&mut self, pair: &PairMemory, side: usize) -> Option<(u32, Result<(), DirectError>)> {
         let assisted = self.assisted.as_ref()?;
         let end = (assisted.token(), assisted.end(pair.claims(side))?);
         self.assisted = None;
@@ -127,8 +127,8 @@ impl Direct {
 
     /// Removes and returns the long access that has not ended yet, for a link that has ended. Returns `None` if the
     /// target has released it.
-    pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
-        self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
+    pub(super) fn take_assisted(&mut self, pair: &PairMemory, side: usize) -> Option<AssistedRequest> {
+        self.assisted.take().filter(|assisted| !assisted.has_released(pair, side))
     }
 
     /// Returns the peer's process.
@@ -137,7 +137,7 @@ impl Direct {
     }
 
     /// Copies a chunk of the access for which the peer requested help. Returns whether there was one.
-    pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
+    pub(super) fn help(&mut self, pair: &PairMemory, side: usize) -> bool {
         let Some(target) = &mut self.target else { return false };
         let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));
         if !helped {
@@ -154,15 +154,15 @@ impl Direct {
 
     /// Looks up a key, and sends a request to the target if there is no entry for it.
     #[inline(never)]
-    pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
+    pub(super) fn ask(&mut self, key: u64, link: LinkParts<'_>) -> Result<Lookup, SendError> {
         let initiator = self
             .initiator
             .get_or_insert_with(|| Box::new(Initiator::new(Arc::clone(link.pair), link.side, Arc::clone(link.end))));
         let id = match initiator.look_up(key) {
-            Asked::Known(lookup) => return Ok(lookup),
-            Asked::New(id) => id,
+            RequestNeeded::Known(lookup) => return Ok(lookup),
+            RequestNeeded::New(id) => id,
         };
-        let head = Head { kind: Kind::Resolve, flags: Flags::DATA | Flags::ID, data: key, id, ..Head::default() };
+        let head = Head { kind: FrameKind::Resolve, flags: Flags::DATA | Flags::ID, data: key, id, ..Head::default() };
         if let Err(error) = link.sender.send(&head, &Segments::EMPTY, false) {
             initiator.grants().answered(id);
             if error != SendError::Refused(Refused::Full) {
@@ -177,24 +177,24 @@ impl Direct {
     /// # Errors
     /// If the peer violated the protocol.
     #[cold]
-    pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
+    pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: LinkParts<'_>) -> Result<(), &'static str> {
         if !head.flags.contains(Flags::ID) {
             return Err("key request or reply without a number");
         }
-        if head.kind == Kind::Assist {
+        if head.kind == FrameKind::Assist {
             // A second request arrives only after the first access has ended.
             let target = self.target.get_or_insert_default();
             target.help = match (&self.keys, &target.grantee) {
                 (Some(keys), Some(grantee)) => {
-                    Help::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
+                    AssistedAccess::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
                 }
                 _ => None,
             };
             return Ok(());
         }
-        if head.kind == Kind::Resolve {
+        if head.kind == FrameKind::Resolve {
             let target = self.target.get_or_insert_default();
-            if target.owed.len() >= ASKED {
+            if target.owed.len() >= REQUESTED {
                 return Err("too many key requests in progress");
             }
             target.owed.push_back((head.id, head.data));
@@ -206,7 +206,7 @@ impl Direct {
 
     /// Sends the answers for which there is room. Returns whether any was sent.
     #[cold]
-    pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
+    pub(super) fn answer(&mut self, link: LinkParts<'_>) -> Result<bool, SendError> {
         match &mut self.target {
             Some(target) => target.answer(self.keys.as_deref(), self.via, self.process.as_ref(), link),
             None => Ok(false),

@@ -13,14 +13,14 @@ use zerocopy::FromBytes;
 
 use super::error::DirectError;
 use super::grantee::KeyPage;
-use crate::local_memory::atomic::{Misaligned, Operation};
+use crate::local_memory::atomic::{DirectOperation, Misaligned};
 use crate::local_memory::kernel::Direction;
 use crate::local_memory::mapping::Mapping;
 use crate::local_memory::rundown::Announcer;
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::{Access, Refusal, admit};
 use crate::shm::connection_end::ConnectionEnd;
-use crate::shm::pair::Pair;
+use crate::shm::pair::PairMemory;
 use crate::shm::transfer::{Cma, NoCopy};
 
 /// The number of bytes that are copied under one announcement.
@@ -29,7 +29,7 @@ const CMA_PIECE: usize = 256 << 10;
 
 /// A granted region.
 #[derive(Debug)]
-pub(super) struct Grant {
+pub(super) struct MappedGrant {
     pub(super) access: Access,
     pub(super) base: u64,
     pub(super) len: u64,
@@ -38,14 +38,14 @@ pub(super) struct Grant {
     pub(super) entry: u32,
     /// Whether the target requests a notification of each write.
     pub(super) notifies: bool,
-    pub(super) memory: Memory,
+    pub(super) memory: RegionBase,
     /// Keeps the memory that `memory` points to mapped.
     pub(super) _mapping: Option<Arc<Mapping>>,
 }
 
 /// The location of a region's first byte.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(super) enum RegionBase {
     /// In a mapping of this process, writable if the rights allow changes.
     Mapped(Segment),
     /// At an address in the peer.
@@ -54,17 +54,17 @@ pub(super) enum Memory {
 
 /// An access that its grant allows, and the offset of the access in the region. The grant may no longer hold.
 #[derive(Clone, Copy)]
-pub(super) struct Checked<'a> {
-    pub(super) grant: &'a Grant,
+pub(super) struct CheckedAccess<'a> {
+    pub(super) grant: &'a MappedGrant,
     offset: usize,
 }
 
-impl Grant {
+impl MappedGrant {
     /// Checks rights and range.
     #[inline(always)]
-    pub(super) fn check(&self, address: u64, len: usize, wanted: Access) -> Result<Checked<'_>, DirectError> {
+    pub(super) fn check(&self, address: u64, len: usize, wanted: Access) -> Result<CheckedAccess<'_>, DirectError> {
         match admit(self.access.contains(wanted), (self.base, self.len), (address, len as u64)) {
-            Ok(offset) => Ok(Checked { grant: self, offset: offset as usize }),
+            Ok(offset) => Ok(CheckedAccess { grant: self, offset: offset as usize }),
             Err(Refusal::Right) => Err(DirectError::Right),
             Err(_) => Err(DirectError::Range),
         }
@@ -73,7 +73,7 @@ impl Grant {
     /// Returns whether this process can reach the region with its own loads and stores.
     #[inline]
     pub(super) const fn is_mapped(&self) -> bool {
-        matches!(self.memory, Memory::Mapped(_))
+        matches!(self.memory, RegionBase::Mapped(_))
     }
 }
 
@@ -82,13 +82,13 @@ impl Grant {
 pub(super) struct DirectPath {
     announcer: Announcer,
     page: Option<KeyPage>,
-    pair: Arc<Pair>,
+    pair: Arc<PairMemory>,
     side: usize,
     end: Arc<ConnectionEnd>,
 }
 
 impl DirectPath {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, end: Arc<ConnectionEnd>) -> Self {
+    pub(super) fn new(pair: Arc<PairMemory>, side: usize, end: Arc<ConnectionEnd>) -> Self {
         Self { announcer: Announcer::default(), page: None, pair, side, end }
     }
 
@@ -105,14 +105,14 @@ impl DirectPath {
     }
 
     /// Returns whether a grant holds at the moment.
-    pub(super) fn stands(&self, grant: &Grant) -> bool {
+    pub(super) fn stands(&self, grant: &MappedGrant) -> bool {
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry));
         entry.is_some_and(|entry| entry.holds(grant.generation))
     }
 
     /// Writes all of `from` to the region.
     #[inline]
-    pub(super) fn write(&mut self, checked: Checked<'_>, from: &Segments) -> Result<(), DirectError> {
+    pub(super) fn write(&mut self, checked: CheckedAccess<'_>, from: &Segments) -> Result<(), DirectError> {
         match from.as_slice() {
             [only] => self.write_one(checked, *only),
             _ => self.in_pieces(checked, Direction::Write, from),
@@ -121,7 +121,7 @@ impl DirectPath {
 
     /// Fills all of `into` from the region.
     #[inline]
-    pub(super) fn read(&mut self, checked: Checked<'_>, into: &Segments) -> Result<(), DirectError> {
+    pub(super) fn read(&mut self, checked: CheckedAccess<'_>, into: &Segments) -> Result<(), DirectError> {
         match into.as_slice() {
             [only] => self.read_one(checked, *only),
             _ => self.in_pieces(checked, Direction::Read, into),
@@ -130,7 +130,7 @@ impl DirectPath {
 
     /// Like [`write`](Self::write), for one segment.
     #[inline(always)]
-    pub(super) fn write_one(&mut self, checked: Checked<'_>, from: Segment) -> Result<(), DirectError> {
+    pub(super) fn write_one(&mut self, checked: CheckedAccess<'_>, from: Segment) -> Result<(), DirectError> {
         if !checked.grant.is_mapped() || from.len() > MAPPED_PIECE {
             return self.far(checked, Direction::Write, from);
         }
@@ -143,7 +143,7 @@ impl DirectPath {
 
     /// Like [`read`](Self::read), for one segment.
     #[inline(always)]
-    pub(super) fn read_one(&mut self, checked: Checked<'_>, into: Segment) -> Result<(), DirectError> {
+    pub(super) fn read_one(&mut self, checked: CheckedAccess<'_>, into: Segment) -> Result<(), DirectError> {
         if !checked.grant.is_mapped() || into.len() > MAPPED_PIECE {
             return self.far(checked, Direction::Read, into);
         }
@@ -157,7 +157,11 @@ impl DirectPath {
     /// Executes an atomic operation. The caller has checked its length and its rights. Returns `Fault` if the memory is
     /// not mapped.
     #[inline(always)]
-    pub(super) fn operate(&mut self, checked: Checked<'_>, operation: &impl Operation) -> Result<(), DirectError> {
+    pub(super) fn operate(
+        &mut self,
+        checked: CheckedAccess<'_>,
+        operation: &impl DirectOperation,
+    ) -> Result<(), DirectError> {
         let done = self.lend(checked, |target| {
             // SAFETY: `check` found the range within the mapping, which the grant keeps; regions with rights that allow
             // changes are mapped for writing.
@@ -169,8 +173,8 @@ impl DirectPath {
     /// Calls `access` with the address in the mapping, under one announcement. Returns `Fault` if the memory is not
     /// mapped.
     #[inline(always)]
-    fn lend<R>(&mut self, checked: Checked<'_>, access: impl FnOnce(*mut u8) -> R) -> Result<R, DirectError> {
-        let Memory::Mapped(memory) = &checked.grant.memory else { return Err(DirectError::Fault) };
+    fn lend<R>(&mut self, checked: CheckedAccess<'_>, access: impl FnOnce(*mut u8) -> R) -> Result<R, DirectError> {
+        let RegionBase::Mapped(memory) = &checked.grant.memory else { return Err(DirectError::Fault) };
         let at = memory.as_ptr().wrapping_add(checked.offset);
         self.announced(checked, || access(at))
     }
@@ -178,7 +182,7 @@ impl DirectPath {
     /// Executes an access if the grant holds. The access must not panic, and must not take longer than a revoker may
     /// wait.
     #[inline(always)]
-    fn announced<R>(&mut self, checked: Checked<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
+    fn announced<R>(&mut self, checked: CheckedAccess<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(checked.grant.entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
         self.announcer.enter(line);
@@ -189,8 +193,8 @@ impl DirectPath {
 
     /// Executes an access of one segment that is long or needs the kernel.
     #[inline(never)]
-    fn far(&mut self, checked: Checked<'_>, direction: Direction, local: Segment) -> Result<(), DirectError> {
-        let Memory::Cma(cma, first) = &checked.grant.memory else {
+    fn far(&mut self, checked: CheckedAccess<'_>, direction: Direction, local: Segment) -> Result<(), DirectError> {
+        let RegionBase::Cma(cma, first) = &checked.grant.memory else {
             return self.in_pieces(checked, direction, &Segments::one(local));
         };
         if local.len() > CMA_PIECE {
@@ -206,7 +210,12 @@ impl DirectPath {
 
     /// Executes a long access, or an access of several segments.
     #[inline(never)]
-    fn in_pieces(&mut self, checked: Checked<'_>, direction: Direction, local: &Segments) -> Result<(), DirectError> {
+    fn in_pieces(
+        &mut self,
+        checked: CheckedAccess<'_>,
+        direction: Direction,
+        local: &Segments,
+    ) -> Result<(), DirectError> {
         let grant = checked.grant;
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
@@ -248,7 +257,7 @@ const fn refused(why: NoCopy) -> DirectError {
 
 /// Copies `len` bytes of an announced access, starting at `done`.
 fn piece(
-    checked: Checked<'_>,
+    checked: CheckedAccess<'_>,
     direction: Direction,
     local: &Segments,
     done: usize,
@@ -257,22 +266,24 @@ fn piece(
 ) -> Result<(), NoCopy> {
     let offset = checked.offset.wrapping_add(done);
     match (&checked.grant.memory, direction) {
-        (Memory::Mapped(memory), Direction::Write) => {
+        (RegionBase::Mapped(memory), Direction::Write) => {
             let to = memory.as_ptr().wrapping_add(offset);
             // SAFETY: `check` found the range within the mapping, which the grant keeps; regions with this right are
             // mapped for writing. The source is local memory, not this mapping.
             unsafe { local.copy_to_raw(done, to, len) };
             Ok(())
         }
-        (Memory::Mapped(memory), Direction::Read) => {
+        (RegionBase::Mapped(memory), Direction::Read) => {
             let from = memory.as_ptr().wrapping_add(offset);
             // SAFETY: `check` found the range within the mapping, which the grant keeps.
             let view = unsafe { View::new(from, len) };
             view.copy_into(local, done);
             Ok(())
         }
-        (Memory::Cma(..), _) if end.is_set() => Err(NoCopy::Ended),
-        (Memory::Cma(cma, first), _) => cma.copy(direction, &local.slice(done, len), first.wrapping_add(offset as u64)),
+        (RegionBase::Cma(..), _) if end.is_set() => Err(NoCopy::Ended),
+        (RegionBase::Cma(cma, first), _) => {
+            cma.copy(direction, &local.slice(done, len), first.wrapping_add(offset as u64))
+        }
     }
 }
 

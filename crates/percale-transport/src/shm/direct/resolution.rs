@@ -22,7 +22,7 @@ pub(super) enum Status {
     NoKey = 4,
 }
 
-/// The payload of a [`Kind::Resolved`](crate::wire::head::Kind::Resolved) frame: 48 bytes.
+/// The payload of a [`FrameKind::Resolved`](crate::wire::head::FrameKind::Resolved) frame: 48 bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Resolution {

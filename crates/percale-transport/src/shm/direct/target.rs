@@ -7,33 +7,33 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::Side;
-use super::assist::Help;
-use super::grantee::{Full, ShmGrantee};
+use super::LinkParts;
+use super::assist::AssistedAccess;
+use super::grantee::{KeyPageFull, ShmGrantee};
 use super::resolution::{Resolution, Status};
 use crate::Refused;
 use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::peer_process::PeerProcess;
-use crate::region::{Keys, Registered, Via};
+use crate::region::{AccessOrigin, Keys, Registered};
 use crate::shm::sender::SendError;
 use crate::shm::transfer::{Arenas, Sharing};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The location of memory, as its status, its offset or address, and its arena.
-type Place = (Status, u64, u32);
+type MemoryLocation = (Status, u64, u32);
 
 /// The target's side of direct access: answers requests for grants.
 #[derive(Debug, Default)]
-pub(super) struct Target {
+pub(super) struct AccessTarget {
     /// The number and key of each request that has not been answered yet.
     pub(super) owed: VecDeque<(u32, u64)>,
     /// A long access of the peer that this side helps with.
-    pub(super) help: Option<Help>,
+    pub(super) help: Option<AssistedAccess>,
     pub(super) grantee: Option<Arc<ShmGrantee>>,
 }
 
-impl Drop for Target {
+impl Drop for AccessTarget {
     fn drop(&mut self) {
         if let Some(grantee) = &self.grantee {
             grantee.end();
@@ -41,14 +41,14 @@ impl Drop for Target {
     }
 }
 
-impl Target {
+impl AccessTarget {
     /// Answers as many requests as there is room for. Returns whether any was answered.
     pub(super) fn answer(
         &mut self,
         keys: Option<&Keys>,
-        via: Via,
+        via: AccessOrigin,
         process: Option<&Arc<PeerProcess>>,
-        mut link: Side<'_>,
+        mut link: LinkParts<'_>,
     ) -> Result<bool, SendError> {
         let mut any = false;
         while let Some(&(id, key)) = self.owed.front() {
@@ -58,7 +58,7 @@ impl Target {
                 Some(Ok(region)) => self.resolve(&region, process, &mut link),
             };
             let len = size_of::<Resolution>() as u32;
-            let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
+            let head = Head { kind: FrameKind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
             match Segments::lend(resolution.as_bytes(), |payload| link.sender.send(&head, payload, false)) {
                 Ok(()) => {}
                 // The region stays granted. The next attempt finds the grant.
@@ -76,7 +76,7 @@ impl Target {
         &mut self,
         region: &Arc<Registered>,
         process: Option<&Arc<PeerProcess>>,
-        link: &mut Side<'_>,
+        link: &mut LinkParts<'_>,
     ) -> Resolution {
         let rights = Resolution::rights_of(region.rights());
         let (true, Some((status, place, arena))) = (rights != 0 && region.len() != 0, place(region, link.arenas))
@@ -85,7 +85,7 @@ impl Target {
         };
         let Some(grantee) = self.grantee(process, link) else { return Resolution::of(Status::Executed) };
         match grantee.grant(region) {
-            Err(Full) => Resolution::of(Status::Executed),
+            Err(KeyPageFull) => Resolution::of(Status::Executed),
             Ok(None) => Resolution::of(Status::NoKey),
             Ok(Some((entry, generation))) => Resolution {
                 status: status as u8,
@@ -105,7 +105,7 @@ impl Target {
 
     /// Returns the record of the peer, which is created on first use. Returns `None` if it cannot be created, or if its
     /// page cannot be given to the peer.
-    fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
+    fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut LinkParts<'_>) -> Option<&Arc<ShmGrantee>> {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,
             none => {
@@ -121,7 +121,7 @@ impl Target {
 }
 
 /// Returns how a peer can reach a region's memory.
-fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
+fn place(region: &Registered, arenas: &mut Arenas) -> Option<MemoryLocation> {
     if region.device().is_some() {
         return None; // The driver of the device copies in this process.
     }

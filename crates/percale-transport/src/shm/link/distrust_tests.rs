@@ -12,21 +12,24 @@ use crate::shm::pair::PAIR_BYTES;
 #[test]
 fn setup_parameters_are_validated() {
     let [good, _] = parts(true);
-    assert!(matches!(ShmLink::new(Parts { side: 2, ..good }), Err(SetUpError::Side(2))));
+    assert!(matches!(ShmLink::new(ShmLinkParts { side: 2, ..good }), Err(SetUpError::Side(2))));
     let [good, _] = parts(true);
-    assert!(matches!(ShmLink::new(Parts { peer_bit: BELL_BITS, ..good }), Err(SetUpError::Bit(BELL_BITS))));
+    assert!(matches!(
+        ShmLink::new(ShmLinkParts { peer_bit: DOORBELL_BITS, ..good }),
+        Err(SetUpError::Bit(DOORBELL_BITS))
+    ));
     let [good, _] = parts(true);
     let small = sealed_memfd("percale-test", PAIR_BYTES - 4096, 0).unwrap();
-    assert!(matches!(ShmLink::new(Parts { pair: small, ..good }), Err(SetUpError::Pair(_))));
+    assert!(matches!(ShmLink::new(ShmLinkParts { pair: small, ..good }), Err(SetUpError::Pair(_))));
     let [good, _] = parts(true);
-    let bell = sealed_memfd("percale-test", 100, 0).unwrap();
-    assert!(matches!(ShmLink::new(Parts { peer_bell: bell, ..good }), Err(SetUpError::Bell(_))));
+    let doorbell = sealed_memfd("percale-test", 100, 0).unwrap();
+    assert!(matches!(ShmLink::new(ShmLinkParts { peer_doorbell: doorbell, ..good }), Err(SetUpError::Doorbell(_))));
     let [good, _] = parts(true);
-    let link = ShmLink::new(Parts { peer_nonce: (good.peer_nonce.0, 1), ..good }).unwrap();
+    let link = ShmLink::new(ShmLinkParts { peer_nonce: (good.peer_nonce.0, 1), ..good }).unwrap();
     assert!(link.cma_reason().unwrap().contains("not the peer"));
     assert!(link.describe().contains("not the peer"));
     let [good, _] = parts(true);
-    let link = ShmLink::new(Parts { peer_nonce: (8, 1), ..good }).unwrap();
+    let link = ShmLink::new(ShmLinkParts { peer_nonce: (8, 1), ..good }).unwrap();
     assert!(link.cma_reason().unwrap().contains("/mem"));
 }
 
@@ -35,10 +38,10 @@ fn setup_parameters_are_validated() {
 fn memory_mapped_during_setup_is_not_mapped_again() {
     let [mut one, mut two] = parts(false);
     for parts in [&mut one, &mut two] {
-        parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());
+        parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_doorbell.as_fd()).unwrap());
         // These descriptors cannot be mapped, as if the process were at its limit.
         let nothing = || std::fs::File::open("/dev/null").unwrap().into();
-        (parts.pair, parts.peer_bell) = (nothing(), nothing());
+        (parts.pair, parts.peer_doorbell) = (nothing(), nothing());
     }
     assert!(ShmLink::new(one).is_ok() && ShmLink::new(two).is_ok());
 }
@@ -72,12 +75,12 @@ fn overwriting_pair_memory_breaks_only_the_link() {
             let (stop, scribble) = (&stop, &scribble);
             let sides = parts.map(|parts| {
                 scope.spawn(move || {
-                    let bell = Arc::clone(&parts.my_bell);
+                    let doorbell = Arc::clone(&parts.my_doorbell);
                     let link = ShmLink::new(parts).unwrap();
                     let mut seen = Scribbled::default();
                     let mut peer = Peer {
                         link,
-                        bell,
+                        doorbell,
                         seen: Seen::default(),
                         sources: HashMap::new(),
                         targets: HashMap::new(),
@@ -143,27 +146,27 @@ impl Scribbled {
 }
 
 impl Sink for Scribbled {
-    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, _: ConnectionId, head: &Head, payload: View<'_>) {
         match head.kind {
-            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (*head, offer))),
-            Kind::Pull => self.requests.push((*head, payload.to_vec())),
+            FrameKind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (*head, offer))),
+            FrameKind::Pull => self.requests.push((*head, payload.to_vec())),
             _ => assert_eq!(payload.to_vec().len(), head.len as usize),
         }
     }
 
-    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+    fn begin(&mut self, _: ConnectionId, _: Head) -> Landing {
         unreachable!("payloads arrive whole")
     }
 
-    fn landed(&mut self, _: Connection, _: u32) {
+    fn landed(&mut self, _: ConnectionId, _: u32) {
         unreachable!("payloads arrive whole")
     }
 
-    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
+    fn pulled(&mut self, _: ConnectionId, _: u32, _: Result<u64, PullError>) {}
 
-    fn undone(&mut self, _: Connection, _: u32) {}
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
 
-    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 
-    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn pushed(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 }

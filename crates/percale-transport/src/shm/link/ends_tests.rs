@@ -1,7 +1,7 @@
 //! Tests of the ends of transfers, and of the time from which the owner may reuse the memory of an aborted transfer.
 
 use super::*;
-use crate::shm::residue::Release;
+use crate::shm::draining_link::Release;
 
 /// The length of a transfer in bytes. It takes several dozen chunks.
 const LEN: usize = 4 << 20;
@@ -16,7 +16,7 @@ fn offered(both: &mut [Peer; 2], source: &mut Memory) -> (Head, Offer) {
         ..Offer::default()
     };
     let len = size_of::<Offer>() as u32;
-    let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, len, id: 3, ..Head::default() };
+    let head = Head { kind: FrameKind::MessageOffer, flags: Flags::ID, len, id: 3, ..Head::default() };
     let sent = Segments::lend(offer.as_mut_bytes(), |payload| both[0].link.send(&head, payload, false));
     sent.unwrap();
     run(both, |both| !both[1].seen.offers.is_empty());
@@ -55,17 +55,17 @@ fn connection_end_keeps_memory_the_peer_may_copy() {
         b.link.connection_end().set("reset by a stranger");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.seen.pulled.is_empty(), "the pull ended");
-        let residue = b.link.residue().expect("the peer may still be copying");
-        assert!(residue.holds_pull(7));
-        assert_eq!(residue.release(), None);
+        let draining = b.link.draining().expect("the peer may still be copying");
+        assert!(draining.holds_pull(7));
+        assert_eq!(draining.release(), None);
         drop(b);
-        assert_eq!(residue.release(), None);
+        assert_eq!(draining.release(), None);
         // The pusher continues, and detects that the connection has ended.
         a.link.connection_end().set("closed");
         while a.link.poll(9, &mut a.seen).is_ok() {}
-        assert_eq!(residue.release(), Some(Release::LetGo));
+        assert_eq!(draining.release(), Some(Release::LetGo));
         let before = target.segments().to_vec();
-        assert!(a.link.residue().is_none(), "nothing of ours is copied to");
+        assert!(a.link.draining().is_none(), "nothing of ours is copied to");
         drop(a);
         assert!(target.segments().to_vec() == before, "bytes landed after the peer had let go");
     }
@@ -77,13 +77,13 @@ fn transfer_abandoned_by_its_puller_is_not_a_memory_fault() {
         let ([mut a, mut b], _source, _target) = stopped_half_way(cma);
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
-        let residue = b.link.residue().expect("the peer may still be copying");
+        let draining = b.link.draining().expect("the peer may still be copying");
         // Side 0 has not noticed the end yet.
         for _ in 0..10 {
             let _over = a.link.poll(9, &mut a.seen);
         }
         assert!(a.seen.pushed.is_empty(), "ended before the connection: {:?}", a.seen.pushed);
-        assert_eq!(residue.release(), Some(Release::LetGo));
+        assert_eq!(draining.release(), Some(Release::LetGo));
         drop((a, b));
     }
 }
@@ -100,7 +100,7 @@ fn withdrawn_message_is_not_delivered() {
             both.iter_mut().for_each(|peer| assert!(peer.link.poll(9, &mut peer.seen).unwrap()));
         }
         let [mut a, mut b] = both;
-        assert!(a.link.residue().is_none(), "nothing of ours is copied to");
+        assert!(a.link.draining().is_none(), "nothing of ours is copied to");
         drop(a);
         // The send has failed, so its memory is reused.
         View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
@@ -111,7 +111,7 @@ fn withdrawn_message_is_not_delivered() {
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
-        assert!(b.link.residue().is_none(), "waits for a peer that has let go of everything");
+        assert!(b.link.draining().is_none(), "waits for a peer that has let go of everything");
     }
 }
 
@@ -121,10 +121,10 @@ fn memory_is_given_back_when_the_process_ends() {
     let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
     let [a, b] = parts(false);
     let mut both = [a, b].map(|parts| {
-        let (bell, process) = (Arc::clone(&parts.my_bell), Some(Arc::clone(&process)));
-        let link = ShmLink::new(Parts { process, ..parts }).unwrap();
+        let (doorbell, process) = (Arc::clone(&parts.my_doorbell), Some(Arc::clone(&process)));
+        let link = ShmLink::new(ShmLinkParts { process, ..parts }).unwrap();
         let (sources, targets) = (HashMap::new(), HashMap::new());
-        Peer { link, bell, seen: Seen::default(), sources, targets, how: HEAP, next: 0 }
+        Peer { link, doorbell, seen: Seen::default(), sources, targets, how: HEAP, next: 0 }
     });
     let (mut source, mut target) = (Memory::new(LEN, Kept::Arena), Memory::new(LEN, Kept::Arena));
     under_way(&mut both, &mut source, &mut target);
@@ -132,11 +132,11 @@ fn memory_is_given_back_when_the_process_ends() {
     let [a, mut b] = both;
     b.link.connection_end().set("connection closed");
     while b.link.poll(9, &mut b.seen).is_ok() {}
-    let residue = b.link.residue().expect("the peer may still be copying");
-    assert_eq!(residue.release(), None);
+    let draining = b.link.draining().expect("the peer may still be copying");
+    assert_eq!(draining.release(), None);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(residue.release(), Some(Release::ProcessEnded));
+    assert_eq!(draining.release(), Some(Release::ProcessEnded));
     drop((a, b));
 }
 
@@ -151,15 +151,15 @@ fn pull_started_after_peer_loss_ends() {
             // The pusher never reads the request.
             b.link.pull(head.id, &offer, &target.lease(), 7).unwrap();
         }
-        let bye = Head { kind: Kind::Bye, ..Head::default() };
+        let bye = Head { kind: FrameKind::Bye, ..Head::default() };
         a.link.send(&bye, &Segments::EMPTY, false).unwrap();
-        assert!(a.link.residue().is_none());
+        assert!(a.link.draining().is_none());
         drop(a);
         if rounds == 0 {
             b.link.pull(head.id, &offer, &target.lease(), 7).unwrap();
         }
         while b.link.poll(9, &mut b.seen).is_ok() {}
-        assert!(b.link.residue().is_none(), "waits for a peer that has let go of everything");
+        assert!(b.link.draining().is_none(), "waits for a peer that has let go of everything");
     }
 }
 

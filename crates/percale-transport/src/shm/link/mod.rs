@@ -6,7 +6,7 @@ mod regions;
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests;
 
-pub use self::receive::Glance;
+pub use self::receive::PeekResult;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 use super::connection_end::ConnectionEnd;
-use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
-use super::pair::{Mappings, Pair, Size};
-use super::parts::{Parts, SetUpError};
-use super::residue::Residue;
-use super::ring::{Consumer, SCRATCH, Scratch};
-use super::sender::{SendError, Sender};
+use super::direct::{Direct, DirectError, Initiator, LinkParts, Lookup};
+use super::draining_link::DrainingLink;
+use super::pair::{Mappings, PairMemory, RingSize};
+use super::parts::{SetUpError, ShmLinkParts};
+use super::ring::{AssemblyBuffer, Consumer, SCRATCH};
+use super::sender::{RingSender, SendError};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::local_memory::barrier;
-use crate::local_memory::bell::{BELL_BITS, PeerBell};
+use crate::local_memory::doorbell::{DOORBELL_BITS, PeerDoorbell};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View};
 use crate::region::lease::Lease;
-use crate::wire::head::{Head, Kind, Offer};
-use crate::{Broken, Connection, Link, PullError, Refused, Sink};
+use crate::wire::head::{FrameKind, Head, Offer};
+use crate::{Broken, ConnectionId, Link, PullError, Refused, Sink};
 
 /// Payloads longer than this are offered instead of sent.
 const EAGER_MAX: usize = 8192;
@@ -38,17 +38,17 @@ const QUIESCE: Duration = Duration::from_millis(20);
 /// One end of a connection over shared memory.
 ///
 /// The endpoint polls *hot* links. A link that was silent for a long time can be made *cold*
-/// ([`set_cold`](Self::set_cold)). For a cold link the peer rings the endpoint's bell for each frame (or batch), and
-/// the endpoint polls the link when its bit was rung.
+/// ([`set_cold`](Self::set_cold)). For a cold link the peer rings the endpoint's doorbell for each frame (or batch),
+/// and the endpoint polls the link when its bit was rung.
 #[derive(Debug)]
 pub struct ShmLink {
     // Fields that point into the pair's memory come first, so that they are dropped before the fields that keep this
     // memory mapped.
     rx: Consumer,
-    sender: Sender,
+    sender: RingSender,
     transfers: Transfers,
     direct: Direct,
-    pair: Arc<Pair>,
+    pair: Arc<PairMemory>,
     side: usize,
     rx_grown: bool,
     cold: bool,
@@ -57,7 +57,7 @@ pub struct ShmLink {
     broken: Option<Broken>,
     end: Arc<ConnectionEnd>,
     cma: Result<(), String>,
-    scratch: Scratch,
+    scratch: AssemblyBuffer,
 }
 
 impl ShmLink {
@@ -65,22 +65,22 @@ impl ShmLink {
     ///
     /// # Errors
     /// If the parts that the peer provided are not valid.
-    pub fn new(parts: Parts) -> Result<Self, SetUpError> {
+    pub fn new(parts: ShmLinkParts) -> Result<Self, SetUpError> {
         if parts.side > 1 {
             return Err(SetUpError::Side(parts.side));
         }
-        if let Some(&bit) = [parts.my_bit, parts.peer_bit].iter().find(|bit| **bit >= BELL_BITS) {
+        if let Some(&bit) = [parts.my_bit, parts.peer_bit].iter().find(|bit| **bit >= DOORBELL_BITS) {
             return Err(SetUpError::Bit(bit));
         }
         let side = usize::from(parts.side);
-        let (pair, bell) = match parts.mappings {
-            Some(Mappings { pair, bell }) => (Pair::of(pair, parts.pair), bell),
+        let (pair, doorbell) = match parts.mappings {
+            Some(Mappings { pair, doorbell }) => (PairMemory::of(pair, parts.pair), doorbell),
             None => {
-                let pair = Pair::new(parts.pair).map_err(SetUpError::Pair)?;
-                (pair, PeerBell::map(parts.peer_bell.as_fd()).map_err(SetUpError::Bell)?)
+                let pair = PairMemory::new(parts.pair).map_err(SetUpError::Pair)?;
+                (pair, PeerDoorbell::map(parts.peer_doorbell.as_fd()).map_err(SetUpError::Doorbell)?)
             }
         };
-        let (pair, bell) = (Arc::new(pair), PeerBell::of(bell, parts.peer_event, parts.peer_bit));
+        let (pair, doorbell) = (Arc::new(pair), PeerDoorbell::of(doorbell, parts.peer_event, parts.peer_bit));
         let cma = if parts.cma {
             let process = parts.process.as_ref().map(Arc::clone).ok_or_else(|| "no process".to_owned());
             process.and_then(|process| Cma::probe(process, parts.peer_nonce))
@@ -91,8 +91,8 @@ impl ShmLink {
         inbound.consumer.barrier.store(u32::from(barrier::available()), Ordering::Release);
         pair.announcements(1 - side).allow_unfenced();
         Ok(Self {
-            rx: Consumer::new(pair.area(1 - side, Size::Idle)),
-            sender: Sender::new(Arc::clone(&pair), side, bell),
+            rx: Consumer::new(pair.area(1 - side, RingSize::Idle)),
+            sender: RingSender::new(Arc::clone(&pair), side, doorbell),
             transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().cloned(), parts.control),
             direct: Direct::new(parts.keys, parts.via, parts.process),
             pair,
@@ -101,7 +101,7 @@ impl ShmLink {
             cold: false,
             waited: false,
             broken: None,
-            end: Arc::new(ConnectionEnd::new(parts.my_bell, parts.my_bit)),
+            end: Arc::new(ConnectionEnd::new(parts.my_doorbell, parts.my_bit)),
             cma: cma.map(|_| ()),
             scratch: [0; SCRATCH],
         })
@@ -159,8 +159,8 @@ impl ShmLink {
         }
     }
 
-    /// Makes the link cold: from now on the peer rings the bell. Returns false if the link stays hot, because something
-    /// has arrived or is in progress.
+    /// Makes the link cold: from now on the peer rings the doorbell. Returns false if the link stays hot, because
+    /// something has arrived or is in progress.
     pub fn set_cold(&mut self) -> bool {
         if self.cold {
             return true;
@@ -195,9 +195,9 @@ impl ShmLink {
         self.cold
     }
 
-    /// Must be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last check before sleeping.
-    /// Returns true if the peer publishes without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed
-    /// before that check.
+    /// Must be called on each hot link between [`Doorbell::arm`](super::Doorbell::arm) and the last check before
+    /// sleeping. Returns true if the peer publishes without fences, so that a
+    /// [`Doorbell::barrier`](super::Doorbell::barrier) is needed before that check.
     #[inline]
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
@@ -216,11 +216,11 @@ impl ShmLink {
             && self.transfers.is_empty()
             && self.direct.is_settled()
             && !self.end.is_set()
-            && self.sender.rests()
+            && self.sender.is_at_rest()
     }
 
     /// Ends the link. Waits a short time for copies into local memory that the peer has in progress. After that, the
-    /// copies that have not ended are [left behind](Self::residue).
+    /// copies that have not ended are [left behind](Self::draining).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
         if self.broken.is_none() {
@@ -258,15 +258,15 @@ impl ShmLink {
     /// Returns the remains of a link that is about to be dropped, or `None` if the peer cannot have a copy into local
     /// memory in progress.
     #[doc(hidden)]
-    pub fn residue(&mut self) -> Option<Residue> {
+    pub fn draining(&mut self) -> Option<DrainingLink> {
         self.break_with(Broken::Closed);
         if !self.pair.is_here() {
             return None;
         }
         let (pulls, assisted) = (self.transfers.held(), self.direct.take_assisted(&self.pair, self.side));
         let (pair, process) = (Arc::clone(&self.pair), self.direct.process().cloned());
-        let residue = Residue { pair, side: self.side, pulls, assisted, process };
-        residue.release().is_none().then_some(residue)
+        let draining = DrainingLink { pair, side: self.side, pulls, assisted, process };
+        draining.release().is_none().then_some(draining)
     }
 
     /// Returns whether the peer still copies for a long access of this side. Calling this discards the report of the
@@ -318,10 +318,10 @@ impl ShmLink {
 
     /// Returns the link's direct accesses, and the parts of the link that they need.
     #[inline]
-    pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
+    pub(super) fn direct(&mut self) -> (&mut Direct, LinkParts<'_>) {
         let (pair, side, end) = (&self.pair, self.side, &self.end);
         let ((cma, arenas), sender) = (self.transfers.reach(), &mut self.sender);
-        (&mut self.direct, Side { pair, side, end, cma, arenas, sender })
+        (&mut self.direct, LinkParts { pair, side, end, cma, arenas, sender })
     }
 
     /// Looks up a key, and sends a request to the peer if there is no entry for it.
@@ -345,10 +345,10 @@ impl ShmLink {
 
     /// Continues long accesses of both sides. Returns whether anything happened.
     #[cold]
-    fn go_on(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
+    fn continue_accesses(&mut self, me: ConnectionId, sink: &mut impl Sink) -> bool {
         let helped = self.direct.help(&self.pair, self.side);
         if helped {
-            self.sender.poke();
+            self.sender.wake_peer();
         }
         let Some((token, result)) = self.direct.assisted_end(&self.pair, self.side) else { return helped };
         let result =
@@ -373,7 +373,7 @@ impl ShmLink {
 
     /// Continues transfers. Returns whether any made progress.
     #[inline(never)]
-    fn step(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn step(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let stepped = self.transfers.step(&mut self.sender, me, sink);
         stepped.map_err(|error| self.transfer_error(error))
     }
@@ -400,7 +400,7 @@ impl Link for ShmLink {
     // The most frequent frames use `send_plain`, which is inlined.
     #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
-        use Kind::{CollectiveOffer, MessageOffer, ReadOffer, TaggedOffer, WriteOffer};
+        use FrameKind::{CollectiveOffer, MessageOffer, ReadOffer, TaggedOffer, WriteOffer};
         if matches!(head.kind, MessageOffer | TaggedOffer | WriteOffer | ReadOffer | CollectiveOffer) {
             return self.send_offer(head, payload, more);
         }
@@ -412,7 +412,7 @@ impl Link for ShmLink {
 
     // Not inlined: callers check first whether the link is quiet.
     #[inline(never)]
-    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn poll(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
@@ -421,7 +421,7 @@ impl Link for ShmLink {
         // After the end, frames are received in any case. The ring bounds their number.
         let mut moved = (ended || sink.takes(me)) && self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
-            moved |= self.answer()? | self.go_on(me, sink);
+            moved |= self.answer()? | self.continue_accesses(me, sink);
         }
         self.sender.flush();
         if !self.transfers.is_empty() && self.broken.is_none() {

@@ -2,20 +2,20 @@
 
 #![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
 
-use super::super::pair::Size;
-use super::super::ring::{Arrival, Consumer, Mark};
+use super::super::pair::RingSize;
+use super::super::ring::{Consumer, FrameMark, RingFrame};
 use super::super::sender::GROW;
 use super::ShmLink;
 use crate::local_memory::volatile::{View, ViewExt as _};
-use crate::wire::head::{Head, Kind};
-use crate::{Broken, Connection, Sink};
+use crate::wire::head::{FrameKind, Head};
+use crate::{Broken, ConnectionId, Sink};
 
 /// The largest number of frames that one poll receives, so that other links are also served.
 const BATCH: u32 = 16;
 
-/// The result of [`ShmLink::glance`].
+/// The result of [`ShmLink::peek`].
 #[derive(Debug)]
-pub enum Glance {
+pub enum PeekResult {
     /// Nothing has arrived.
     Nothing,
     /// A message.
@@ -30,7 +30,7 @@ pub struct Message {
     head: Head,
     payload: *const u8,
     /// The rest of the description, if the payload is not in the message's line.
-    long: Option<Arrival>,
+    long: Option<RingFrame>,
 }
 
 impl Message {
@@ -41,7 +41,7 @@ impl Message {
 }
 
 /// The next frame in a ring.
-enum Found {
+enum NextFrame {
     Message(Message),
     /// A frame that is not a plain message.
     Other,
@@ -53,27 +53,27 @@ enum Found {
 
 impl ShmLink {
     /// Handles a frame that the sink does not get directly.
-    fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
+    fn own_frame(&mut self, arrival: &RingFrame) -> Result<(), Broken> {
         match arrival.head.kind {
-            Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
+            FrameKind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
                 self.rx_grown = true;
                 if let Err(error) = self.pair.back_grown(1 - self.side) {
                     return Err(self.break_with(Broken::NoMemory(format!("for a larger ring: {error}"))));
                 }
-                self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
+                self.rx = Consumer::new(self.pair.area(1 - self.side, RingSize::Grown));
                 return Ok(());
             }
-            Kind::Transport => {
+            FrameKind::Transport => {
                 return Err(self.break_with(Broken::Protocol("unknown transport frame".to_owned())));
             }
-            Kind::Data => {
+            FrameKind::Data => {
                 // SAFETY: the frame is consumed only below.
                 let view = unsafe { arrival.view() };
                 if let Err(error) = self.transfers.data(&arrival.head, view) {
                     return Err(self.transfer_error(error));
                 }
             }
-            Kind::Resolve | Kind::Resolved | Kind::Assist => {
+            FrameKind::Resolve | FrameKind::Resolved | FrameKind::Assist => {
                 // SAFETY: the frame is consumed only below.
                 let view = unsafe { arrival.view() };
                 let (direct, side) = self.direct();
@@ -88,24 +88,24 @@ impl ShmLink {
     }
 
     #[inline]
-    fn consume(&mut self, arrival: &Arrival) {
+    fn consume(&mut self, arrival: &RingFrame) {
         if self.rx.consume(arrival) {
-            self.sender.gave_room();
+            self.sender.wake_for_credits();
         }
     }
 
     /// Returns the next frame if it is a message with no flag other than
     /// [`Flags::DATA`](crate::wire::head::Flags::DATA).
     #[inline(always)]
-    fn message(&mut self, mark: Mark) -> Found {
-        let Some(head) = self.rx.peek_message(mark) else { return Found::Other };
+    fn message(&mut self, mark: FrameMark) -> NextFrame {
+        let Some(head) = self.rx.peek_message(mark) else { return NextFrame::Other };
         if let Some(payload) = self.rx.short_payload(&head) {
-            return Found::Message(Message { head, payload, long: None });
+            return NextFrame::Message(Message { head, payload, long: None });
         }
         match self.rx.payload(head, &mut self.scratch) {
-            Ok(Some(arrival)) => Found::Message(Message { head, payload: arrival.payload(), long: Some(arrival) }),
-            Ok(None) => Found::Beginning,
-            Err(why) => Found::Broken(why),
+            Ok(Some(arrival)) => NextFrame::Message(Message { head, payload: arrival.payload(), long: Some(arrival) }),
+            Ok(None) => NextFrame::Beginning,
+            Err(why) => NextFrame::Broken(why),
         }
     }
 
@@ -121,39 +121,39 @@ impl ShmLink {
 
     /// Consumes the next message.
     #[inline(always)]
-    fn go_past(&mut self, message: &Message) {
+    fn skip_ended(&mut self, message: &Message) {
         let published = match &message.long {
             None => self.rx.consume_short(),
             Some(arrival) => self.rx.consume(arrival),
         };
         if published {
-            self.sender.gave_room();
+            self.sender.wake_for_credits();
         }
     }
 
     /// Checks only the ring for the next message, which stays in the ring until it is [taken](Self::take).
     #[inline(always)]
     #[doc(hidden)]
-    pub fn glance(&mut self) -> Glance {
+    pub fn peek(&mut self) -> PeekResult {
         let Some(mark) = self.rx.next() else {
             self.waited = true;
-            return Glance::Nothing;
+            return PeekResult::Nothing;
         };
         if self.broken.is_some() {
-            return Glance::More;
+            return PeekResult::More;
         }
         match self.message(mark) {
-            Found::Message(message) if message.head.kind != Kind::Collective => Glance::Message(message),
-            Found::Message(_) | Found::Other | Found::Beginning | Found::Broken(_) => Glance::More,
+            NextFrame::Message(message) if message.head.kind != FrameKind::Collective => PeekResult::Message(message),
+            NextFrame::Message(_) | NextFrame::Other | NextFrame::Beginning | NextFrame::Broken(_) => PeekResult::More,
         }
     }
 
-    /// Consumes the message that [`glance`](Self::glance) found, after the caller has handled it. Returns whether there
+    /// Consumes the message that [`peek`](Self::peek) found, after the caller has handled it. Returns whether there
     /// may be more messages. If not, the message arrived alone, and the next one has probably not been sent yet.
     #[inline(always)]
     #[doc(hidden)]
     pub fn take(&mut self, message: &Message) -> bool {
-        self.go_past(message);
+        self.skip_ended(message);
         self.sender.answered(1);
         if std::mem::take(&mut self.waited) {
             return false;
@@ -164,7 +164,7 @@ impl ShmLink {
 
     /// Passes the frames that have arrived to `sink`. Returns whether there were any.
     #[inline]
-    pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    pub(super) fn receive(&mut self, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
         // In an exchange of single messages, the line behind a message is not read before the message is answered:
         // reading it would fetch the line from the sender, which is about to write it.
@@ -173,8 +173,8 @@ impl ShmLink {
             && let Some(mark) = self.rx.next()
         {
             let message = match self.message(mark) {
-                Found::Message(message) => message,
-                Found::Other => {
+                NextFrame::Message(message) => message,
+                NextFrame::Other => {
                     if !self.receive_any(mark, me, sink)? {
                         break;
                     }
@@ -184,11 +184,11 @@ impl ShmLink {
                     }
                     continue;
                 }
-                Found::Beginning => break,
-                Found::Broken(why) => return Err(self.broken_frame(why)),
+                NextFrame::Beginning => break,
+                NextFrame::Broken(why) => return Err(self.broken_frame(why)),
             };
             sink.frame(me, &message.head, self.payload(&message));
-            self.go_past(&message);
+            self.skip_ended(&message);
             if count > 0 && message.long.is_none() {
                 // The messages arrive in a stream, so the next lines are fetched while this message is handled. (In an
                 // exchange of single messages this is not done, because the sender is about to write the next line.)
@@ -207,7 +207,7 @@ impl ShmLink {
 
     /// Handles a frame of any kind. Returns false if it has not arrived completely.
     #[inline(never)]
-    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+    fn receive_any(&mut self, mark: FrameMark, me: ConnectionId, sink: &mut impl Sink) -> Result<bool, Broken> {
         let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
             Ok(Some(arrival)) => arrival,
             Ok(None) => return Ok(false),
@@ -215,14 +215,19 @@ impl ShmLink {
         };
         if matches!(
             arrival.head.kind,
-            Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist
+            FrameKind::Data
+                | FrameKind::Nothing
+                | FrameKind::Transport
+                | FrameKind::Resolve
+                | FrameKind::Resolved
+                | FrameKind::Assist
         ) {
             return self.own_frame(&arrival).map(|()| true);
         }
         // SAFETY: the frame is consumed only after the sink has returned.
         sink.frame(me, &arrival.head, unsafe { arrival.view() });
         self.consume(&arrival);
-        if arrival.head.kind == Kind::Bye {
+        if arrival.head.kind == FrameKind::Bye {
             if !self.transfers.is_empty() {
                 self.step(me, sink)?; // Report transfers that the peer has completed before the end.
             }

@@ -2,7 +2,7 @@
 
 use super::super::direct::{DirectError, GrantIndex, LongAccess, Lookup};
 use super::ShmLink;
-use crate::local_memory::atomic::Operation;
+use crate::local_memory::atomic::DirectOperation;
 use crate::local_memory::volatile::{Segment, Segments};
 
 impl ShmLink {
@@ -29,7 +29,7 @@ impl ShmLink {
     }
 
     /// Returns whether the peer counts writes to this region, so that each write has to be reported to it
-    /// ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)).
+    /// ([`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote)).
     #[inline]
     #[doc(hidden)]
     pub fn grant_notifies(&mut self, grant: GrantIndex) -> bool {
@@ -81,7 +81,7 @@ impl ShmLink {
     /// it returns `None`, memory is unchanged.
     #[inline(always)]
     #[doc(hidden)]
-    pub fn atomic_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
+    pub fn atomic_in_place(&mut self, key: u64, address: u64, operation: &impl DirectOperation) -> Option<()> {
         self.initiator()?.operate_in_place(key, address, operation)
     }
 
@@ -107,7 +107,7 @@ impl ShmLink {
         &mut self,
         grant: GrantIndex,
         address: u64,
-        operation: &impl Operation,
+        operation: &impl DirectOperation,
     ) -> Result<(), DirectError> {
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, operation)
     }

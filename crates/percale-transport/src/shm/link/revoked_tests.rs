@@ -92,7 +92,7 @@ fn target_revoked_before_link_end_is_not_a_memory_fault() {
         b.link.poll(9, &mut b.seen).unwrap(); // Side 1 writes the reason why it stops.
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
-        assert!(b.link.residue().is_none(), "nobody else writes there");
+        assert!(b.link.draining().is_none(), "nobody else writes there");
         for _ in 0..10 {
             let _over = a.link.poll(9, &mut a.seen);
         }

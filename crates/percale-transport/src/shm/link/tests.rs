@@ -17,7 +17,7 @@ use crate::local_memory::sealed::{Allocation, allocate};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::peer_process::PeerProcess;
 use crate::shm::pair::pair_memory;
-use crate::shm::{Bell, Rouse};
+use crate::shm::{Doorbell, WakeMethod};
 use crate::system::forked::word_of_this_process;
 use crate::wire::head::Flags;
 use crate::{Landing, PullError};
@@ -25,7 +25,7 @@ use crate::{Landing, PullError};
 /// An endpoint with one link, which answers offers and pulls as an engine would.
 struct Peer {
     link: ShmLink,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     seen: Seen,
     /// The sources of offers of this peer, by id.
     sources: HashMap<u32, Memory>,
@@ -124,68 +124,68 @@ fn nonce() -> (u64, u64) {
     (std::ptr::from_ref(word).expose_provenance() as u64, VALUE)
 }
 
-pub(in crate::shm) fn parts(cma: bool) -> [Parts; 2] {
+pub(in crate::shm) fn parts(cma: bool) -> [ShmLinkParts; 2] {
     let pair = pair_memory().unwrap();
-    let bells = [Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap())];
+    let doorbells = [Arc::new(Doorbell::new().unwrap()), Arc::new(Doorbell::new().unwrap())];
     let (a, b) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let mut sockets = [Some(a), Some(b)];
-    [0usize, 1].map(|side| Parts {
+    [0usize, 1].map(|side| ShmLinkParts {
         side: side as u8,
         pair: rustix::io::dup(&pair).unwrap(),
-        my_bell: Arc::clone(&bells[side]),
+        my_doorbell: Arc::clone(&doorbells[side]),
         my_bit: 5 + side as u32,
-        peer_bell: rustix::io::dup(bells[1 - side].descriptors().unwrap()[0]).unwrap(),
+        peer_doorbell: rustix::io::dup(doorbells[1 - side].descriptors().unwrap()[0]).unwrap(),
         mappings: None,
-        peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
+        peer_event: rustix::io::dup(doorbells[1 - side].event_fd()).unwrap(),
         peer_bit: 6 - side as u32,
         control: sockets[side].take().unwrap().into(),
         peer_nonce: nonce(),
         cma,
         process: Some(Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap())),
         keys: None,
-        via: crate::region::Via::default(),
+        via: crate::region::AccessOrigin::default(),
     })
 }
 
 fn peers(cma: bool, how: How) -> [Peer; 2] {
     parts(cma).map(|parts| {
-        let bell = Arc::clone(&parts.my_bell);
+        let doorbell = Arc::clone(&parts.my_doorbell);
         let link = ShmLink::new(parts).unwrap();
         barrier::register();
         assert_eq!(link.cma_reason().is_none(), cma, "{:?}", link.cma_reason());
         let (sources, targets) = (HashMap::new(), HashMap::new());
-        Peer { link, bell, seen: Seen::default(), sources, targets, how, next: 0 }
+        Peer { link, doorbell, seen: Seen::default(), sources, targets, how, next: 0 }
     })
 }
 
 impl Sink for Seen {
-    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         assert_eq!(from, 9);
         match head.kind {
-            Kind::MessageOffer => self.offers.push((*head, payload.read(0).unwrap())),
-            Kind::Pull => self.requests.push((*head, payload.to_vec())),
+            FrameKind::MessageOffer => self.offers.push((*head, payload.read(0).unwrap())),
+            FrameKind::Pull => self.requests.push((*head, payload.to_vec())),
             _ => self.messages.push_back((*head, payload.to_vec())),
         }
     }
 
-    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+    fn begin(&mut self, _: ConnectionId, _: Head) -> Landing {
         unreachable!("payloads arrive whole")
     }
 
-    fn landed(&mut self, _: Connection, _: u32) {
+    fn landed(&mut self, _: ConnectionId, _: u32) {
         unreachable!("payloads arrive whole")
     }
 
-    fn pulled(&mut self, _: Connection, token: u32, result: Result<u64, PullError>) {
+    fn pulled(&mut self, _: ConnectionId, token: u32, result: Result<u64, PullError>) {
         self.pulled.push((token, result));
     }
 
-    fn undone(&mut self, _: Connection, _: u32) {}
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
 
-    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 
-    fn pushed(&mut self, _: Connection, id: u32, result: Result<(), PullError>) {
+    fn pushed(&mut self, _: ConnectionId, id: u32, result: Result<(), PullError>) {
         self.pushed.push((id, result));
     }
 }
@@ -208,7 +208,7 @@ impl Peer {
             let (mut memory, tag) = self.targets.remove(&token).unwrap();
             let bytes = memory.segments().to_vec();
             assert_eq!(result, Ok(bytes.len() as u64));
-            let head = Head { kind: Kind::Message, len: bytes.len() as u32, tag, ..Head::default() };
+            let head = Head { kind: FrameKind::Message, len: bytes.len() as u32, tag, ..Head::default() };
             self.seen.messages.push_back((head, bytes));
         }
         for (id, result) in std::mem::take(&mut self.seen.pushed) {
@@ -222,7 +222,7 @@ impl Peer {
     fn send(&mut self, tag: u64, bytes: &[u8], more: bool) -> Result<(), Refused> {
         if bytes.len() <= self.link.frame_limit() {
             let mut bytes = bytes.to_vec();
-            let head = Head { kind: Kind::Message, len: bytes.len() as u32, tag, ..Head::default() };
+            let head = Head { kind: FrameKind::Message, len: bytes.len() as u32, tag, ..Head::default() };
             // SAFETY: the vector lives until `send` returns.
             let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
             return self.link.send(&head, &payload, more);
@@ -239,7 +239,7 @@ impl Peer {
             ..Offer::default()
         };
         let head = Head {
-            kind: Kind::MessageOffer,
+            kind: FrameKind::MessageOffer,
             flags: Flags::ID,
             len: size_of::<Offer>() as u32,
             tag,
@@ -368,7 +368,7 @@ fn a_sleeping_receiver_misses_nothing() {
         let (mut got, mut sleeps) = (0u64, 0);
         let mut done = false;
         while !done {
-            let moved = (!b.link.is_cold() || b.bell.take_rung(|bit| assert_eq!(bit, 6)) > 0) && {
+            let moved = (!b.link.is_cold() || b.doorbell.take_rung(|bit| assert_eq!(bit, 6)) > 0) && {
                 b.link.set_hot();
                 b.poll().unwrap()
             };
@@ -380,20 +380,20 @@ fn a_sleeping_receiver_misses_nothing() {
             if moved || done || (got % 2 == 0 && !b.link.set_cold()) {
                 continue;
             }
-            b.bell.arm(Rouse::Event);
+            b.doorbell.arm(WakeMethod::Event);
             let barrier = b.link.prepare_sleep();
-            assert!(!barrier || Bell::barrier());
-            let arrived = if b.link.is_cold() { b.bell.is_rung() } else { !b.link.rx.is_empty() };
+            assert!(!barrier || Doorbell::barrier());
+            let arrived = if b.link.is_cold() { b.doorbell.is_rung() } else { !b.link.rx.is_empty() };
             if !arrived {
                 sleeps += 1;
                 let mut fds =
-                    [rustix::event::PollFd::from_borrowed_fd(b.bell.event_fd(), rustix::event::PollFlags::IN)];
+                    [rustix::event::PollFd::from_borrowed_fd(b.doorbell.event_fd(), rustix::event::PollFlags::IN)];
                 let timeout = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
                 let woken = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
                 assert_eq!(woken, 1, "slept for ever at {got}");
             }
-            b.bell.disarm();
-            b.bell.drain();
+            b.doorbell.disarm();
+            b.doorbell.drain();
         }
         assert!(sleeps > 0);
         b.send(0, &[], false).unwrap();
@@ -407,7 +407,7 @@ fn messages_sent_before_death_or_goodbye_arrive() {
         a.send(tag, b"last words", false).unwrap();
     }
     b.link.connection_end().set("killed");
-    assert!(b.bell.is_rung());
+    assert!(b.doorbell.is_rung());
     while b.seen.messages.len() < 24 {
         assert_eq!(b.poll(), Ok(true));
     }
@@ -416,7 +416,7 @@ fn messages_sent_before_death_or_goodbye_arrive() {
 
     let [mut a, mut b] = peers(false, HEAP);
     a.send(0, b"so long", false).unwrap();
-    let bye = Head { kind: Kind::Bye, ..Head::default() };
+    let bye = Head { kind: FrameKind::Bye, ..Head::default() };
     a.link.send(&bye, &Segments::EMPTY, false).unwrap();
     assert_eq!(b.poll(), Ok(true));
     assert_eq!(b.seen.messages.len(), 2);

@@ -5,21 +5,21 @@
 
 use super::super::cache::prefetch_read;
 use super::super::sync::Ordering;
-use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, Scratch, complete, extras};
+use super::{Area, AssemblyBuffer, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras};
 use crate::local_memory::volatile::{View, ViewExt as _};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
-const TAGGED: u8 = Kind::Tagged as u8;
-const MESSAGE: u8 = Kind::Message as u8;
-const COLLECTIVE: u8 = Kind::Collective as u8;
+const TAGGED: u8 = FrameKind::Tagged as u8;
+const MESSAGE: u8 = FrameKind::Message as u8;
+const COLLECTIVE: u8 = FrameKind::Collective as u8;
 
 /// The mark of a frame that has arrived completely or in part. Only [`Consumer::next`] creates it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::shm) struct Mark(u64);
+pub(in crate::shm) struct FrameMark(u64);
 
 /// A frame at the head of a ring.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::shm) struct Arrival {
+pub(in crate::shm) struct RingFrame {
     /// The frame's head.
     pub(in crate::shm) head: Head,
     payload: *const u8,
@@ -27,7 +27,7 @@ pub(in crate::shm) struct Arrival {
     bulk_end: u64,
 }
 
-impl Arrival {
+impl RingFrame {
     /// Returns the address of the payload, `head.len` bytes, which is valid until the frame is consumed.
     #[inline]
     pub(in crate::shm) const fn payload(&self) -> *const u8 {
@@ -73,23 +73,23 @@ impl Consumer {
 
     /// Returns the mark of the next frame, if it has arrived completely or in part.
     #[inline]
-    pub(in crate::shm) fn next(&self) -> Option<Mark> {
+    pub(in crate::shm) fn next(&self) -> Option<FrameMark> {
         let mark = self.cursor.line().mark.load(Ordering::Acquire);
-        (mark as u16 == self.cursor.lap).then_some(Mark(mark))
+        (mark as u16 == self.cursor.lap).then_some(FrameMark(mark))
     }
 
     /// Returns the head of the frame with this mark, if the frame is a message with no flag except [`Flags::DATA`].
     /// This is the most frequent kind, and has the shortest path. (Messages of groups always have remote data.)
     #[inline(always)]
-    pub(in crate::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
+    pub(in crate::shm) fn peek_message(&self, FrameMark(mark): FrameMark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
         if !Flags::DATA.contains(flags) {
             return None;
         }
         let kind = match kind {
-            TAGGED => Kind::Tagged,
-            MESSAGE => Kind::Message,
-            COLLECTIVE => Kind::Collective,
+            TAGGED => FrameKind::Tagged,
+            MESSAGE => FrameKind::Message,
+            COLLECTIVE => FrameKind::Collective,
             _ => return None,
         };
         let body = &self.cursor.line().body;
@@ -117,10 +117,10 @@ impl Consumer {
     /// The reason why the frame is invalid.
     pub(in crate::shm) fn peek_any(
         &self,
-        Mark(mark): Mark,
-        scratch: &mut Scratch,
-    ) -> Result<Option<Arrival>, &'static str> {
-        let kind = Kind::from_u8((mark >> 16) as u8).ok_or("unknown frame kind")?;
+        FrameMark(mark): FrameMark,
+        scratch: &mut AssemblyBuffer,
+    ) -> Result<Option<RingFrame>, &'static str> {
+        let kind = FrameKind::from_u8((mark >> 16) as u8).ok_or("unknown frame kind")?;
         let flags = Flags::from_bits((mark >> 24) as u8).ok_or("a frame with unknown flags")?;
         if flags != complete(flags) {
             return Err("acknowledgement request without a number");
@@ -144,12 +144,16 @@ impl Consumer {
     ///
     /// # Errors
     /// If it is too long.
-    pub(in crate::shm) fn payload(&self, head: Head, scratch: &mut Scratch) -> Result<Option<Arrival>, &'static str> {
+    pub(in crate::shm) fn payload(
+        &self,
+        head: Head,
+        scratch: &mut AssemblyBuffer,
+    ) -> Result<Option<RingFrame>, &'static str> {
         let (len, extras) = (head.len as usize, extras(head.flags));
         let room = FIRST.saturating_sub(extras);
         let payload =
             self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>()).wrapping_add(extras));
-        let mut arrival = Arrival { head, payload, lines: 1, bulk_end: self.bulk_at };
+        let mut arrival = RingFrame { head, payload, lines: 1, bulk_end: self.bulk_at };
         if len <= room {
             return Ok(Some(arrival));
         }
@@ -174,7 +178,7 @@ impl Consumer {
     /// Assembles a payload that spans lines. Returns false if its last lines have not arrived yet. All lines are copied
     /// whole, because that needs no function call. The unused bytes of the last line are copied to memory behind the
     /// payload, which is never read.
-    fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
+    fn gather(&self, arrival: &mut RingFrame, room: usize, scratch: &mut AssemblyBuffer) -> bool {
         let more = (arrival.head.len as usize).saturating_sub(room).div_ceil(NEXT) as u64;
         let count = more.saturating_add(1);
         for ahead in 1..count.min(5) {
@@ -189,7 +193,7 @@ impl Consumer {
         for _ in 1..count {
             cursor.step(&self.area);
             let line = cursor.line();
-            if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.comes(cursor.lap) {
+            if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.wait_for_line(cursor.lap) {
                 return false;
             }
             // SAFETY: a body has 56 bytes, and the scratch memory has room for that many of each of the lines.
@@ -225,7 +229,7 @@ impl Consumer {
 
     /// Consumes a frame. Returns whether credits were published.
     #[inline]
-    pub(in crate::shm) fn consume(&mut self, arrival: &Arrival) -> bool {
+    pub(in crate::shm) fn consume(&mut self, arrival: &RingFrame) -> bool {
         self.cursor.advance(&self.area, arrival.lines);
         let mut published = self.give_lines();
         self.bulk_at = arrival.bulk_end;

@@ -33,11 +33,11 @@ mod producer;
 #[cfg(test)]
 mod tests;
 
-pub(super) use consumer::{Arrival, Consumer, Mark};
+pub(super) use consumer::{Consumer, FrameMark, RingFrame};
 pub(super) use producer::{NoRoom, Producer, Publish};
 
 use super::sync::{AtomicU64, Ordering, Shared};
-use crate::wire::head::{Flags, Kind};
+use crate::wire::head::{Flags, FrameKind};
 
 /// The size of a line in bytes, and the alignment of payloads in the byte ring.
 pub(super) const LINE: usize = 64;
@@ -50,11 +50,11 @@ pub(super) const INLINE_MAX: usize = 104;
 /// The largest number of bytes in those lines, including extras and unused bytes of the last one.
 pub(super) const SCRATCH: usize = FIRST + (INLINE_MAX - (FIRST - 16)).div_ceil(NEXT) * NEXT;
 /// Memory in which the payload of several lines is assembled.
-pub(super) type Scratch = [u8; SCRATCH];
+pub(super) type AssemblyBuffer = [u8; SCRATCH];
 /// One line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line {
+pub(super) struct RingLine {
     mark: AtomicU64,
     body: Shared<[u64; 7]>,
 }
@@ -62,24 +62,24 @@ pub(super) struct Line {
 /// The consumer's progress, counted from the ring's beginning.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct Credits {
+pub(super) struct ConsumerProgress {
     lines: AtomicU64,
     bulk: AtomicU64,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
+const _: () = assert!(size_of::<RingLine>() == LINE && size_of::<ConsumerProgress>() == 16);
 
 /// The location and size of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
-    lines: *const Line,
+    lines: *const RingLine,
     /// The number of lines is 2 to the power of this. The mask is one less than the number of lines.
     shift: u32,
     mask: u64,
     bulk: *mut u8,
     bulk_bytes: u64,
-    credits: *const Credits,
+    credits: *const ConsumerProgress,
     /// The longest payload.
     max: usize,
     /// A cell for each line of the byte ring, because loom tracks cells, not bytes.
@@ -98,11 +98,11 @@ impl Area {
     /// All of the memory stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used only as a
     /// ring.
     pub(super) const unsafe fn new(
-        lines: *const Line,
+        lines: *const RingLine,
         shift: u32,
         bulk: *mut u8,
         bulk_bytes: usize,
-        credits: *const Credits,
+        credits: *const ConsumerProgress,
         max: usize,
     ) -> Self {
         assert!(bulk_bytes.is_power_of_two() && shift < 32 && max <= bulk_bytes / 2);
@@ -125,7 +125,7 @@ impl Area {
     }
 
     #[inline]
-    fn line_ptr(&self, position: u64) -> *const Line {
+    fn line_ptr(&self, position: u64) -> *const RingLine {
         let index = (position & self.mask) as usize;
         // SAFETY: the index is below the number of lines, which the caller of `new` guaranteed.
         unsafe { self.lines.add(index) }
@@ -138,7 +138,7 @@ impl Area {
     }
 
     #[inline]
-    fn credits(&self) -> &Credits {
+    fn credits(&self) -> &ConsumerProgress {
         // SAFETY: guaranteed by the caller of `new`; credits are atomics.
         unsafe { &*self.credits }
     }
@@ -182,7 +182,7 @@ impl Area {
 #[derive(Clone, Debug)]
 struct Cursor {
     at: u64,
-    line: *const Line,
+    line: *const RingLine,
     lap: u16,
 }
 
@@ -195,7 +195,7 @@ impl Cursor {
     }
 
     #[inline]
-    fn line(&self) -> &Line {
+    fn line(&self) -> &RingLine {
         // SAFETY: the area's owner keeps the lines mapped; lines are atomics and cells, so that other writers may
         // exist beside a reference to one.
         unsafe { &*self.line }
@@ -233,17 +233,17 @@ const fn complete(flags: Flags) -> Flags {
 }
 
 #[inline]
-const fn word(lap: u16, kind: Kind, flags: Flags, len: u32) -> u64 {
+const fn word(lap: u16, kind: FrameKind, flags: Flags, len: u32) -> u64 {
     lap as u64 | (kind as u64) << 16 | (flags.bits() as u64) << 24 | (len as u64) << 32
 }
 
-impl Line {
+impl RingLine {
     /// Waits briefly for the line's mark, and returns whether it was written. The sender is writing the line, but it
     /// may have been interrupted or killed.
     #[cold]
-    fn comes(&self, lap: u16) -> bool {
-        let patience = if cfg!(loom) { 0 } else { 64 };
-        (0..patience).any(|_| {
+    fn wait_for_line(&self, lap: u16) -> bool {
+        let polls = if cfg!(loom) { 0 } else { 64 };
+        (0..polls).any(|_| {
             std::hint::spin_loop();
             self.mark.load(Ordering::Acquire) as u16 == lap
         })

@@ -6,7 +6,7 @@ use super::super::cache::{can_demote, demote, prefetch_write};
 use super::super::sync::{Ordering, fence, publish_fenced};
 use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, copy_short};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer payload is
 /// written in whole lines that need not be fetched (as the C library does it), so prefetching would only delay it.
@@ -170,7 +170,7 @@ impl Producer {
 
     /// Writes the mark of a frame's first line.
     #[inline]
-    fn publish_first(&self, kind: Kind, flags: Flags, len: u32, publish: Publish) {
+    fn publish_first(&self, kind: FrameKind, flags: Flags, len: u32, publish: Publish) {
         let (mark, word) = (&self.cursor.line().mark, word(self.cursor.lap, kind, flags, len));
         match publish {
             Publish::Plain => mark.store(word, Ordering::Release),

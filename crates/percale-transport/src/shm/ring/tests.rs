@@ -9,22 +9,22 @@ use crate::wire::head::Head;
 
 /// A ring on the heap.
 struct Heap {
-    lines: Vec<Line>,
+    lines: Vec<RingLine>,
     bulk: Vec<std::cell::UnsafeCell<u64>>,
     #[cfg(loom)]
     cells: Vec<Shared<()>>,
-    credits: Credits,
+    credits: ConsumerProgress,
 }
 
 impl Heap {
     fn new(shift: u32, bulk: usize) -> Self {
-        let line = || Line { mark: AtomicU64::new(0), body: Shared::new([0; 7]) };
+        let line = || RingLine { mark: AtomicU64::new(0), body: Shared::new([0; 7]) };
         Self {
             lines: (0..1 << shift).map(|_| line()).collect(),
             bulk: (0..bulk / 8).map(|_| 0.into()).collect(),
             #[cfg(loom)]
             cells: (0..bulk / LINE).map(|_| Shared::new(())).collect(),
-            credits: Credits { lines: AtomicU64::new(0), bulk: AtomicU64::new(0) },
+            credits: ConsumerProgress { lines: AtomicU64::new(0), bulk: AtomicU64::new(0) },
         }
     }
 
@@ -40,7 +40,7 @@ impl Heap {
 }
 
 impl Consumer {
-    fn peek(&self, scratch: &mut Scratch) -> Result<Option<Arrival>, &'static str> {
+    fn peek(&self, scratch: &mut AssemblyBuffer) -> Result<Option<RingFrame>, &'static str> {
         self.next().map_or(Ok(None), |mark| self.peek_any(mark, scratch))
     }
 }
@@ -51,7 +51,7 @@ fn segments(bytes: &mut [u8]) -> Segments {
 }
 
 fn head(len: usize, tag: u64) -> Head {
-    Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
+    Head { kind: FrameKind::Tagged, len: len as u32, tag, ..Head::default() }
 }
 
 #[cfg(not(loom))]
@@ -73,7 +73,7 @@ mod plain {
                     let id = if complete(flags).contains(Flags::ID) { 77 + tag as u32 } else { 0 };
                     let data = if flags.contains(Flags::DATA) { !tag } else { 0 };
                     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 7 + tag) as u8).collect();
-                    let kind = if round == 0 { Kind::Message } else { Kind::Data };
+                    let kind = if round == 0 { FrameKind::Message } else { FrameKind::Data };
                     let sent = Head { kind, flags, len: len as u32, tag, data, id };
                     let how = if tag.is_multiple_of(2) { Publish::Plain } else { Publish::Fenced };
                     assert!(rx.is_empty());

@@ -80,14 +80,14 @@ pub(in super::super) struct Arenas {
 
 /// A range in an arena of the peer, checked to lie within it.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Remote {
+pub(in super::super) struct RemoteRange {
     mapping: Arc<Mapping>,
     offset: usize,
 }
 
 /// How an arena of the peer can be reached.
 #[derive(Debug)]
-pub(in super::super) enum Given {
+pub(in super::super) enum ArenaAccess {
     Mapped(Arc<Mapping>),
     /// The arena was given, but could not be mapped.
     Unmapped,
@@ -95,7 +95,7 @@ pub(in super::super) enum Given {
     Gone,
 }
 
-impl Remote {
+impl RemoteRange {
     /// Returns the range of `len` bytes from `offset` in a mapping.
     ///
     /// # Errors
@@ -174,8 +174,9 @@ impl Arenas {
             if fd.strong_count() > 0 {
                 return true;
             }
-            let told = announce(control, *arena, 0, None);
-            told.inspect_err(|error| crate::later::later!(debug: %error, ?arena, "an arena cannot be withdrawn yet"))
+            let reported = announce(control, *arena, 0, None);
+            reported
+                .inspect_err(|error| crate::later::later!(debug: %error, ?arena, "an arena cannot be withdrawn yet"))
                 .is_err()
         });
     }
@@ -184,13 +185,18 @@ impl Arenas {
     ///
     /// # Errors
     /// If the range does not lie in the arena.
-    pub(in super::super) fn find(&mut self, arena: u32, offset: u64, len: u64) -> Result<Option<Remote>, &'static str> {
+    pub(in super::super) fn find(
+        &mut self,
+        arena: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<RemoteRange>, &'static str> {
         if arena == 0 {
             return Ok(None);
         }
         match self.mapping((arena, Sharing::Writable))? {
-            Given::Mapped(mapping) => Remote::within(mapping, offset, len).map(Some),
-            Given::Unmapped | Given::Gone => Ok(None),
+            ArenaAccess::Mapped(mapping) => RemoteRange::within(mapping, offset, len).map(Some),
+            ArenaAccess::Unmapped | ArenaAccess::Gone => Ok(None),
         }
     }
 
@@ -198,14 +204,14 @@ impl Arenas {
     ///
     /// # Errors
     /// If the peer sent an invalid message on the control socket, or does not stop sending.
-    pub(in super::super) fn mapping(&mut self, arena: Identity) -> Result<Given, &'static str> {
+    pub(in super::super) fn mapping(&mut self, arena: Identity) -> Result<ArenaAccess, &'static str> {
         if self.known(arena).is_none() {
             self.receive(MESSAGES)?;
         }
         Ok(match self.known(arena) {
-            Some(Some(mapping)) => Given::Mapped(mapping),
-            Some(None) => Given::Unmapped,
-            None => Given::Gone,
+            Some(Some(mapping)) => ArenaAccess::Mapped(mapping),
+            Some(None) => ArenaAccess::Unmapped,
+            None => ArenaAccess::Gone,
         })
     }
 

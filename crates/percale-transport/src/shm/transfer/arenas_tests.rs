@@ -26,17 +26,17 @@ fn arena_is_revoked_when_the_socket_has_room() {
     // Give as many arenas as the socket has room to announce. Their memory stays allocated.
     let stays = memory();
     let held = (2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
-    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
+    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))));
     let goes = memory();
     assert!(ours.give((1, Sharing::Writable), BYTES, &goes));
     let more = (held + 2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
     drop(goes);
     let last = (held + more + 2, Sharing::Writable);
     assert!(!ours.give(last, BYTES, &stays), "there was room");
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Mapped(_))), "it was given");
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))), "it was given");
     assert!(ours.give(last, BYTES, &stays));
-    assert!(matches!(theirs.mapping(last), Ok(Given::Mapped(_))));
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Gone)), "it was not taken back");
+    assert!(matches!(theirs.mapping(last), Ok(ArenaAccess::Mapped(_))));
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Gone)), "it was not taken back");
     assert_eq!(theirs.taken_back(), 1);
 }
 
@@ -74,18 +74,18 @@ fn arenas_larger_than_memory_are_not_mapped() {
     let sparse = |bytes: u64| Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
     let huge = 32_u64 << 40;
     assert!(ours.give((1, Sharing::Writable), huge as usize, &sparse(huge)));
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Unmapped)));
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(ArenaAccess::Unmapped)));
     // The sum of the lengths is bounded as well.
     let half = theirs.most / 16 * 9 / 4096 * 4096;
     let (first, second) = (sparse(half), sparse(half));
     assert!(ours.give((2, Sharing::Writable), half as usize, &first));
-    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
+    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))));
     assert!(ours.give((3, Sharing::Writable), half as usize, &second));
-    assert!(matches!(theirs.mapping((3, Sharing::Writable)), Ok(Given::Unmapped)));
+    assert!(matches!(theirs.mapping((3, Sharing::Writable)), Ok(ArenaAccess::Unmapped)));
     drop(first);
     ours.take_back();
     assert!(ours.give((4, Sharing::Writable), half as usize, &second));
-    assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
+    assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(ArenaAccess::Mapped(_))), "there is room again");
 }
 
 /// Gives an arena of this many bytes, and takes it back while its mapping is in use, as by a grant.
@@ -97,9 +97,9 @@ fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 
     ours.take_back();
     theirs.receive(8).unwrap();
     match given {
-        Given::Mapped(mapping) => Some(mapping),
-        Given::Unmapped => None,
-        Given::Gone => panic!("it was given"),
+        ArenaAccess::Mapped(mapping) => Some(mapping),
+        ArenaAccess::Unmapped => None,
+        ArenaAccess::Gone => panic!("it was given"),
     }
 }
 

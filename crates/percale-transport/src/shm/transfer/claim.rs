@@ -17,7 +17,7 @@ use super::super::sync::{AtomicU64, Ordering};
 
 /// A side of a transfer, named after the end from which it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum TransferEnd {
     /// The puller.
     Front,
     /// The pusher.
@@ -32,7 +32,7 @@ const MOST: u64 = 2;
 /// payload that was just written is in its cache.
 const FEW: u64 = 16;
 
-impl Side {
+impl TransferEnd {
     /// Returns how many chunks to claim while `left` of `total` chunks are unclaimed.
     fn take(self, left: u64, total: u64, first: bool) -> u64 {
         let some = left / 4;
@@ -93,25 +93,25 @@ mod tests {
             let word = AtomicU64::new(0);
             let mut owners = vec![0; total as usize];
             let mut first = true;
-            let mut claim = |end: Side| {
-                let range = end.claim(&word, total, end == Side::Back && std::mem::take(&mut first));
+            let mut claim = |end: TransferEnd| {
+                let range = end.claim(&word, total, end == TransferEnd::Back && std::mem::take(&mut first));
                 for chunk in range.clone().into_iter().flatten() {
                     owners[chunk as usize] += 1;
                 }
                 range.is_some()
             };
             for turn in turns {
-                claim(if turn { Side::Back } else { Side::Front });
+                claim(if turn { TransferEnd::Back } else { TransferEnd::Front });
             }
-            while claim(Side::Front) {}
-            prop_assert!(!claim(Side::Back) && !claim(Side::Front));
+            while claim(TransferEnd::Front) {}
+            prop_assert!(!claim(TransferEnd::Back) && !claim(TransferEnd::Front));
             prop_assert!(owners.iter().all(|owner| *owner == 1), "{owners:?}");
         }
 
         /// A claim lies within the payload even if a peer wrote an arbitrary value to the word.
         #[test]
         fn claim_of_arbitrary_word_stays_within_the_payload(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
-            let end = if pusher { Side::Back } else { Side::Front };
+            let end = if pusher { TransferEnd::Back } else { TransferEnd::Front };
             if let Some(range) = end.claim(&AtomicU64::new(word), total, first) {
                 prop_assert!(range.start < range.end && range.end <= total);
             }
@@ -123,13 +123,13 @@ mod tests {
     fn concurrent_claims_cover_all_chunks_once() {
         for total in [1, 4, 5, 16, 17, 1000] {
             let word = AtomicU64::new(0);
-            let all = |end: Side| {
-                let mut first = end == Side::Back;
+            let all = |end: TransferEnd| {
+                let mut first = end == TransferEnd::Back;
                 std::iter::from_fn(|| end.claim(&word, total, std::mem::take(&mut first))).flatten().collect::<Vec<_>>()
             };
             let mut chunks = std::thread::scope(|scope| {
-                let pusher = scope.spawn(|| all(Side::Back));
-                let mut chunks = all(Side::Front);
+                let pusher = scope.spawn(|| all(TransferEnd::Back));
+                let mut chunks = all(TransferEnd::Front);
                 chunks.extend(pusher.join().expect("a side"));
                 chunks
             });

@@ -155,7 +155,7 @@ impl Cma {
         loop {
             // SAFETY: the segments were lent for this, and the peer, even if it is in this process, has named its
             // memory for this.
-            return match unsafe { kernel::write_behind_word(peer.process.pid(), vectors, theirs, peer.proof) } {
+            return match unsafe { kernel::write_guarded_by_word(peer.process.pid(), vectors, theirs, peer.proof) } {
                 Ok(Some(written)) if written == local.len() => Ok(true),
                 Ok(Some(_)) => Err(NoCopy::Fault),
                 Ok(None) => Err(NoCopy::Ended),

@@ -17,7 +17,7 @@ struct Child {
 impl Child {
     /// Creates a child that fills `memory` with `value` and has a word of its own with the value `proof`.
     fn new(memory: &mut [u8], value: u8, proof: u64) -> Self {
-        let (mut ready, told) = std::io::pipe().unwrap();
+        let (mut ready, reported) = std::io::pipe().unwrap();
         // SAFETY: the child writes its own memory, calls the kernel, and ends when it is killed.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
@@ -26,14 +26,14 @@ impl Child {
             memory.fill(value);
             let word = word_of_this_process().unwrap();
             word.store(proof, Ordering::Relaxed);
-            rustix::io::write(&told, &std::ptr::from_ref(word).expose_provenance().to_ne_bytes()).ok();
+            rustix::io::write(&reported, &std::ptr::from_ref(word).expose_provenance().to_ne_bytes()).ok();
             loop {
                 // SAFETY: waits for a signal.
                 unsafe { libc::pause() };
             }
         }
         assert!(pid > 0);
-        drop(told);
+        drop(reported);
         let mut word = [0; 8];
         ready.read_exact(&mut word).unwrap();
         Self { pid, word: u64::from_ne_bytes(word) }

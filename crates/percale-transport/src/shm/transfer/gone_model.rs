@@ -4,37 +4,38 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 
-use super::super::pair::{Gone, Half, PusherHalf, Slot};
+use super::super::pair::{PusherHalf, StoppedMark, TransferHalf, TransferSlot};
 use super::super::sync::AtomicU32;
-use super::pull::is_let_go;
+use super::pull::is_released;
 use super::{puller, pusher};
 
 struct Model {
-    slot: Slot,
-    gone: Gone,
+    slot: TransferSlot,
+    gone: StoppedMark,
     /// Whether the request is in the ring.
-    asked: AtomicBool,
+    requested: AtomicBool,
     /// The number of copies that the pusher has made.
     copied: AtomicU64,
 }
 
-fn half() -> Half {
-    Half { done: super::super::sync::AtomicU64::new(0), state: AtomicU32::new(0) }
+fn half() -> TransferHalf {
+    TransferHalf { done: super::super::sync::AtomicU64::new(0), state: AtomicU32::new(0) }
 }
 
 #[test]
 fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
     loom::model(|| {
-        let slot = Slot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
-        let (asked, copied) = (AtomicBool::new(false), AtomicU64::new(0));
+        let slot =
+            TransferSlot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
+        let (requested, copied) = (AtomicBool::new(false), AtomicU64::new(0));
         // The slot was used by an earlier transfer.
         slot.pusher.0.state.store(pusher::CLOSED, Ordering::Relaxed);
-        let model = Arc::new(Model { slot, gone: Gone::for_model(), asked, copied });
+        let model = Arc::new(Model { slot, gone: StoppedMark::for_model(), requested, copied });
         let pusher = thread::spawn({
             let model = Arc::clone(&model);
             move || {
                 // Poll once, then close.
-                if model.asked.load(Ordering::Acquire) {
+                if model.requested.load(Ordering::Acquire) {
                     model.slot.pusher.0.state.store(pusher::ACCEPTED, Ordering::SeqCst);
                     if model.slot.puller.state.load(Ordering::SeqCst) == puller::OPEN {
                         model.copied.fetch_add(1, Ordering::Relaxed);
@@ -46,11 +47,11 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
         // Open the slot, send the request, and give up at once.
         model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
         model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
-        model.asked.store(true, Ordering::Release);
+        model.requested.store(true, Ordering::Release);
         model.slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
-        let seen = is_let_go(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
+        let seen = is_released(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
         pusher.join().unwrap();
-        assert!(is_let_go(&model.slot, &model.gone), "nobody ever lets go of this slot");
+        assert!(is_released(&model.slot, &model.gone), "nobody ever lets go of this slot");
         if let Some(seen) = seen {
             assert_eq!(seen, model.copied.load(Ordering::Relaxed), "copied after it had let go");
         }
@@ -60,7 +61,7 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
 #[test]
 fn loom_counted_bytes_were_read_before_memory_reuse() {
     loom::model(|| {
-        let model = Arc::new((AtomicU64::new(7), Gone::for_model()));
+        let model = Arc::new((AtomicU64::new(7), StoppedMark::for_model()));
         let pusher = thread::spawn({
             let model = Arc::clone(&model);
             move || {

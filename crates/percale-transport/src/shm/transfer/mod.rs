@@ -1,9 +1,9 @@
 //! Large payloads. They are copied once, from the sender's memory to the receiver's, by either side or by both.
 //!
-//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that
+//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`PullRequest`]) that
 //! names it. Both sides then [claim](claim) chunks and copy them. Either side can finish alone, so a side that is not
-//! running does not delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena,
-//! or CMA. If neither side can copy, the sender (the *pusher*) sends `Data` frames.
+//! running does not delay the transfer. The copy method of a side is a [`TransferRoute`]: a mapping of the peer's
+//! sealed arena, or CMA. If neither side can copy, the sender (the *pusher*) sends `Data` frames.
 //!
 //! Which side starts depends on the cache that contains the source. A source that was just written is in the pusher's
 //! cache, so the pusher copies short transfers alone, and the puller helps only after [`HELP_AFTER`]. Both sides copy
@@ -36,12 +36,12 @@
 //! A peer that writes wrong values to a slot harms only its own transfer: chunks are checked against this side's own
 //! segments, each side's claims are bounded, and each side keeps its own count in private memory. If a connection ends
 //! while the peer holds a chunk, the transfer ends when the peer releases the chunk or its process ends (see
-//! `residue`).
+//! `draining`).
 //!
 //! # The end of a side's link
-//! When the link of a side has ended, the side permanently sets its [`Gone`](super::pair::Gone) word, after its last
-//! copy. The word covers all slots, including slots that are opened later by a puller that has not noticed the end yet:
-//! opening a slot never clears the word.
+//! When the link of a side has ended, the side permanently sets its [`StoppedMark`](super::pair::StoppedMark) word,
+//! after its last copy. The word covers all slots, including slots that are opened later by a puller that has not
+//! noticed the end yet: opening a slot never clears the word.
 //!
 //! The operations of that side end at this point, and their source memory may be reused or unmapped while the puller
 //! still reads it. So the puller checks the word after each chunk that it has read. Once the word is set, the chunk is
@@ -62,7 +62,7 @@ mod gone_model;
 mod pull;
 mod push;
 mod request;
-mod way;
+mod route;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,18 +70,18 @@ use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
-pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
+pub(super) use self::arenas::{ArenaAccess, Arenas, RemoteRange, Sharing};
 pub(super) use self::cma::{Cma, NoCopy};
-pub(super) use self::pull::has_let_go;
-use self::pull::{Pull, Waiting};
+pub(super) use self::pull::has_released;
+use self::pull::{PendingPull, Pull};
 use self::push::Push;
-pub(super) use self::way::{NoWay, Told, Way};
-use super::pair::{Pair, Slot};
-use super::sender::{SendError, Sender};
+pub(super) use self::route::{CopyFailure, ReportedLocation, TransferRoute};
+use super::pair::{PairMemory, TransferSlot};
+use super::sender::{RingSender, SendError};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View};
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Offer};
-use crate::{Connection, PullError, Sink};
+use crate::{ConnectionId, PullError, Sink};
 
 /// The largest chunk size if a side copies through a mapping. `CMA_CHUNK` applies if both sides use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
@@ -128,7 +128,7 @@ enum End {
 }
 
 /// The result of one step of a transfer.
-enum Step {
+enum StepResult {
     /// There is nothing to do at the moment.
     Waits,
     /// Progress was made and more work remains.
@@ -140,7 +140,7 @@ enum Step {
 /// The state of all transfers of a link.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    pair: Arc<Pair>,
+    pair: Arc<PairMemory>,
     side: usize,
     cma: Option<Cma>,
     arenas: Arenas,
@@ -149,12 +149,12 @@ pub(super) struct Transfers {
     closing: u32,
     pulls: Vec<Pull>,
     pushes: Vec<Push>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingPull>,
     ended: Vec<End>,
 }
 
 impl Transfers {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, cma: Option<Cma>, control: ProcessSocket) -> Self {
+    pub(super) fn new(pair: Arc<PairMemory>, side: usize, cma: Option<Cma>, control: ProcessSocket) -> Self {
         Self {
             pair,
             side,
@@ -187,12 +187,12 @@ impl Transfers {
         self.pulls.is_empty() & self.pushes.is_empty() & self.waiting.is_empty() & self.ended.is_empty()
     }
 
-    /// Returns whether nothing can be done before the peer acts and rings the bell.
+    /// Returns whether nothing can be done before the peer acts and rings the doorbell.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ended.is_empty()
-            && self.pulls.iter().all(Pull::only_waits)
-            && self.pushes.iter().all(Push::only_waits)
+            && self.pulls.iter().all(Pull::is_waiting)
+            && self.pushes.iter().all(Push::is_waiting)
     }
 
     /// Fills in the arena and offset of the offer's source, for peers that can map it.
@@ -216,8 +216,8 @@ impl Transfers {
     /// If the peer violated the protocol, or a frame could not be sent.
     pub(super) fn step(
         &mut self,
-        sender: &mut Sender,
-        me: Connection,
+        sender: &mut RingSender,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<bool, TransferError> {
         let mut moved = self.start_waiting(sender)?;
@@ -225,9 +225,9 @@ impl Transfers {
         for index in (0..self.pushes.len()).rev() {
             let source = &mut self.pushes[index];
             match source.step(&self.pair, 1 - self.side, sender, &mut may_copy)? {
-                Step::Waits => continue,
-                Step::Moved => {}
-                Step::Ends(end) => {
+                StepResult::Waits => continue,
+                StepResult::Moved => {}
+                StepResult::Ends(end) => {
                     self.pushes.remove(index);
                     self.ended.push(end);
                 }
@@ -237,9 +237,9 @@ impl Transfers {
         for index in 0..self.pulls.len() {
             // Start with the oldest transfer. Pulls that have ended are removed below, so that indices stay valid.
             match self.pulls[index].step(&self.pair, self.side, sender, &mut may_copy)? {
-                Step::Waits => continue,
-                Step::Moved => {}
-                Step::Ends(end) => self.ended.push(end),
+                StepResult::Waits => continue,
+                StepResult::Moved => {}
+                StepResult::Ends(end) => self.ended.push(end),
             }
             moved = true;
         }
@@ -260,7 +260,7 @@ impl Transfers {
     }
 
     /// Takes a slot of this side that is no longer in use.
-    fn take_slot(&mut self) -> Option<(u8, &Slot)> {
+    fn take_slot(&mut self) -> Option<(u8, &TransferSlot)> {
         if self.free == 0 {
             let mut closing = self.closing;
             while closing != 0 {
@@ -291,13 +291,13 @@ impl Transfers {
 
     /// Stops all transfers, and closes the peer's slots of transfers that have ended. Returns true once the peer cannot
     /// have a copy into local memory in progress.
-    pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
+    pub(super) fn quiesce(&mut self, sender: &mut RingSender) -> bool {
         self.waiting.clear();
         for mut push in self.pushes.drain(..) {
             push.abandon(&self.pair, 1 - self.side);
         }
         let quiet = self.held().is_empty();
-        sender.poke();
+        sender.wake_peer();
         quiet
     }
 

@@ -6,24 +6,24 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use super::claim::Side;
-use super::request::{NO_SLOT, Request};
-use super::way::{NoWay, Told, Way};
+use super::claim::TransferEnd;
+use super::request::{NO_SLOT, PullRequest};
+use super::route::{CopyFailure, ReportedLocation, TransferRoute};
 use super::{
-    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
-    PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, PairMemory,
+    PullError, RingSender, StepResult, TransferError, TransferSlot, Transfers, puller, pusher,
 };
 use crate::Refused;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
-use crate::shm::pair::Gone;
+use crate::shm::pair::StoppedMark;
 use crate::shm::sender::SendError;
 use crate::shm::sync::Ordering;
-use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, GONE, Head, Offer};
 
 /// A pull that has no slot yet, or that could not send its frame yet because there was no room.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingPull {
     id: u32,
     offer: Offer,
     into: Lease,
@@ -38,7 +38,7 @@ pub(super) struct Pull {
     into: Lease,
     wanted: u64,
     chunk: u64,
-    way: Way,
+    way: TransferRoute,
     /// The number of bytes that this side copied, and the number of claims that it made.
     copied: u64,
     claims: u64,
@@ -46,11 +46,11 @@ pub(super) struct Pull {
     exhausted: bool,
     /// The time before which this side does not copy. `None` if it copies from the start.
     help_at: Option<Instant>,
-    phase: Phase,
+    phase: PullPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum PullPhase {
     Copying,
     /// This side cannot continue. It waits until the pusher has released the transfer.
     Failed(PullError),
@@ -66,19 +66,19 @@ enum Phase {
 }
 
 /// Returns whether the pusher has finished with this slot.
-pub(super) fn is_closed(slot: &Slot) -> bool {
+pub(super) fn is_closed(slot: &TransferSlot) -> bool {
     is_closing(slot.pusher.0.state.load(Ordering::Acquire))
 }
 
 /// Returns whether the pusher cannot have a copy for this slot of `side` in progress, after the puller wrote that it
 /// has failed. Once the result is true it stays true, because the puller does not open the slot again.
-pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
-    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(side ^ 1)))
+pub(in super::super) fn has_released(pair: &PairMemory, side: usize, slot: u8) -> bool {
+    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_released(slot, pair.gone(side ^ 1)))
 }
 
-/// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word. The word is set after the pusher's last copy, and
-/// also covers slots that were opened later.
-pub(super) fn is_let_go(slot: &Slot, gone: &Gone) -> bool {
+/// Like [`has_released`], for a slot and the pusher's [`StoppedMark`] word. The word is set after the pusher's last
+/// copy, and also covers slots that were opened later.
+pub(super) fn is_released(slot: &TransferSlot, gone: &StoppedMark) -> bool {
     gone.is_set() || has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
 }
 
@@ -95,11 +95,11 @@ const fn has_stopped(state: u32) -> bool {
 impl Transfers {
     /// Starts a pull. This never fails, but the pull may have to wait for a slot.
     pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) {
-        self.waiting.push_back(Waiting { id, offer: *offer, into: into.clone(), token });
+        self.waiting.push_back(PendingPull { id, offer: *offer, into: into.clone(), token });
     }
 
     /// Starts waiting pulls while there are slots and room. Returns whether any was started.
-    pub(in super::super) fn start_waiting(&mut self, sender: &mut Sender) -> Result<bool, TransferError> {
+    pub(in super::super) fn start_waiting(&mut self, sender: &mut RingSender) -> Result<bool, TransferError> {
         let mut started = false;
         while let Some(waiting) = self.waiting.pop_front() {
             match self.start(&waiting, sender) {
@@ -114,13 +114,13 @@ impl Transfers {
         Ok(started)
     }
 
-    fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
-        let Waiting { id, offer, into, token } = waiting;
+    fn start(&mut self, waiting: &PendingPull, sender: &mut RingSender) -> Result<(), TransferError> {
+        let PendingPull { id, offer, into, token } = waiting;
         let wanted = offer.len.get().min(into.len() as u64);
         // Only this side writes to revocable memory, so the request does not name its location.
         let ours = into.is_revocable();
         let place = if ours { &Segments::EMPTY } else { into.place() };
-        let mut request = Request {
+        let mut request = PullRequest {
             slot: NO_SLOT,
             puller_copies: 0,
             pieces: place.as_slice().len() as u8,
@@ -132,19 +132,19 @@ impl Transfers {
             reserved2: 0.into(),
             offset: 0.into(),
         };
-        let head = Head { kind: Kind::Pull, flags: Flags::ID, len: 40, tag: u64::from(*token), data: 0, id: *id };
+        let head = Head { kind: FrameKind::Pull, flags: Flags::ID, len: 40, tag: u64::from(*token), data: 0, id: *id };
         if wanted == 0 {
             send(sender, &head, &request)?;
             self.ended.push(End::Pulled(*token, Ok(0)));
             return Ok(());
         }
-        let told = Told {
+        let reported = ReportedLocation {
             pieces: offer.pieces.get(),
             arena: offer.arena.get(),
             offset: offer.offset.get(),
             address: offer.address.get(),
         };
-        let way = Way::to(&told, wanted, &mut self.arenas, self.cma.as_ref())?;
+        let way = TransferRoute::to(&reported, wanted, &mut self.arenas, self.cma.as_ref())?;
         let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
         let mapped = way.is_mapped() || arena != 0;
         if let [only] = place.as_slice() {
@@ -178,7 +178,7 @@ impl Transfers {
             exhausted: !way.exists(),
             help_at: (!at_once).then(Instant::now).and_then(|now| now.checked_add(HELP_AFTER)),
             way,
-            phase: Phase::Copying,
+            phase: PullPhase::Copying,
         });
         Ok(())
     }
@@ -192,7 +192,7 @@ fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     most.min(u32::try_from(wanted.div_ceil(parts)).map_or(most, |part| part.next_multiple_of(4096))).max(least)
 }
 
-fn send(sender: &mut Sender, head: &Head, request: &Request) -> Result<(), TransferError> {
+fn send(sender: &mut RingSender, head: &Head, request: &PullRequest) -> Result<(), TransferError> {
     Segments::lend(request.as_bytes(), |payload| sender.send(head, payload, false)).map_err(TransferError::Send)
 }
 
@@ -206,41 +206,41 @@ impl Pull {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == PullPhase::Over
     }
 
-    pub(super) fn only_waits(&self) -> bool {
-        self.exhausted || self.phase != Phase::Copying
+    pub(super) fn is_waiting(&self) -> bool {
+        self.exhausted || self.phase != PullPhase::Copying
     }
 
-    fn slot<'a>(&self, pair: &'a Pair, side: usize) -> Result<&'a Slot, TransferError> {
+    fn slot<'a>(&self, pair: &'a PairMemory, side: usize) -> Result<&'a TransferSlot, TransferError> {
         pair.slot(side, usize::from(self.slot)).ok_or(TransferError::Protocol("no such slot"))
     }
 
-    fn ends(&mut self, result: Result<u64, PullError>) -> Step {
-        self.phase = Phase::Over;
-        Step::Ends(End::Pulled(self.token, result))
+    fn ends(&mut self, result: Result<u64, PullError>) -> StepResult {
+        self.phase = PullPhase::Over;
+        StepResult::Ends(End::Pulled(self.token, result))
     }
 
     pub(super) fn step(
         &mut self,
-        pair: &Pair,
+        pair: &PairMemory,
         side: usize,
-        sender: &mut Sender,
+        sender: &mut RingSender,
         may_copy: &mut bool,
-    ) -> Result<Step, TransferError> {
+    ) -> Result<StepResult, TransferError> {
         match self.phase {
-            Phase::Bounce(arrived) if arrived == self.wanted => return Ok(self.ends(Ok(arrived))),
-            Phase::Discard(arrived) if arrived == self.wanted => return Ok(self.ends(Err(PullError::Revoked))),
-            Phase::Bounce(_) | Phase::Discard(_) => return Ok(Step::Waits),
-            Phase::Void(error) => return Ok(self.ends(Err(error))),
-            Phase::Copying | Phase::Asked | Phase::Failed(_) | Phase::Over => {}
+            PullPhase::Bounce(arrived) if arrived == self.wanted => return Ok(self.ends(Ok(arrived))),
+            PullPhase::Discard(arrived) if arrived == self.wanted => return Ok(self.ends(Err(PullError::Revoked))),
+            PullPhase::Bounce(_) | PullPhase::Discard(_) => return Ok(StepResult::Waits),
+            PullPhase::Void(error) => return Ok(self.ends(Err(error))),
+            PullPhase::Copying | PullPhase::Asked | PullPhase::Failed(_) | PullPhase::Over => {}
         }
         let slot = self.slot(pair, side)?;
         let state = slot.pusher.0.state.load(Ordering::Acquire);
         let theirs = slot.pusher.0.done.load(Ordering::Acquire);
-        if let Phase::Failed(error) = self.phase {
-            return Ok(if has_stopped(state) { self.ends(Err(error)) } else { Step::Waits });
+        if let PullPhase::Failed(error) = self.phase {
+            return Ok(if has_stopped(state) { self.ends(Err(error)) } else { StepResult::Waits });
         }
         match state {
             pusher::OPEN | pusher::ACCEPTED | pusher::CLOSED => {}
@@ -248,40 +248,40 @@ impl Pull {
             pusher::GONE => return Ok(self.ends(Err(PullError::Gone))),
             pusher::FAULT | pusher::REVOKED => {
                 slot.puller.state.store(puller::FAILED, Ordering::Release);
-                sender.poke();
+                sender.wake_peer();
                 let error = if state == pusher::FAULT { PullError::Fault } else { PullError::Gone };
                 return Ok(self.ends(Err(error)));
             }
-            pusher::BOUNCE if self.phase == Phase::Asked || !self.way.exists() => {
-                self.phase = Phase::Bounce(0);
-                return Ok(Step::Moved);
+            pusher::BOUNCE if self.phase == PullPhase::Asked || !self.way.exists() => {
+                self.phase = PullPhase::Bounce(0);
+                return Ok(StepResult::Moved);
             }
-            pusher::UNABLE if self.phase == Phase::Asked => {}
+            pusher::UNABLE if self.phase == PullPhase::Asked => {}
             pusher::UNABLE => {
-                self.ask_for_frames(slot, sender);
-                return Ok(Step::Moved);
+                self.request_frames(slot, sender);
+                return Ok(StepResult::Moved);
             }
             _ => return Err("unknown transfer state".into()),
         }
-        if self.phase == Phase::Asked {
-            return Ok(Step::Waits);
+        if self.phase == PullPhase::Asked {
+            return Ok(StepResult::Waits);
         }
         if state != pusher::OPEN && self.copied.saturating_add(theirs) >= self.wanted {
             slot.puller.state.store(puller::FINISHED, Ordering::Release);
-            sender.poke();
+            sender.wake_peer();
             return Ok(self.ends(Ok(self.wanted)));
         }
         if self.exhausted || !*may_copy || self.help_at.is_some_and(|at| Instant::now() < at) {
-            return Ok(Step::Waits);
+            return Ok(StepResult::Waits);
         }
         self.copy(slot, pair.gone(side ^ 1), sender, may_copy);
-        Ok(Step::Moved)
+        Ok(StepResult::Moved)
     }
 
     /// Claims chunks and copies them.
-    fn copy(&mut self, slot: &Slot, theirs: &Gone, sender: &mut Sender, may_copy: &mut bool) {
+    fn copy(&mut self, slot: &TransferSlot, theirs: &StoppedMark, sender: &mut RingSender, may_copy: &mut bool) {
         let total = self.wanted.div_ceil(self.chunk);
-        let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
+        let claim = TransferEnd::Front.claim(&slot.claimed, total, self.claims == 0);
         self.claims = self.claims.saturating_add(1);
         let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
@@ -303,38 +303,38 @@ impl Pull {
                 self.copied = self.copied.saturating_add(len);
                 slot.puller.done.store(self.copied, Ordering::Release);
             }
-            Err(NoWay::Closed) => return self.ask_for_frames(slot, sender),
-            Err(NoWay::Failed(error)) => {
-                self.phase = Phase::Failed(error);
+            Err(CopyFailure::Closed) => return self.request_frames(slot, sender),
+            Err(CopyFailure::Failed(error)) => {
+                self.phase = PullPhase::Failed(error);
                 let state = if error == PullError::Revoked { puller::REVOKED } else { puller::FAILED };
                 slot.puller.state.store(state, Ordering::SeqCst);
             }
         }
-        sender.poke();
+        sender.wake_peer();
     }
 
     /// Requests the whole payload as frames, because one of the sides cannot copy.
     #[cold]
-    fn ask_for_frames(&mut self, slot: &Slot, sender: &mut Sender) {
-        self.phase = Phase::Asked;
+    fn request_frames(&mut self, slot: &TransferSlot, sender: &mut RingSender) {
+        self.phase = PullPhase::Asked;
         slot.puller.state.store(puller::FRAMES, Ordering::SeqCst);
-        sender.poke();
+        sender.wake_peer();
     }
 
     /// Handles the bytes at `offset` that arrived in a frame.
     pub(super) fn data(
         &mut self,
-        pair: &Pair,
+        pair: &PairMemory,
         side: usize,
         offset: u64,
         payload: View<'_>,
     ) -> Result<(), TransferError> {
         let (arrived, discard) = match self.phase {
-            Phase::Bounce(arrived) => (arrived, false),
-            Phase::Discard(arrived) => (arrived, true),
+            PullPhase::Bounce(arrived) => (arrived, false),
+            PullPhase::Discard(arrived) => (arrived, true),
             // A frame may be handled before the state is read. But a pusher that has not written this state may still
             // be copying.
-            Phase::Copying | Phase::Asked
+            PullPhase::Copying | PullPhase::Asked
                 if self.slot(pair, side)?.pusher.0.state.load(Ordering::SeqCst) == pusher::BOUNCE =>
             {
                 (0, false)
@@ -343,7 +343,7 @@ impl Pull {
         };
         let len = payload.len() as u64;
         if offset == GONE && len == 0 && arrived < self.wanted {
-            self.phase = Phase::Void(if discard { PullError::Revoked } else { PullError::Gone });
+            self.phase = PullPhase::Void(if discard { PullError::Revoked } else { PullError::Gone });
             return Ok(());
         }
         if offset != arrived || len == 0 || len > self.wanted.saturating_sub(arrived) {
@@ -353,22 +353,22 @@ impl Pull {
         self.phase = match self.into.enter() {
             Some((into, _held)) if !discard => {
                 payload.copy_into(into, offset as usize);
-                Phase::Bounce(arrived)
+                PullPhase::Bounce(arrived)
             }
-            _ => Phase::Discard(arrived),
+            _ => PullPhase::Discard(arrived),
         };
         Ok(())
     }
 
     /// Stops the pull because the link ends. Returns the token and slot if the pusher may be copying into local memory.
-    pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
+    pub(super) fn abandon(&mut self, pair: &PairMemory, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
-        if !matches!(self.phase, Phase::Failed(_)) {
+        if !matches!(self.phase, PullPhase::Failed(_)) {
             // A failed pull keeps its state, which contains the reason.
             slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
         }
-        let copies =
-            matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
-        (copies && !is_let_go(slot, pair.gone(side ^ 1))).then_some((self.token, self.slot))
+        let copies = matches!(self.phase, PullPhase::Copying | PullPhase::Asked | PullPhase::Failed(_))
+            && !self.into.is_revocable();
+        (copies && !is_released(slot, pair.gone(side ^ 1))).then_some((self.token, self.slot))
     }
 }

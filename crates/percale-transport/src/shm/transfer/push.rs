@@ -2,16 +2,19 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::claim::Side;
-use super::request::{NO_SLOT, Request};
-use super::way::{NoWay, Told, Way};
-use super::{CMA_CHUNK, End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
+use super::claim::TransferEnd;
+use super::request::{NO_SLOT, PullRequest};
+use super::route::{CopyFailure, ReportedLocation, TransferRoute};
+use super::{
+    CMA_CHUNK, End, PairMemory, PullError, RingSender, StepResult, TransferError, TransferSlot, Transfers, puller,
+    pusher,
+};
 use crate::Refused;
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::shm::sender::SendError;
 use crate::shm::sync::Ordering;
-use crate::wire::head::{Flags, GONE, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, GONE, Head};
 
 /// The smallest chunk size that a peer may request. It prevents a peer from causing excessive work.
 const CHUNK_MIN: u32 = 4096;
@@ -26,15 +29,15 @@ pub(super) struct Push {
     source: Lease,
     wanted: u64,
     chunk: u64,
-    way: Way,
+    way: TransferRoute,
     copied: u64,
     claims: u64,
     exhausted: bool,
-    phase: Phase,
+    phase: PushPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum PushPhase {
     Copying,
     /// This side cannot continue. It waits until the puller has read that.
     Failed(PullError),
@@ -56,10 +59,10 @@ impl Transfers {
         token: u32,
         request: View<'_>,
         source: &Lease,
-        sender: &mut Sender,
+        sender: &mut RingSender,
     ) -> Result<(), TransferError> {
         let short = TransferError::Protocol("a pull without its request");
-        let request: Request = request.read(0).ok_or(short)?;
+        let request: PullRequest = request.read(0).ok_or(short)?;
         let (wanted, chunk) = (request.wanted.get(), request.chunk.get());
         if request.slot == NO_SLOT {
             if wanted != 0 {
@@ -79,20 +82,20 @@ impl Transfers {
         }
         if wanted > source.len() as u64 {
             slot.pusher.0.state.store(pusher::GONE, Ordering::Release);
-            sender.poke();
+            sender.wake_peer();
             return Ok(());
         }
-        let told = Told {
+        let reported = ReportedLocation {
             pieces: request.pieces.into(),
             arena: request.arena.get(),
             offset: request.offset.get(),
             address: request.address.get(),
         };
-        let way = Way::to(&told, wanted, &mut self.arenas, self.cma.as_ref())?;
+        let way = TransferRoute::to(&reported, wanted, &mut self.arenas, self.cma.as_ref())?;
         let (state, phase) = match (way.exists(), request.puller_copies != 0) {
-            (true, _) => (pusher::ACCEPTED, Phase::Copying),
-            (false, true) => (pusher::YOURS, Phase::Copying),
-            (false, false) => (pusher::BOUNCE, Phase::Bounce(token, 0)),
+            (true, _) => (pusher::ACCEPTED, PushPhase::Copying),
+            (false, true) => (pusher::YOURS, PushPhase::Copying),
+            (false, false) => (pusher::BOUNCE, PushPhase::Bounce(token, 0)),
         };
         slot.pusher.0.state.store(state, Ordering::SeqCst);
         let mut push = Push {
@@ -111,16 +114,16 @@ impl Transfers {
         if !push.exhausted {
             // The peer waits, so the first chunk is copied at once. (If there is a chunk, this step notifies the peer.)
             match push.step(&self.pair, theirs, sender, &mut true)? {
-                Step::Ends(end) => {
+                StepResult::Ends(end) => {
                     self.ended.push(end);
                     return Ok(());
                 }
-                Step::Moved => {}
+                StepResult::Moved => {}
                 // The peer may already have copied everything. It then waits until the pull is accepted.
-                Step::Waits => sender.poke(),
+                StepResult::Waits => sender.wake_peer(),
             }
         } else {
-            sender.poke();
+            sender.wake_peer();
         }
         self.pushes.push(push);
         Ok(())
@@ -129,59 +132,59 @@ impl Transfers {
 
 impl Push {
     fn holds_slot(&self, slot: u8) -> bool {
-        self.slot == slot && matches!(self.phase, Phase::Copying | Phase::Failed(_))
+        self.slot == slot && matches!(self.phase, PushPhase::Copying | PushPhase::Failed(_))
     }
 
-    pub(super) fn only_waits(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         match self.phase {
-            Phase::Copying => self.exhausted,
-            Phase::Failed(_) => true,
-            Phase::Bounce(..) | Phase::Void(_) => false,
+            PushPhase::Copying => self.exhausted,
+            PushPhase::Failed(_) => true,
+            PushPhase::Bounce(..) | PushPhase::Void(_) => false,
         }
     }
 
     pub(super) fn step(
         &mut self,
-        pair: &Pair,
+        pair: &PairMemory,
         theirs: usize,
-        sender: &mut Sender,
+        sender: &mut RingSender,
         may_copy: &mut bool,
-    ) -> Result<Step, TransferError> {
+    ) -> Result<StepResult, TransferError> {
         match self.phase {
-            Phase::Bounce(token, gone) => return self.bounce(token, gone, sender),
-            Phase::Void(token) => return self.give_up(token, sender),
-            Phase::Copying | Phase::Failed(_) => {}
+            PushPhase::Bounce(token, gone) => return self.bounce(token, gone, sender),
+            PushPhase::Void(token) => return self.give_up(token, sender),
+            PushPhase::Copying | PushPhase::Failed(_) => {}
         }
         let slot = pair.slot(theirs, usize::from(self.slot)).ok_or("no such slot")?;
-        if self.phase == Phase::Copying && slot.puller.state.load(Ordering::SeqCst) == puller::FRAMES {
+        if self.phase == PushPhase::Copying && slot.puller.state.load(Ordering::SeqCst) == puller::FRAMES {
             slot.pusher.0.state.store(pusher::BOUNCE, Ordering::SeqCst);
-            self.phase = Phase::Bounce(self.token, 0);
-            sender.poke();
-            return Ok(Step::Moved);
+            self.phase = PushPhase::Bounce(self.token, 0);
+            sender.wake_peer();
+            return Ok(StepResult::Moved);
         }
         let copied = self.copy(slot, may_copy);
         if let Some(result) = self.close(slot) {
-            sender.poke();
-            return Ok(Step::Ends(End::Pushed(self.id, result)));
+            sender.wake_peer();
+            return Ok(StepResult::Ends(End::Pushed(self.id, result)));
         }
         if !copied {
-            return Ok(Step::Waits);
+            return Ok(StepResult::Waits);
         }
-        sender.poke();
-        Ok(Step::Moved)
+        sender.wake_peer();
+        Ok(StepResult::Moved)
     }
 
     /// Claims chunks and copies them, if possible. Returns whether it tried.
-    fn copy(&mut self, slot: &Slot, may_copy: &mut bool) -> bool {
+    fn copy(&mut self, slot: &TransferSlot, may_copy: &mut bool) -> bool {
         if self.exhausted
-            || self.phase != Phase::Copying
+            || self.phase != PushPhase::Copying
             || !*may_copy
             || slot.puller.state.load(Ordering::SeqCst) != puller::OPEN
         {
             return false;
         }
         let total = self.wanted.div_ceil(self.chunk);
-        let claim = Side::Back.claim(&slot.claimed, total, self.claims == 0);
+        let claim = TransferEnd::Back.claim(&slot.claimed, total, self.claims == 0);
         self.claims = self.claims.saturating_add(1);
         let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
@@ -195,12 +198,12 @@ impl Push {
                 self.copied = self.copied.saturating_add(len);
                 slot.pusher.0.done.store(self.copied, Ordering::Release);
             }
-            Err(NoWay::Closed) => {
+            Err(CopyFailure::Closed) => {
                 self.exhausted = true;
                 slot.pusher.0.state.store(pusher::UNABLE, Ordering::SeqCst);
             }
-            Err(NoWay::Failed(error)) => {
-                self.phase = Phase::Failed(error);
+            Err(CopyFailure::Failed(error)) => {
+                self.phase = PushPhase::Failed(error);
                 let state = if error == PullError::Revoked { pusher::REVOKED } else { pusher::FAULT };
                 slot.pusher.0.state.store(state, Ordering::Release);
             }
@@ -209,7 +212,7 @@ impl Push {
     }
 
     /// Closes the slot if the transfer has ended. Returns the result, unless the puller wrote LEFT.
-    fn close(&mut self, slot: &Slot) -> Option<Result<(), PullError>> {
+    fn close(&mut self, slot: &TransferSlot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
             (puller::LEFT, _) => {
                 // Stops permanently. The operation ends with the connection.
@@ -217,8 +220,8 @@ impl Push {
                 slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
                 return None;
             }
-            (puller::OPEN | puller::FRAMES, Phase::Failed(_)) => return None,
-            (_, Phase::Failed(error)) => Err(error),
+            (puller::OPEN | puller::FRAMES, PushPhase::Failed(_)) => return None,
+            (_, PushPhase::Failed(error)) => Err(error),
             (puller::FAILED, _) => Err(PullError::Fault),
             (puller::REVOKED, _) => Err(PullError::Gone),
             (puller::FINISHED, _) => Ok(()),
@@ -231,7 +234,7 @@ impl Push {
 
     /// Stops the push because the link ends. Closes its slot if the transfer has ended; [`let_go`](Transfers::let_go)
     /// covers the other slots.
-    pub(super) fn abandon(&mut self, pair: &Pair, theirs: usize) {
+    pub(super) fn abandon(&mut self, pair: &PairMemory, theirs: usize) {
         if self.holds_slot(self.slot)
             && let Some(slot) = pair.slot(theirs, usize::from(self.slot))
         {
@@ -240,13 +243,13 @@ impl Push {
     }
 
     /// Sends frames while there is room.
-    fn bounce(&mut self, token: u32, from: u64, sender: &mut Sender) -> Result<Step, TransferError> {
+    fn bounce(&mut self, token: u32, from: u64, sender: &mut RingSender) -> Result<StepResult, TransferError> {
         let mut gone = from;
         while gone < self.wanted {
             let len = self.wanted.saturating_sub(gone).min(sender.limit() as u64);
-            let head = Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
+            let head = Head { kind: FrameKind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
             let Some((source, _held)) = self.source.enter_part(gone as usize, len as usize) else {
-                self.phase = Phase::Void(token);
+                self.phase = PushPhase::Void(token);
                 return self.give_up(token, sender);
             };
             match sender.send(&head, &source.slice(gone as usize, len as usize), gone.saturating_add(len) < self.wanted)
@@ -260,20 +263,20 @@ impl Push {
                 break;
             }
         }
-        self.phase = Phase::Bounce(token, gone);
+        self.phase = PushPhase::Bounce(token, gone);
         Ok(match gone {
-            gone if gone == self.wanted => Step::Ends(End::Pushed(self.id, Ok(()))),
-            gone if gone == from => Step::Waits,
-            _ => Step::Moved,
+            gone if gone == self.wanted => StepResult::Ends(End::Pushed(self.id, Ok(()))),
+            gone if gone == from => StepResult::Waits,
+            _ => StepResult::Moved,
         })
     }
 
     /// Notifies the puller, once there is room for the frame, that no more data follows.
-    fn give_up(&self, token: u32, sender: &mut Sender) -> Result<Step, TransferError> {
-        let head = Head { kind: Kind::Data, flags: Flags::ID, len: 0, tag: GONE, data: 0, id: token };
+    fn give_up(&self, token: u32, sender: &mut RingSender) -> Result<StepResult, TransferError> {
+        let head = Head { kind: FrameKind::Data, flags: Flags::ID, len: 0, tag: GONE, data: 0, id: token };
         match sender.send(&head, &Segments::EMPTY, false) {
-            Ok(()) => Ok(Step::Ends(End::Pushed(self.id, Err(PullError::Revoked)))),
-            Err(SendError::Refused(Refused::Full)) => Ok(Step::Waits),
+            Ok(()) => Ok(StepResult::Ends(End::Pushed(self.id, Err(PullError::Revoked)))),
+            Err(SendError::Refused(Refused::Full)) => Ok(StepResult::Waits),
             Err(error) => Err(TransferError::Send(error)),
         }
     }

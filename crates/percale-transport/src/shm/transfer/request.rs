@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The destination of a pull, and the slot that contains the state of both sides.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Request {
+pub(super) struct PullRequest {
     /// The puller's slot, or [`NO_SLOT`] if no bytes are requested.
     pub(super) slot: u8,
     /// 1 if the puller can copy the payload itself.
@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) offset: U64,
 }
 
-const _: () = assert!(size_of::<Request>() == 40);
+const _: () = assert!(size_of::<PullRequest>() == 40);
 
 /// The slot number of a pull of zero bytes.
 pub(super) const NO_SLOT: u8 = 0xFF;

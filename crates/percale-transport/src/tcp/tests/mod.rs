@@ -16,8 +16,8 @@ use super::{DATA_LIMIT, TcpLink, TcpOptions};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::Refusal;
-use crate::testing::{Lent, Notes, Told};
-use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
+use crate::testing::{Lent, Notes, SinkReport};
+use crate::wire::head::{Flags, FrameKind, GONE, Head, Offer};
 use crate::{Broken, Link, PullError, Refused};
 
 /// A small send buffer, so that most writes are partial. With a small receive buffer as well, the window would be
@@ -50,10 +50,10 @@ fn socket_without_peer_is_a_lost_connection() {
 }
 
 pub(super) fn tagged(len: usize, tag: u64) -> Head {
-    Head { kind: Kind::Tagged, flags: Flags::DATA, len: len as u32, tag, data: !tag, id: 0 }
+    Head { kind: FrameKind::Tagged, flags: Flags::DATA, len: len as u32, tag, data: !tag, id: 0 }
 }
 
-fn plain(kind: Kind) -> Head {
+fn plain(kind: FrameKind) -> Head {
     Head { kind, ..Head::default() }
 }
 
@@ -103,15 +103,15 @@ fn exchange(options: TcpOptions, frames: &[(usize, Vec<usize>, bool)], keep: usi
         // The memory may be reused as soon as `send` has returned.
         drop(memory);
         bytes.truncate(keep);
-        expected.push(Told::Frame(head, bytes));
+        expected.push(SinkReport::Frame(head, bytes));
     }
     until(|| {
         a.poll(0, &mut at_a).unwrap();
         b.poll(0, &mut at_b).unwrap();
-        a.is_idle() && at_b.told.len() >= expected.len()
+        a.is_idle() && at_b.reported.len() >= expected.len()
     });
-    assert!(at_b.told == expected, "what arrived is not what was sent");
-    assert!(at_a.told.is_empty());
+    assert!(at_b.reported == expected, "what arrived is not what was sent");
+    assert!(at_a.reported.is_empty());
 }
 
 proptest! {
@@ -157,14 +157,14 @@ proptest! {
         let mut pushed = Vec::new();
         until(|| {
             a.poll(0, &mut at_a).unwrap();
-            for told in std::mem::take(&mut at_a.told) {
-                match told {
-                    Told::Frame(head, request) => {
-                        assert_eq!(head.kind, Kind::Pull);
+            for reported in std::mem::take(&mut at_a.reported) {
+                match reported {
+                    SinkReport::Frame(head, request) => {
+                        assert_eq!(head.kind, FrameKind::Pull);
                         let n = head.id as usize - 100;
                         a.push(head.id, head.tag, View::of(&request), &sources[n].lease(&pulls[n].2)).unwrap();
                     }
-                    Told::Pushed(id, result) => pushed.push((id, result)),
+                    SinkReport::Pushed(id, result) => pushed.push((id, result)),
                     other => panic!("{other:?}"),
                 }
             }
@@ -173,20 +173,20 @@ proptest! {
                 sent += 1;
             }
             b.poll(0, &mut at_b).unwrap();
-            pushed.len() == pulls.len() && at_b.told.len() == pulls.len() + 50
+            pushed.len() == pulls.len() && at_b.reported.len() == pulls.len() + 50
         });
         pushed.sort_unstable_by_key(|pushed| pushed.0);
         let all: Vec<_> = (0..pulls.len() as u32).map(|n| (n + 100, Ok(()))).collect();
         prop_assert_eq!(pushed, all);
         for (n, target) in targets.iter().enumerate() {
             let len = pulls[n].0.min(pulls[n].1);
-            prop_assert!(at_b.told.contains(&Told::Pulled(n as u32, Ok(len as u64))));
+            prop_assert!(at_b.reported.contains(&SinkReport::Pulled(n as u32, Ok(len as u64))));
             prop_assert!(target.bytes() == pattern(len, n), "pull {} brought something else", n);
         }
-        at_b.told.retain(|told| matches!(told, Told::Frame(..)));
+        at_b.reported.retain(|reported| matches!(reported, SinkReport::Frame(..)));
         let messages: Vec<_> =
-            (0..50u64).map(|n| Told::Frame(tagged(8, n), n.to_le_bytes().to_vec())).collect();
-        prop_assert_eq!(&at_b.told, &messages);
+            (0..50u64).map(|n| SinkReport::Frame(tagged(8, n), n.to_le_bytes().to_vec())).collect();
+        prop_assert_eq!(&at_b.reported, &messages);
     }
 }
 
@@ -204,7 +204,7 @@ proptest! {
     ) {
         let mut bytes = lengths.to_vec();
         for (kind, len, id, tag) in heads {
-            let kind = Kind::from_u8(kind).unwrap();
+            let kind = FrameKind::from_u8(kind).unwrap();
             bytes.extend(Head { kind, flags: Flags::ID, len, tag, data: 0, id }.to_bytes().as_bytes());
             bytes.extend(pattern(len as usize, 0));
         }
@@ -228,10 +228,11 @@ pub(super) fn stream(frames: &[(Head, usize)]) -> Vec<u8> {
 
 #[test]
 fn invalid_frames_break_the_link() {
-    let data =
-        |id, tag, len: usize| (Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id }, len);
+    let data = |id, tag, len: usize| {
+        (Head { kind: FrameKind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id }, len)
+    };
     let long = |kind, len: usize| (Head { kind, len: len as u32, ..Head::default() }, 0);
-    let gone = |data| (Head { kind: Kind::Data, flags: Flags::ID, tag: GONE, data, ..Head::default() }, 0);
+    let gone = |data| (Head { kind: FrameKind::Data, flags: Flags::ID, tag: GONE, data, ..Head::default() }, 0);
     let cases: [&[(Head, usize)]; 13] = [
         &[data(2, 0, 10)],
         &[data(0, 1, 10)],
@@ -240,12 +241,12 @@ fn invalid_frames_break_the_link() {
         &[data(0, 0, 60), data(0, 0, 40)],
         &[data(0, 0, 0)],
         &[data(0, 0, 100), data(0, 100, 0)],
-        &[long(Kind::Pull, 65)],
-        &[long(Kind::Message, TcpLink::EAGER_LIMIT + 1)],
-        &[long(Kind::Write, TcpLink::EAGER_LIMIT + 1)],
+        &[long(FrameKind::Pull, 65)],
+        &[long(FrameKind::Message, TcpLink::EAGER_LIMIT + 1)],
+        &[long(FrameKind::Write, TcpLink::EAGER_LIMIT + 1)],
         &[gone(99)],
         &[gone(2), gone(2)],
-        &[long(Kind::Transport, 0)],
+        &[long(FrameKind::Transport, 0)],
     ];
     for frames in cases {
         let result = receive(&stream(frames), &mut Notes::keeping(9));
@@ -253,12 +254,12 @@ fn invalid_frames_break_the_link() {
     }
     let mut notes = Notes::keeping(9);
     receive(&stream(&[gone(2)]), &mut notes).unwrap();
-    assert_eq!(notes.told, [Told::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
+    assert_eq!(notes.reported, [SinkReport::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
     let mut notes = Notes::keeping(9);
-    let good = stream(&[data(0, 0, 60), data(1, 0, 4_000), data(0, 60, 40), long(Kind::Data, DATA_LIMIT)]);
+    let good = stream(&[data(0, 0, 60), data(1, 0, 4_000), data(0, 60, 40), long(FrameKind::Data, DATA_LIMIT)]);
     let result = receive(&good, &mut notes);
     assert!(matches!(result, Err(Broken::Protocol(_))), "the pulls are over: {result:?}");
-    assert_eq!(notes.told, [Told::Pulled(1, Ok(4_000)), Told::Pulled(0, Ok(100))]);
+    assert_eq!(notes.reported, [SinkReport::Pulled(1, Ok(4_000)), SinkReport::Pulled(0, Ok(100))]);
 }
 
 #[test]
@@ -266,11 +267,11 @@ fn close_without_goodbye_is_reported_as_death() {
     let (mut a, mut b) = links(TcpOptions::default());
     let mut notes = Notes::keeping(99);
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
-    a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
+    a.send(&plain(FrameKind::Bye), &Segments::EMPTY, false).unwrap();
     assert_eq!(a.send(&tagged(0, 2), &Segments::EMPTY, false), Err(Refused::Broken));
     assert!(a.linger(Duration::from_secs(10)));
     assert_eq!(ending(&mut b, &mut notes), Broken::Closed);
-    assert_eq!(notes.told.len(), 2, "the message and the goodbye");
+    assert_eq!(notes.reported.len(), 2, "the message and the goodbye");
     assert_eq!(b.send(&tagged(0, 3), &Segments::EMPTY, false), Err(Refused::Broken));
 
     let (mut a, mut b) = links(TcpOptions::default());
@@ -278,7 +279,7 @@ fn close_without_goodbye_is_reported_as_death() {
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
     drop(a);
     assert!(matches!(ending(&mut b, &mut notes), Broken::Died(_)));
-    assert_eq!(notes.told, [Told::Frame(tagged(0, 1), vec![])]);
+    assert_eq!(notes.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn reset_is_reported_as_death_after_earlier_messages() {
     drop(a);
     until(|| b.send(&tagged(0, 3), &Segments::EMPTY, false) == Err(Refused::Broken));
     assert!(matches!(ending(&mut b, &mut notes), Broken::Died(_)));
-    assert_eq!(notes.told, [Told::Frame(tagged(0, 1), vec![])]);
+    assert_eq!(notes.reported, [SinkReport::Frame(tagged(0, 1), vec![])]);
 }
 
 #[test]
@@ -312,14 +313,14 @@ fn linger_delivers_queued_frames_despite_unread_input() {
     let reader = std::thread::spawn(move || {
         let mut notes = Notes::keeping(usize::MAX);
         b.send(&tagged(0, 7), &Segments::EMPTY, false).unwrap();
-        (ending(&mut b, &mut notes), notes.told)
+        (ending(&mut b, &mut notes), notes.reported)
     });
     a.send(&tagged(200_000, 1), &memory.whole(), false).unwrap();
-    a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
+    a.send(&plain(FrameKind::Bye), &Segments::EMPTY, false).unwrap();
     assert!(a.linger(Duration::from_secs(30)));
-    let (end, told) = reader.join().unwrap();
+    let (end, reported) = reader.join().unwrap();
     assert_eq!(end, Broken::Closed);
-    assert!(told[0] == Told::Frame(tagged(200_000, 1), memory.bytes()));
+    assert!(reported[0] == SinkReport::Frame(tagged(200_000, 1), memory.bytes()));
 }
 
 #[test]
@@ -339,13 +340,13 @@ fn pull_of_withdrawn_data_fails_and_of_too_much_breaks_the_link() {
     for (token, source, answer) in [(3, vec![], Ok(())), (4, vec![1; 49], Err(Refused::Broken))] {
         b.pull(8, &offer, &target.lease(&[]), token).unwrap();
         until(|| a.poll(0, &mut at_a).unwrap());
-        let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
+        let Some(SinkReport::Frame(head, request)) = at_a.reported.pop() else { panic!() };
         assert_eq!(a.push(8, head.tag, View::of(&request), &Lent::new(source).lease(&[])), answer);
         if answer.is_ok() {
             until(|| b.poll(0, &mut at_b).unwrap());
             a.poll(0, &mut at_a).unwrap();
-            assert_eq!(at_b.told, [Told::Pulled(3, Err(PullError::Gone))]);
-            assert_eq!(at_a.told.pop(), Some(Told::Pushed(8, Err(PullError::Gone))));
+            assert_eq!(at_b.reported, [SinkReport::Pulled(3, Err(PullError::Gone))]);
+            assert_eq!(at_a.reported.pop(), Some(SinkReport::Pushed(8, Err(PullError::Gone))));
         }
     }
     assert!(matches!(a.poll(0, &mut at_a), Err(Broken::Protocol(_))));
@@ -358,9 +359,9 @@ fn a_goodbye_waits_for_pushes() {
     let (source, target) = (Lent::new(pattern(900_000, 0)), Lent::new(vec![0; 900_000]));
     b.pull(8, &Offer { len: 900_000.into(), ..Offer::default() }, &target.lease(&[]), 5).unwrap();
     until(|| a.poll(0, &mut at_a).unwrap());
-    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
+    let Some(SinkReport::Frame(head, request)) = at_a.reported.pop() else { panic!() };
     a.push(8, head.tag, View::of(&request), &source.lease(&[])).unwrap();
-    a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
+    a.send(&plain(FrameKind::Bye), &Segments::EMPTY, false).unwrap();
     let mut end = None;
     until(|| {
         // Once everything was sent, the close of the other end may be the only event that is left to receive.
@@ -369,7 +370,7 @@ fn a_goodbye_waits_for_pushes() {
         end.is_some()
     });
     assert_eq!(end, Some(Broken::Closed));
-    assert_eq!(at_b.told, [Told::Pulled(5, Ok(900_000)), Told::Frame(plain(Kind::Bye), vec![])]);
+    assert_eq!(at_b.reported, [SinkReport::Pulled(5, Ok(900_000)), SinkReport::Frame(plain(FrameKind::Bye), vec![])]);
     assert!(target.bytes() == source.bytes());
 }
 

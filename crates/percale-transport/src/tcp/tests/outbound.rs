@@ -82,7 +82,7 @@ fn full_socket_is_tried_once_per_poll_and_queue_is_bounded() {
     }
     assert_eq!(to.writes, [10]);
     assert!((QUEUE_LIMIT..QUEUE_LIMIT + 2_000).contains(&out.queued()));
-    assert_eq!(out.send(&mut to, &plain(Kind::Ack), &Segments::EMPTY, false), Ok(()), "answers have a reserve");
+    assert_eq!(out.send(&mut to, &plain(FrameKind::Ack), &Segments::EMPTY, false), Ok(()), "answers have a reserve");
     out.poll(&mut to);
     assert_eq!(to.room.len(), 1, "a poll asks once");
     out.poll(&mut to);
@@ -93,7 +93,7 @@ fn full_socket_is_tried_once_per_poll_and_queue_is_bounded() {
         expected.extend(tagged(1_000, n).to_bytes().as_bytes());
         expected.extend(memory.bytes());
     }
-    expected.extend(plain(Kind::Ack).to_bytes().as_bytes());
+    expected.extend(plain(FrameKind::Ack).to_bytes().as_bytes());
     assert!(to.bytes == expected);
 }
 

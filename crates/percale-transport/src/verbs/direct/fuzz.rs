@@ -5,59 +5,59 @@ use std::collections::HashMap;
 use zerocopy::FromBytes;
 
 use super::grants::Grants;
-use crate::wire::located::{Grant, Located, LocatedBytes};
+use crate::wire::located::{AccessGrant, LocateAnswer, LocatedBytes};
 
 /// The state of a key in a simple model.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum KeyState {
     Asked,
     Executed,
-    Granted(Grant),
+    Granted(AccessGrant),
 }
 
 /// Sends requests, processes answers and removes grants, as the arbitrary bytes determine. A lookup must return the
 /// content of the last answer to a pending request, until the grant is removed.
 pub fn fuzz_grants(mut bytes: &[u8]) {
     let mut grants = Grants::default();
-    let (mut model, mut asked) = (HashMap::new(), HashMap::new());
+    let (mut model, mut requested) = (HashMap::new(), HashMap::new());
     while let Some((&[what, key, number], rest)) = bytes.split_first_chunk() {
         bytes = rest;
         let (key, number) = (u64::from(key), u32::from(number));
         match what % 4 {
             0 | 1 => match (grants.find(key, what % 4 == 0), model.get(&key)) {
-                (Ok(found), Some(Known::Granted(grant))) => assert_eq!(found, *grant),
-                (Err(Some(question)), None | Some(Known::Executed)) => {
-                    assert!(what % 4 == 0 && asked.insert(question, key).is_none(), "a question is asked twice");
-                    model.insert(key, Known::Asked);
+                (Ok(found), Some(KeyState::Granted(grant))) => assert_eq!(found, *grant),
+                (Err(Some(question)), None | Some(KeyState::Executed)) => {
+                    assert!(what % 4 == 0 && requested.insert(question, key).is_none(), "a question is asked twice");
+                    model.insert(key, KeyState::Asked);
                 }
-                (Err(None), Some(Known::Asked | Known::Executed)) => {}
-                (Err(None), None) => assert!(what % 4 == 1 || asked.len() >= 64, "nobody asks"),
+                (Err(None), Some(KeyState::Asked | KeyState::Executed)) => {}
+                (Err(None), None) => assert!(what % 4 == 1 || requested.len() >= 64, "nobody asks"),
                 (found, _) => panic!("{found:?} is known of a key of which it was not said"),
             },
             2 => {
-                let Ok((said, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };
+                let Ok((text, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };
                 bytes = rest;
-                let Some(located) = said.parse() else { continue };
-                let answered = asked.remove(&number);
+                let Some(located) = text.parse() else { continue };
+                let answered = requested.remove(&number);
                 assert_eq!(grants.learn(number, &located).is_ok(), answered.is_some());
                 if let Some(key) = answered {
                     model.remove(&key);
                     match located {
-                        Located::Granted(grant) => drop(model.insert(key, Known::Granted(grant))),
-                        Located::Executed => drop(model.insert(key, Known::Executed)),
-                        Located::Unknown => {}
+                        LocateAnswer::Granted(grant) => drop(model.insert(key, KeyState::Granted(grant))),
+                        LocateAnswer::Executed => drop(model.insert(key, KeyState::Executed)),
+                        LocateAnswer::Unknown => {}
                     }
                 }
             }
             _ => {
                 grants.forget(key, number);
-                if matches!(model.get(&key), Some(Known::Granted(grant)) if grant.number == number) {
+                if matches!(model.get(&key), Some(KeyState::Granted(grant)) if grant.number == number) {
                     model.remove(&key);
                 }
             }
         }
     }
-    assert_eq!(grants.granted(), model.values().filter(|known| matches!(known, Known::Granted(_))).count());
+    assert_eq!(grants.granted(), model.values().filter(|known| matches!(known, KeyState::Granted(_))).count());
 }
 
 #[cfg(all(test, not(loom)))]
@@ -77,7 +77,7 @@ mod tests {
             for (what, key, number, says) in steps {
                 bytes.extend([what, key, number]);
                 if what == 2 {
-                    let grant = Grant {
+                    let grant = AccessGrant {
                         number: u32::from(says),
                         reads: true,
                         writes: says == 1,
@@ -86,8 +86,8 @@ mod tests {
                         len: 8,
                         address: 16,
                     };
-                    let located = [Located::Executed, Located::Unknown].get(usize::from(says)).copied();
-                    bytes.extend(LocatedBytes::of(&located.unwrap_or(Located::Granted(grant))).as_bytes());
+                    let located = [LocateAnswer::Executed, LocateAnswer::Unknown].get(usize::from(says)).copied();
+                    bytes.extend(LocatedBytes::of(&located.unwrap_or(LocateAnswer::Granted(grant))).as_bytes());
                 }
             }
             fuzz_grants(&bytes);

@@ -14,21 +14,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::super::window_use::{Extent, Using};
+use super::super::window_use::{Extent, WindowUse};
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
-use super::record::{Entry, NOBODYS, Record, Under, Way};
-use super::windows::{Unbound, Windows};
-use crate::local_memory::rundown::{Line, Snapshot};
+use super::record::{GrantMethod, GrantRecord, NOBODYS, Record, WindowBacking};
+use super::windows::{BindFailure, PeerWindows};
+use crate::local_memory::rundown::{AnnouncementLine, Snapshot};
 use crate::local_memory::volatile::{Segment, SegmentsExt as _};
 use crate::region::{Access, Grantee, Registered};
-use crate::wire::located::{Grant, Located};
+use crate::wire::located::{AccessGrant, LocateAnswer};
 
 /// The target's record of one peer: its end of the queue pair and the grants.
 #[derive(Debug)]
 pub(super) struct VerbsGrantee {
     domain: Arc<ProtectionDomain>,
     /// How windows are granted, or `None` if they are not.
-    using: Option<Using>,
+    using: Option<WindowUse>,
     record: Mutex<Record>,
     /// Whether there is something to report to the peer. It is read without the lock.
     any_news: AtomicBool,
@@ -56,7 +56,7 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if self.record.any_gone || self.record.is_over_untold() {
+        if self.record.any_gone || self.record.needs_error_notice() {
             self.any_news.store(true, Ordering::Release);
         }
     }
@@ -64,7 +64,7 @@ impl Drop for Locked<'_> {
 
 impl VerbsGrantee {
     /// Creates the record of a peer. The target's end of the peer's queue pair belongs to this protection domain.
-    pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
+    pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<WindowUse>) -> Self {
         let record = Mutex::new(Record::new(using));
         Self { domain, using, record, any_news: AtomicBool::new(false) }
     }
@@ -102,32 +102,32 @@ impl VerbsGrantee {
     }
 
     /// Grants a region or a window to the peer.
-    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Located {
+    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> LocateAnswer {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
         // Locked until the grant is recorded. So a thread that closes the region, or attaches a counter for its writes,
         // either finds the grant or has finished before the grant is made.
         let mut grants = region.grants();
-        let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
+        let Some(memory) = reachable(region).filter(|_| reads || writes) else { return LocateAnswer::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
         let named = |number, remote_key| {
             let (base, len) = (region.base(), region.len());
-            Located::Granted(Grant { number, reads, writes, remote_key, base, len, address })
+            LocateAnswer::Granted(AccessGrant { number, reads, writes, remote_key, base, len, address })
         };
         if let Some(number) = grants.find(&me) {
             let record = self.record();
-            if let Some(Entry::Granted { way, .. }) = record.get(number) {
+            if let Some(GrantRecord::Granted { way, .. }) = record.get(number) {
                 return named(number, way.remote_key());
             }
             if record.is_stuck() {
-                return Located::Unknown;
+                return LocateAnswer::Unknown;
             }
             drop(record);
             grants.forget(number, &me); // The grant no longer exists. Grant the region again.
         }
         if grants.is_closed() {
-            return Located::Unknown;
+            return LocateAnswer::Unknown;
         }
         let mut device = Rights::empty();
         device.set(Rights::REMOTE_READ, reads);
@@ -151,12 +151,12 @@ impl VerbsGrantee {
             unreachable!("it is not closed while its grants are held");
         }
         let (key, region, remote_key) = (region.key(), Arc::downgrade(region), way.remote_key());
-        record.put(number, Entry::Granted { key, region, way });
+        record.put(number, GrantRecord::Granted { key, region, way });
         named(number, remote_key)
     }
 
     /// Registers memory for the peer.
-    fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, Located> {
+    fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, LocateAnswer> {
         // SAFETY: the owner of the region or of the window allows peers to access the memory. The memory stays valid
         // until the revocation of the grant has completed (`has_retired`), and while windows hold their region. The
         // registration ends before that: with the grant, or with the last window that is bound to it. If the device
@@ -164,23 +164,27 @@ impl VerbsGrantee {
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
             crate::later::later!(warn: %error, len = memory.len(), "cannot register a region: its accesses are executed by this process");
-            Located::Executed
+            LocateAnswer::Executed
         })
     }
 
     /// Grants the memory of a region by registering it.
-    fn by_registration(&self, memory: Segment, mut rights: Rights) -> Result<(u32, Way, Locked<'_>), Located> {
+    fn by_registration(
+        &self,
+        memory: Segment,
+        mut rights: Rights,
+    ) -> Result<(u32, GrantMethod, Locked<'_>), LocateAnswer> {
         // A device requires the local right in addition to the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
         let registration = Arc::new(self.register(memory, rights)?);
         let mut record = self.record();
         let number = if record.was_used(registration.keys().1) {
-            Err(Located::Unknown) // Not at the moment, because late accesses may use this key.
+            Err(LocateAnswer::Unknown) // Not at the moment, because late accesses may use this key.
         } else {
-            record.take().ok_or(Located::Executed)
+            record.take().ok_or(LocateAnswer::Executed)
         };
         match number {
-            Ok(number) => Ok((number, Way::Registration(registration), record)),
+            Ok(number) => Ok((number, GrantMethod::Registration(registration), record)),
             Err(located) => {
                 record.end_registration(registration);
                 Err(located)
@@ -194,24 +198,24 @@ impl VerbsGrantee {
         beneath: &Weak<Registered>,
         memory: Segment,
         rights: Rights,
-    ) -> Result<(u32, Way, Locked<'_>), Located> {
-        let using = self.using.as_ref().filter(|_| !self.record().refuses()).ok_or(Located::Executed)?;
+    ) -> Result<(u32, GrantMethod, Locked<'_>), LocateAnswer> {
+        let using = self.using.as_ref().filter(|_| !self.record().refuses()).ok_or(LocateAnswer::Executed)?;
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
         let Some(number) = record.take() else {
             drop(registration); // The record can end the registration only if it holds the only reference.
             record.leave(under);
-            return Err(Located::Executed);
+            return Err(LocateAnswer::Executed);
         };
         let binding = Binding { memory: Backing::Registration(registration, memory), rights };
         let bound = record.bind(&self.domain, &binding);
         drop(binding); // The same applies to the binding.
         match bound {
-            Ok(window) => Ok((number, Way::Window { window, under }, record)),
+            Ok(window) => Ok((number, GrantMethod::Window { window, under }, record)),
             Err(why) => {
                 record.give_back(number);
                 record.leave(under);
-                Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed })
+                Err(if why == BindFailure::Later { LocateAnswer::Unknown } else { LocateAnswer::Executed })
             }
         }
     }
@@ -219,23 +223,23 @@ impl VerbsGrantee {
     /// Returns the registration to which a window is bound. The registration alone does not give peers any rights.
     fn under(
         self: &Arc<Self>,
-        using: &Using,
+        using: &WindowUse,
         beneath: &Weak<Registered>,
         memory: Segment,
         rights: Rights,
-    ) -> Result<(Under, Arc<Registration>), Located> {
-        let region = beneath.upgrade().ok_or(Located::Unknown)?;
+    ) -> Result<(WindowBacking, Arc<Registration>), LocateAnswer> {
+        let region = beneath.upgrade().ok_or(LocateAnswer::Unknown)?;
         let own = || {
             let mut own = Rights::BIND;
             own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
             let registration = Arc::new(self.register(memory, own)?);
-            Ok((Under::Own(Arc::clone(&registration)), registration))
+            Ok((WindowBacking::Own(Arc::clone(&registration)), registration))
         };
         let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else { return own() };
         // Locked until the registration is recorded, so that a thread that closes the region finds it.
         let mut grants = region.grants();
         if let Some((number, registration)) = self.record().beneath(&region) {
-            return Ok((Under::Shared(number), registration));
+            return Ok((WindowBacking::Shared(number), registration));
         }
         if grants.is_closed() {
             // The region was dropped while its window is still open. The window keeps the memory until the window
@@ -244,16 +248,16 @@ impl VerbsGrantee {
         }
         let mut all = Rights::BIND;
         all.set(Rights::LOCAL_WRITE, region.windows().may_change());
-        let number = self.record().take().ok_or(Located::Executed)?;
+        let number = self.record().take().ok_or(LocateAnswer::Executed)?;
         let registration = self.register(whole, all).inspect_err(|_| self.record().give_back(number))?;
         let registration = Arc::new(registration);
         if !grants.add_beneath(Arc::clone(self) as _, number) {
             unreachable!("it is not closed while its grants are held");
         }
         let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
-        let made = Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        let made = GrantRecord::Beneath { region, registration: beneath, windows: 1, ends: false };
         self.record().put(number, made);
-        Ok((Under::Shared(number), registration))
+        Ok((WindowBacking::Shared(number), registration))
     }
 
     /// Returns whether the device has failed to end a window or registration. In this case no other queue pair is
@@ -264,25 +268,25 @@ impl VerbsGrantee {
 
     /// Returns the changes to report to the peer: the numbers and keys of ended grants, and whether the queue pair is
     /// in the error state.
-    pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
+    pub(super) fn take_changes(&self) -> (Vec<(u32, u64)>, bool) {
         if !self.any_news.swap(false, Ordering::AcqRel) {
             return (Vec::new(), false);
         }
         let (mut record, mut gone) = (self.record(), Vec::new());
         record.any_gone = false;
         for (number, entry) in record.all_mut() {
-            if let Entry::Gone { key, told, .. } = entry
-                && !std::mem::replace(told, true)
+            if let GrantRecord::Gone { key, reported, .. } = entry
+                && !std::mem::replace(reported, true)
             {
                 gone.push((number, *key));
             }
         }
-        let is_over = record.tell_over();
+        let is_over = record.take_error_notice();
         (gone, is_over)
     }
 
     /// Returns whether there is something to report to the peer.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         self.any_news.load(Ordering::Relaxed)
     }
 
@@ -294,7 +298,7 @@ impl VerbsGrantee {
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {
-            Some(Entry::Gone { told: true, .. }) => record.give_back(number),
+            Some(GrantRecord::Gone { reported: true, .. }) => record.give_back(number),
             Some(_) => return Err("acknowledgement of a grant that was not revoked"),
             None => {}
         }
@@ -311,7 +315,7 @@ impl VerbsGrantee {
         let mut ended = Vec::new();
         let mut record = self.record();
         for (number, entry) in record.all() {
-            if let Entry::Granted { region, .. } | Entry::Beneath { region, .. } = entry {
+            if let GrantRecord::Granted { region, .. } | GrantRecord::Beneath { region, .. } = entry {
                 ended.push((number, region.clone()));
             }
         }
@@ -329,7 +333,7 @@ impl VerbsGrantee {
     /// Returns the number of regions that are registered for their windows.
     #[cfg(all(test, not(loom)))]
     pub(super) fn beneath(&self) -> usize {
-        self.record().all().filter(|(_, entry)| matches!(entry, Entry::Beneath { .. })).count()
+        self.record().all().filter(|(_, entry)| matches!(entry, GrantRecord::Beneath { .. })).count()
     }
 
     /// Describes as text what the peer can access.
@@ -337,7 +341,7 @@ impl VerbsGrantee {
         let record = self.record();
         let (regions, windows) = record.granted();
         match &record.windows {
-            Some(Windows { binds, .. }) => {
+            Some(PeerWindows { binds, .. }) => {
                 format!("the peer has direct access to {regions} regions and {windows} windows ({binds} binds)")
             }
             None => format!("the peer has direct access to {regions} regions"),
@@ -361,7 +365,7 @@ impl Grantee for VerbsGrantee {
     fn ask_to_fence(&self) {}
 
     fn snapshot(&self) -> Snapshot {
-        Line::default().snapshot()
+        AnnouncementLine::default().snapshot()
     }
 
     fn has_retired(&self, entry: u32, _: Snapshot) -> bool {
@@ -369,7 +373,7 @@ impl Grantee for VerbsGrantee {
             return true;
         }
         let mut record = self.record();
-        record.go_on(entry);
+        record.advance(entry);
         record.end_stuck();
         !record.is_stuck() && !record.is_leaving(entry)
     }

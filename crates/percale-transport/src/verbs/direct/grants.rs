@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::wire::located::{Grant, Located};
+use crate::wire::located::{AccessGrant, LocateAnswer};
 
 /// The maximum number of keys in the table.
 const KEYS: usize = 64 << 10;
 /// The maximum number of pending requests.
-const ASKED: usize = 64;
+const REQUESTED: usize = 64;
 /// The number of accesses that the target executes before a new request is sent. By then the key may belong to another
 /// region or window.
 const AGAIN: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
-enum Known {
+enum KeyState {
     Asked,
-    Granted(Grant),
+    Granted(AccessGrant),
     /// The target executes the accesses itself. A new request is sent after this number of further accesses.
     Executed(u32),
 }
@@ -24,46 +24,46 @@ enum Known {
 /// The initiator's table of a target's regions, by key.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, KeyState>,
     /// The number and key of each pending request.
-    asked: Vec<(u32, u64)>,
+    requested: Vec<(u32, u64)>,
     next: u32,
     /// The grant that was looked up last.
-    last: Option<(u64, Grant)>,
+    last: Option<(u64, AccessGrant)>,
 }
 
 impl Grants {
     /// Returns the grant of a key. Otherwise returns the number of the request to send, if one is needed.
-    pub(super) fn find(&mut self, key: u64, may_ask: bool) -> Result<Grant, Option<u32>> {
+    pub(super) fn find(&mut self, key: u64, may_ask: bool) -> Result<AccessGrant, Option<u32>> {
         if let Some((last, grant)) = self.last
             && last == key
         {
             return Ok(grant);
         }
         match self.known.get_mut(&key) {
-            Some(Known::Granted(grant)) => {
+            Some(KeyState::Granted(grant)) => {
                 self.last = Some((key, *grant));
                 return Ok(*grant);
             }
-            Some(Known::Asked) => return Err(None),
-            Some(Known::Executed(left)) if *left > 0 => {
+            Some(KeyState::Asked) => return Err(None),
+            Some(KeyState::Executed(left)) if *left > 0 => {
                 *left -= 1;
                 return Err(None);
             }
-            Some(Known::Executed(_)) | None => {}
+            Some(KeyState::Executed(_)) | None => {}
         }
-        if !may_ask || self.asked.len() >= ASKED {
+        if !may_ask || self.requested.len() >= REQUESTED {
             return Err(None);
         }
         if self.known.len() >= KEYS {
-            self.known.retain(|_, known| !matches!(known, Known::Executed(_)));
+            self.known.retain(|_, known| !matches!(known, KeyState::Executed(_)));
             if self.known.len() >= KEYS {
                 return Err(None);
             }
         }
         self.next = self.next.wrapping_add(1);
-        self.asked.push((self.next, key));
-        self.known.insert(key, Known::Asked);
+        self.requested.push((self.next, key));
+        self.known.insert(key, KeyState::Asked);
         Err(Some(self.next))
     }
 
@@ -71,13 +71,13 @@ impl Grants {
     ///
     /// # Errors
     /// If there was no such request.
-    pub(super) fn learn(&mut self, question: u32, located: &Located) -> Result<(), &'static str> {
-        let asked = self.asked.iter().position(|(number, _)| *number == question);
-        let (_, key) = self.asked.swap_remove(asked.ok_or("unexpected reply about a region")?);
+    pub(super) fn learn(&mut self, question: u32, located: &LocateAnswer) -> Result<(), &'static str> {
+        let requested = self.requested.iter().position(|(number, _)| *number == question);
+        let (_, key) = self.requested.swap_remove(requested.ok_or("unexpected reply about a region")?);
         match located {
-            Located::Granted(grant) => drop(self.known.insert(key, Known::Granted(*grant))),
-            Located::Executed => drop(self.known.insert(key, Known::Executed(AGAIN))),
-            Located::Unknown => drop(self.known.remove(&key)),
+            LocateAnswer::Granted(grant) => drop(self.known.insert(key, KeyState::Granted(*grant))),
+            LocateAnswer::Executed => drop(self.known.insert(key, KeyState::Executed(AGAIN))),
+            LocateAnswer::Unknown => drop(self.known.remove(&key)),
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Grants {
     /// Removes a grant that has ended, identified by the target's number. A new request for the key may then be sent.
     pub(super) fn forget(&mut self, key: u64, number: u32) {
         if let Entry::Occupied(known) = self.known.entry(key)
-            && matches!(known.get(), Known::Granted(grant) if grant.number == number)
+            && matches!(known.get(), KeyState::Granted(grant) if grant.number == number)
         {
             known.remove();
             self.last = None;
@@ -94,7 +94,7 @@ impl Grants {
 
     /// Returns the number of grants.
     pub(super) fn granted(&self) -> usize {
-        self.known.values().filter(|known| matches!(known, Known::Granted(_))).count()
+        self.known.values().filter(|known| matches!(known, KeyState::Granted(_))).count()
     }
 }
 
@@ -102,8 +102,8 @@ impl Grants {
 mod tests {
     use super::*;
 
-    const fn grant(number: u32) -> Grant {
-        Grant { number, reads: true, writes: true, remote_key: number, base: 0, len: 1, address: 0 }
+    const fn grant(number: u32) -> AccessGrant {
+        AccessGrant { number, reads: true, writes: true, remote_key: number, base: 0, len: 1, address: 0 }
     }
 
     #[test]
@@ -112,17 +112,17 @@ mod tests {
         assert_eq!(grants.find(7, false), Err(None));
         assert_eq!(grants.find(7, true), Err(Some(1)));
         assert_eq!(grants.find(7, true), Err(None), "it was asked");
-        assert!(grants.learn(2, &Located::Executed).is_err());
-        grants.learn(1, &Located::Granted(grant(5))).unwrap();
-        assert!(grants.learn(1, &Located::Executed).is_err(), "it was answered");
+        assert!(grants.learn(2, &LocateAnswer::Executed).is_err());
+        grants.learn(1, &LocateAnswer::Granted(grant(5))).unwrap();
+        assert!(grants.learn(1, &LocateAnswer::Executed).is_err(), "it was answered");
         assert_eq!((grants.find(7, true), grants.find(7, true)), (Ok(grant(5)), Ok(grant(5))));
         grants.forget(7, 4);
         assert_eq!(grants.find(7, true), Ok(grant(5)), "another grant went");
         grants.forget(7, 5);
         assert_eq!(grants.find(7, true), Err(Some(2)));
-        grants.learn(2, &Located::Unknown).unwrap();
+        grants.learn(2, &LocateAnswer::Unknown).unwrap();
         assert_eq!(grants.find(7, true), Err(Some(3)), "unknown is not remembered");
-        grants.learn(3, &Located::Executed).unwrap();
+        grants.learn(3, &LocateAnswer::Executed).unwrap();
         let again = (0..=AGAIN).filter_map(|_| grants.find(7, true).unwrap_err()).collect::<Vec<_>>();
         assert_eq!(again, [4], "what is executed is asked about seldom");
         assert_eq!(grants.granted(), 0);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn outstanding_key_requests_are_limited() {
         let mut grants = Grants::default();
-        let asked = (0..1000).filter(|key| grants.find(*key, true) != Err(None)).count();
-        assert_eq!(asked, ASKED);
+        let requested = (0..1000).filter(|key| grants.find(*key, true) != Err(None)).count();
+        assert_eq!(requested, REQUESTED);
     }
 }

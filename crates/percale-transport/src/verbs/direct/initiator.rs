@@ -6,16 +6,16 @@ use zerocopy::FromBytes;
 
 use super::super::makers::{self, Making};
 use super::grants::Grants;
-use super::lane::{Flight, Lane, Wanted};
-use super::local::{Local, Pins};
-use super::making::{self, Made};
-use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
+use super::lane::{AccessQueue, OutstandingAccess, RdmaRequest};
+use super::local::{CacheUser, Pins};
+use super::making::{self, CreatedPair};
+use super::{ASKS, FORGOTTEN, Offered, PendingFrames, PostFailure, WireParts};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::{RemoteMemory, admit};
 use crate::verbs::{Wire, errno_of, status};
-use crate::wire::head::{Head, Kind};
-use crate::wire::located::{Grant, LocatedBytes};
-use crate::{Broken, Connection, PullError, Sink};
+use crate::wire::head::{FrameKind, Head};
+use crate::wire::located::{AccessGrant, LocatedBytes};
+use crate::{Broken, ConnectionId, PullError, Sink};
 
 /// The maximum number of bytes of one request, even if the device allows more.
 const LONGEST: u64 = 32 << 20;
@@ -29,25 +29,25 @@ const PROVEN: u64 = 64;
 
 /// The state of the queue pair.
 #[derive(Debug)]
-enum State {
+enum PairState {
     /// There is no queue pair, and none is created before this time.
     None(Option<Instant>),
     /// The queue pair of this side is being created.
-    Making(Making<Made>),
+    Making(Making<CreatedPair>),
     /// The queue pair of this side was offered to the peer.
-    Offered(Made),
+    Offered(CreatedPair),
     /// The queue pair is being connected.
-    Connecting(Making<Made>),
-    Up(Lane),
+    Connecting(Making<CreatedPair>),
+    Up(AccessQueue),
     /// Nothing more is posted. Once no request is outstanding, these accesses are returned to the engine.
-    Broken(Lane, Vec<Undone>),
+    Broken(AccessQueue, Vec<UnacknowledgedAccess>),
     /// Accesses are not possible with this peer or this device, for this reason.
     Off(String),
 }
 
 /// An access, or a part of one, that was not acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct Undone {
+struct UnacknowledgedAccess {
     token: u32,
     /// Whether the access may have taken place, so that it must not be repeated.
     lost: bool,
@@ -56,11 +56,11 @@ struct Undone {
 /// The initiator's side of a link: its queue pair and the accesses on it.
 #[derive(Debug)]
 pub(super) struct Initiator {
-    state: State,
+    state: PairState,
     /// The parts from which the queue pair is created, once an access was requested.
     wire: Option<WireParts>,
     grants: Grants,
-    local: Local,
+    local: CacheUser,
     /// The number of the next request.
     next: u64,
     /// The number of the first request over this queue pair.
@@ -81,10 +81,10 @@ pub(super) struct Initiator {
 impl Initiator {
     pub(super) fn new(pins: &Pins) -> Self {
         Self {
-            state: State::None(None),
+            state: PairState::None(None),
             wire: None,
             grants: Grants::default(),
-            local: Local::new(pins),
+            local: CacheUser::new(pins),
             next: 0,
             first: 0,
             broken: 0,
@@ -97,22 +97,28 @@ impl Initiator {
 
     /// Returns whether an access to this memory can be posted. Sends a request to the target if there is no entry for
     /// the key.
-    pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool, owed: &mut Owed) -> bool {
-        if let State::None(pause) = self.state {
+    pub(super) fn reaches(
+        &mut self,
+        wire: &WireParts,
+        remote: &RemoteMemory,
+        writes: bool,
+        pending_frames: &mut PendingFrames,
+    ) -> bool {
+        if let PairState::None(pause) = self.state {
             if pause.is_none_or(|until| Instant::now() >= until) {
                 let (parts, wire) = (wire.clone(), wire.clone());
                 self.wire = Some(parts);
                 let makers = wire.adapter.makers().clone();
-                self.state = State::Making(Making::start(&makers, move || making::initiators(&wire)));
+                self.state = PairState::Making(Making::start(&makers, move || making::initiators(&wire)));
             }
             return false;
         }
-        let up = matches!(self.state, State::Up(_)) && !self.is_over;
+        let up = matches!(self.state, PairState::Up(_)) && !self.is_over;
         match self.grants.find(remote.key, up) {
             Ok(grant) => up && offset(&grant, remote, writes).is_some(),
             Err(question) => {
                 if let Some(id) = question {
-                    owed.push(Head { kind: Kind::Locate, data: remote.key, id, ..Head::default() }, &[]);
+                    pending_frames.push(Head { kind: FrameKind::Locate, data: remote.key, id, ..Head::default() }, &[]);
                 }
                 false
             }
@@ -132,17 +138,17 @@ impl Initiator {
         remote: &RemoteMemory,
         local: &Segments,
         token: u32,
-    ) -> Result<(), Unposted> {
-        let (State::Up(lane), Some(wire), false) = (&mut self.state, &self.wire, self.is_over) else {
-            return Err(Unposted::Unreachable);
+    ) -> Result<(), PostFailure> {
+        let (PairState::Up(lane), Some(wire), false) = (&mut self.state, &self.wire, self.is_over) else {
+            return Err(PostFailure::Unreachable);
         };
-        let grant = self.grants.find(remote.key, false).map_err(|_| Unposted::Unreachable)?;
-        let offset = offset(&grant, remote, writes).ok_or(Unposted::Unreachable)?;
+        let grant = self.grants.find(remote.key, false).map_err(|_| PostFailure::Unreachable)?;
+        let offset = offset(&grant, remote, writes).ok_or(PostFailure::Unreachable)?;
         // The granted range does not exceed 64 bits, and the access lies within it.
         let address = grant.address.wrapping_add(offset);
-        let wanted = Wanted { writes, key: remote.key, grant: &grant, address, local, token };
+        let wanted = RdmaRequest { writes, key: remote.key, grant: &grant, address, local, token };
         let posted = lane.post(self.next, &wanted, &mut self.local, &wire.adapter);
-        self.is_dead |= posted == Err(Unposted::Broken);
+        self.is_dead |= posted == Err(PostFailure::Broken);
         posted?;
         self.next += 1;
         if self.next - self.first == PROVEN {
@@ -152,10 +158,10 @@ impl Initiator {
     }
 
     /// Stops using the queue pair, because it failed. `undone` is the access that caused the failure, if any.
-    fn failed(&mut self, undone: Option<Undone>) {
-        if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
+    fn failed(&mut self, undone: Option<UnacknowledgedAccess>) {
+        if let PairState::Up(lane) = std::mem::replace(&mut self.state, PairState::None(None)) {
             lane.fail();
-            self.state = State::Broken(lane, undone.into_iter().collect());
+            self.state = PairState::Broken(lane, undone.into_iter().collect());
         }
     }
 
@@ -163,8 +169,8 @@ impl Initiator {
     /// effect any more.
     pub(super) fn over(&mut self) {
         match self.state {
-            State::Up(_) => self.is_over = true,
-            State::Connecting(_) => self.state = self.again(),
+            PairState::Up(_) => self.is_over = true,
+            PairState::Connecting(_) => self.state = self.again(),
             _ => {} // The report refers to a queue pair that this side has already found to be in error.
         }
     }
@@ -173,7 +179,7 @@ impl Initiator {
     /// repeated. Accesses that cannot be repeated may have been acknowledged or refused before, and their completions
     /// will soon report this. Otherwise the device's retries are exhausted.
     pub(super) fn retire(&mut self) {
-        if let State::Up(lane) = &self.state
+        if let PairState::Up(lane) = &self.state
             && self.is_over
             && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
         {
@@ -187,7 +193,7 @@ impl Initiator {
     /// If the connection cannot continue, because it is unknown which accesses took place.
     pub(super) fn completions(
         &mut self,
-        me: Connection,
+        me: ConnectionId,
         wire: &mut Wire,
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
@@ -211,10 +217,10 @@ impl Initiator {
         number: u64,
         status: i32,
         wire: &Wire,
-        me: Connection,
+        me: ConnectionId,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
-        let (State::Up(lane) | State::Broken(lane, _)) = &mut self.state else { return Ok(()) };
+        let (PairState::Up(lane) | PairState::Broken(lane, _)) = &mut self.state else { return Ok(()) };
         match lane.flights.front() {
             Some(first) if first.number == number => {}
             // The completion belongs to a queue pair that no longer exists.
@@ -228,20 +234,20 @@ impl Initiator {
         }
         // Accesses that were posted after a refused access do not take place.
         let lost = self.unsure && !flight.reads && !self.is_gone(&flight);
-        if let State::Broken(_, back) = &mut self.state {
-            back.push(Undone { token: flight.token, lost });
+        if let PairState::Broken(_, back) = &mut self.state {
+            back.push(UnacknowledgedAccess { token: flight.token, lost });
             return Ok(());
         }
         if is_refused(status) || is_unanswered(status) && self.may_repeat(&flight) {
             // A new request is sent for the key of a refused access.
             self.grants.forget(flight.grant.0, flight.grant.1);
-            self.failed(Some(Undone { token: flight.token, lost: false }));
+            self.failed(Some(UnacknowledgedAccess { token: flight.token, lost: false }));
             return Ok(());
         }
         if is_unanswered(status) && self.is_over {
             self.unsure = true;
             let lost = !flight.reads && !self.is_gone(&flight);
-            self.failed(Some(Undone { token: flight.token, lost }));
+            self.failed(Some(UnacknowledgedAccess { token: flight.token, lost }));
             return Ok(());
         }
         let why = wire.explain(status);
@@ -255,24 +261,24 @@ impl Initiator {
     /// target has reported that the grant of the access has ended, because the access may have been refused. If it was
     /// not refused, a repetition cannot be observed, because all accesses after it are reads or use grants that have
     /// ended.
-    fn may_repeat(&self, flight: &Flight) -> bool {
-        let State::Up(lane) = &self.state else { return false };
+    fn may_repeat(&self, flight: &OutstandingAccess) -> bool {
+        let PairState::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
     }
 
     /// Returns whether the target has reported that the grant of an access has ended.
-    fn is_gone(&self, flight: &Flight) -> bool {
+    fn is_gone(&self, flight: &OutstandingAccess) -> bool {
         self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
     /// If the queue pair has failed and no request is outstanding, returns the accesses that did not take place to the
     /// engine, the most recent one first. Returns whether it did so.
-    pub(super) fn give_back(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
-        if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
+    pub(super) fn give_back(&mut self, me: ConnectionId, sink: &mut impl Sink) -> bool {
+        if !matches!(&self.state, PairState::Broken(lane, _) if lane.flights.is_empty()) {
             return false;
         }
         let none = self.again();
-        let State::Broken(lane, back) = std::mem::replace(&mut self.state, none) else { return false };
+        let PairState::Broken(lane, back) = std::mem::replace(&mut self.state, none) else { return false };
         match &self.wire {
             Some(wire) => makers::end(wire.adapter.makers(), lane),
             None => drop(lane),
@@ -291,25 +297,25 @@ impl Initiator {
 
     /// Advances the creation of the queue pair, and reports to the target which ended grants are no longer used.
     /// Returns whether anything happened.
-    pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
-        let any = self.answer_gone(owed);
-        let (State::Making(making) | State::Connecting(making)) = &self.state else { return any };
+    pub(super) fn advance(&mut self, pending_frames: &mut PendingFrames) -> bool {
+        let any = self.answer_gone(pending_frames);
+        let (PairState::Making(making) | PairState::Connecting(making)) = &self.state else { return any };
         let Some(result) = making.result() else { return any };
-        let is_first = matches!(self.state, State::Making(_));
+        let is_first = matches!(self.state, PairState::Making(_));
         self.state = match result {
             Ok(made) if is_first => {
-                owed.offer(ASKS, &Ok(made.ours));
-                State::Offered(made)
+                pending_frames.offer(ASKS, &Ok(made.ours));
+                PairState::Offered(made)
             }
             Ok(made) => {
                 self.first = self.next;
                 (self.is_over, self.unsure) = (false, false);
-                State::Up(Lane::new(made.pair))
+                PairState::Up(AccessQueue::new(made.pair))
             }
             Err(error) => {
                 crate::later::later!(warn: %error, "no queue pair for accesses: peers' processors execute them");
                 match errno_of(&error) {
-                    libc::EPERM => State::Off("the limits of the device are too low for RDMA accesses".to_owned()),
+                    libc::EPERM => PairState::Off("the limits of the device are too low for RDMA accesses".to_owned()),
                     _ => self.again(),
                 }
             }
@@ -318,27 +324,27 @@ impl Initiator {
     }
 
     /// Returns the state without a queue pair, with the pause before another queue pair is created.
-    fn again(&mut self) -> State {
+    fn again(&mut self) -> PairState {
         let pause = PAUSE * (1 << self.broken.min(DOUBLED));
         self.broken += 1;
-        State::None(Some(Instant::now() + pause))
+        PairState::None(Some(Instant::now() + pause))
     }
 
     /// Handles the peer's answer, which contains its end of the queue pair or the reason why it has none.
     pub(super) fn answered(&mut self, wire: &WireParts, offered: Offered) -> Result<(), &'static str> {
-        match std::mem::replace(&mut self.state, State::None(None)) {
-            State::Offered(made) => {
+        match std::mem::replace(&mut self.state, PairState::None(None)) {
+            PairState::Offered(made) => {
                 self.state = match offered {
                     Ok(peer) => {
                         let makers = wire.adapter.makers().clone();
-                        State::Connecting(Making::start(&makers, move || making::connect(made, &peer)))
+                        PairState::Connecting(Making::start(&makers, move || making::connect(made, &peer)))
                     }
                     Err(errno) => {
                         makers::end(wire.adapter.makers(), made);
                         let error = std::io::Error::from_raw_os_error(errno.cast_signed());
                         crate::later::later!(debug: %error, "the peer has no queue pair for accesses");
                         if errno == libc::EPERM.cast_unsigned() {
-                            State::Off("the peer executes all accesses".to_owned())
+                            PairState::Off("the peer executes all accesses".to_owned())
                         } else {
                             self.again()
                         }
@@ -373,19 +379,22 @@ impl Initiator {
     }
 
     /// Reports to the target the ended grants that outstanding requests no longer use. Returns whether there were any.
-    fn answer_gone(&mut self, owed: &mut Owed) -> bool {
+    fn answer_gone(&mut self, pending_frames: &mut PendingFrames) -> bool {
         if self.gone.is_empty() {
             return false;
         }
         let oldest = match &self.state {
-            State::Up(lane) | State::Broken(lane, _) => lane.flights.front().map_or(u64::MAX, |flight| flight.number),
+            PairState::Up(lane) | PairState::Broken(lane, _) => {
+                lane.flights.front().map_or(u64::MAX, |flight| flight.number)
+            }
             _ => u64::MAX,
         };
         let before = self.gone.len();
         self.gone.retain(|&(key, id, posted)| {
             let over = posted <= oldest;
             if over {
-                owed.push(Head { kind: Kind::Revoked, tag: FORGOTTEN, data: key, id, ..Head::default() }, &[]);
+                pending_frames
+                    .push(Head { kind: FrameKind::Revoked, tag: FORGOTTEN, data: key, id, ..Head::default() }, &[]);
             }
             !over
         });
@@ -393,30 +402,30 @@ impl Initiator {
     }
 
     /// Returns whether a queue pair is being created, or the device has stopped accepting requests.
-    pub(super) const fn has_chores(&self) -> bool {
-        self.is_dead || matches!(self.state, State::Making(_) | State::Connecting(_))
+    pub(super) const fn has_background_work(&self) -> bool {
+        self.is_dead || matches!(self.state, PairState::Making(_) | PairState::Connecting(_))
     }
 
     /// Returns whether no access is outstanding.
     pub(super) fn is_calm(&self) -> bool {
         match &self.state {
-            State::Up(lane) => lane.flights.is_empty(),
-            State::Broken(..) => false,
+            PairState::Up(lane) => lane.flights.is_empty(),
+            PairState::Broken(..) => false,
             _ => true,
         }
     }
 
     pub(super) fn describe(&self) -> String {
         match &self.state {
-            State::Up(_) => format!("RDMA to {} of its regions, {} accesses", self.grants.granted(), self.next),
-            State::Off(why) => why.clone(),
+            PairState::Up(_) => format!("RDMA to {} of its regions, {} accesses", self.grants.granted(), self.next),
+            PairState::Off(why) => why.clone(),
             _ => format!("no queue pair for accesses now, {} accesses by RDMA", self.next),
         }
     }
 
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub(super) fn fail(&self) {
-        let State::Up(lane) = &self.state else { panic!("no queue pair for accesses: {:?}", self.state) };
+        let PairState::Up(lane) = &self.state else { panic!("no queue pair for accesses: {:?}", self.state) };
         lane.fail();
     }
 }
@@ -424,7 +433,9 @@ impl Initiator {
 impl Drop for Initiator {
     /// Destroys the queue pair first. After that no outstanding request uses its memory.
     fn drop(&mut self) {
-        if let State::Up(lane) | State::Broken(lane, _) = std::mem::replace(&mut self.state, State::None(None)) {
+        if let PairState::Up(lane) | PairState::Broken(lane, _) =
+            std::mem::replace(&mut self.state, PairState::None(None))
+        {
             let here = lane.is_here();
             let mut flights = lane.into_flights();
             if !here {
@@ -447,7 +458,7 @@ const fn is_unanswered(status: i32) -> bool {
 }
 
 /// Returns the offset of an access in a granted region, if the access is allowed.
-fn offset(grant: &Grant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
+fn offset(grant: &AccessGrant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
     let right = if writes { grant.writes } else { grant.reads };
     admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()
 }

@@ -15,10 +15,10 @@ use super::super::RemoteAccess;
 use super::super::wire::access_id;
 use super::super::wire_pair::ACCESSES;
 use super::super::{Adapter, QueuePair};
-use super::Unposted;
-use super::local::{Local, Uses};
+use super::PostFailure;
+use super::local::{CacheUser, Uses};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments, ViewExt as _};
-use crate::wire::located::Grant;
+use crate::wire::located::AccessGrant;
 use percale_verbs::Sge;
 
 /// The maximum number of outstanding requests.
@@ -28,7 +28,7 @@ pub(super) const SLOT: usize = 4 << 10;
 
 /// An outstanding access.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct OutstandingAccess {
     pub(super) number: u64,
     /// The engine's token of the access.
     pub(super) token: u32,
@@ -42,10 +42,10 @@ pub(super) struct Flight {
 
 /// An access, or a part of one, to be posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct RdmaRequest<'a> {
     pub(super) writes: bool,
     pub(super) key: u64,
-    pub(super) grant: &'a Grant,
+    pub(super) grant: &'a AccessGrant,
     /// The address of the first byte in the target's registration.
     pub(super) address: u64,
     pub(super) local: &'a Segments,
@@ -54,14 +54,14 @@ pub(super) struct Wanted<'a> {
 
 /// The initiator's queue pair and the requests posted to it.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct AccessQueue {
     pair: QueuePair,
-    pub(super) flights: VecDeque<Flight>,
+    pub(super) flights: VecDeque<OutstandingAccess>,
     /// The number of outstanding reads.
     reads: usize,
 }
 
-impl Lane {
+impl AccessQueue {
     pub(super) const fn new(pair: QueuePair) -> Self {
         Self { pair, flights: VecDeque::new(), reads: 0 }
     }
@@ -70,18 +70,18 @@ impl Lane {
     pub(super) fn post(
         &mut self,
         number: u64,
-        wanted: &Wanted<'_>,
-        local: &mut Local,
+        wanted: &RdmaRequest<'_>,
+        local: &mut CacheUser,
         adapter: &Adapter,
-    ) -> Result<(), Unposted> {
-        let &Wanted { writes, key, grant, address, local: memory, token } = wanted;
+    ) -> Result<(), PostFailure> {
+        let &RdmaRequest { writes, key, grant, address, local: memory, token } = wanted;
         if self.flights.len() >= DEPTH {
-            return Err(Unposted::Full);
+            return Err(PostFailure::Full);
         }
         let mut parts = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
         let (slot, len) = ((number % DEPTH as u64) as usize * SLOT, memory.len());
         let (uses, count) = if len <= SLOT {
-            parts[0] = self.pair.buffers().part(slot, len).ok_or(Unposted::Unreachable)?;
+            parts[0] = self.pair.buffers().part(slot, len).ok_or(PostFailure::Unreachable)?;
             if writes {
                 self.pair.buffers().gather(memory, 0, slot, len);
             }
@@ -90,13 +90,13 @@ impl Lane {
             let limits = adapter.limits();
             let pieces = if writes { limits.pieces } else { limits.read_pieces };
             if memory.as_slice().len() > pieces as usize {
-                return Err(Unposted::Unreachable);
+                return Err(PostFailure::Unreachable);
             }
-            let uses = local.register(adapter, memory, !writes, &mut parts).ok_or(Unposted::Unreachable)?;
+            let uses = local.register(adapter, memory, !writes, &mut parts).ok_or(PostFailure::Unreachable)?;
             (uses, memory.as_slice().len())
         };
         let into = (!writes && len <= SLOT).then_some(*memory);
-        let flight = Flight { number, token, grant: (key, grant.number), reads: !writes, into, uses };
+        let flight = OutstandingAccess { number, token, grant: (key, grant.number), reads: !writes, into, uses };
         let fenced = writes && self.reads > 0;
         let access = RemoteAccess { id: access_id(number), writes, to: (address, grant.remote_key), fenced };
         // SAFETY: the parts are either a slot that no outstanding request uses, or the memory of an operation. That
@@ -106,7 +106,7 @@ impl Lane {
             crate::later::later!(debug: %error, "an access cannot be posted");
             let mut flight = flight;
             local.end(&mut flight.uses);
-            return Err(Unposted::Broken);
+            return Err(PostFailure::Broken);
         }
         self.reads += usize::from(flight.reads);
         self.flights.push_back(flight);
@@ -114,7 +114,7 @@ impl Lane {
     }
 
     /// Handles the end of the oldest outstanding access. If it was a short read, copies its bytes to their destination.
-    pub(super) fn over(&mut self, done: bool, local: &Local) -> Option<Flight> {
+    pub(super) fn over(&mut self, done: bool, local: &CacheUser) -> Option<OutstandingAccess> {
         let mut flight = self.flights.pop_front()?;
         self.reads -= usize::from(flight.reads);
         if done && let Some(into) = &flight.into {
@@ -131,7 +131,7 @@ impl Lane {
     }
 
     /// Destroys the queue pair, and returns the requests that were outstanding.
-    pub(super) fn into_flights(self) -> VecDeque<Flight> {
+    pub(super) fn into_flights(self) -> VecDeque<OutstandingAccess> {
         let Self { pair, flights, .. } = self;
         drop(pair);
         flights

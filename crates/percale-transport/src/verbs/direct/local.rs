@@ -27,13 +27,13 @@ mod registered {
 
     /// A user of the cache.
     #[derive(Debug)]
-    pub(in super::super) struct Local {
+    pub(in super::super) struct CacheUser {
         pins: Pins,
         /// The lane of the cache, once it was requested. The inner `None` means that there is no cache.
         lane: Option<Option<Lane<VerbsRegistrar>>>,
     }
 
-    impl Local {
+    impl CacheUser {
         pub(in super::super) fn new(pins: &Pins) -> Self {
             Self { pins: Arc::clone(pins), lane: None }
         }
@@ -97,9 +97,9 @@ mod registered {
     pub(in super::super) type Uses = ();
 
     #[derive(Debug)]
-    pub(in super::super) struct Local;
+    pub(in super::super) struct CacheUser;
 
-    impl Local {
+    impl CacheUser {
         pub(in super::super) fn new(_: &Pins) -> Self {
             Self
         }
@@ -121,4 +121,4 @@ mod registered {
 pub use registered::Pins;
 #[cfg(not(loom))]
 pub use registered::Registers;
-pub(super) use registered::{Local, Uses};
+pub(super) use registered::{CacheUser, Uses};

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::{CompletionQueue, End, PairSize, Path, ProtectionDomain, QueuePair};
+use super::super::{CompletionQueue, PairSize, Path, ProtectionDomain, QueuePair, QueuePairEnd};
 use super::super::{MemoryRegion, Rights};
 use super::lane::{DEPTH, SLOT};
 use super::windows::REQUESTS;
@@ -17,14 +17,14 @@ pub(super) const READS: u8 = 4;
 
 /// A queue pair, and the data that its peer needs to connect to it.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct CreatedPair {
     pub(super) pair: QueuePair,
     path: Path,
-    pub(super) ours: End,
+    pub(super) ours: QueuePairEnd,
 }
 
 /// Creates a queue pair for accesses of this side, with slots for all outstanding requests in its buffers.
-pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
+pub(super) fn initiators(wire: &WireParts) -> io::Result<CreatedPair> {
     let buffers = MemoryRegion::new(wire.adapter.domain(), DEPTH * SLOT, Rights::LOCAL_WRITE)?;
     let pieces = wire.adapter.limits().pieces.min(IOV_LIMIT as u32);
     let size = PairSize { sends: DEPTH as u32, receives: 1, inline: 0, pieces };
@@ -34,7 +34,11 @@ pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
 
 /// Creates and connects the other end of a peer's queue pair, in this protection domain. Through it the peer can reach
 /// everything that is registered in the domain.
-pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
+pub(super) fn targets(
+    wire: &WireParts,
+    domain: &Arc<ProtectionDomain>,
+    peer: &QueuePairEnd,
+) -> io::Result<CreatedPair> {
     suffices(wire)?;
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
     let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
@@ -61,21 +65,21 @@ fn make(
     (queue, buffers): (&Arc<CompletionQueue>, &Arc<MemoryRegion>),
     size: PairSize,
     rights: Rights,
-) -> io::Result<Made> {
+) -> io::Result<CreatedPair> {
     let pair = QueuePair::new(queue, buffers, size)?;
     let path = wire.adapter.look_again()?;
     pair.prepare(path, rights)?;
     let ours = wire.adapter.end(pair.number())?;
-    Ok(Made { pair, path, ours })
+    Ok(CreatedPair { pair, path, ours })
 }
 
 /// Connects the queue pair.
-pub(super) fn connect(made: Made, peer: &End) -> io::Result<Made> {
+pub(super) fn connect(made: CreatedPair, peer: &QueuePairEnd) -> io::Result<CreatedPair> {
     made.pair.connect_reading(made.path, &made.ours, peer, READS)?;
     Ok(made)
 }
 
 /// Converts the result of a creation to its wire representation.
-pub(super) fn offer(ours: &io::Result<End>) -> Offered {
+pub(super) fn offer(ours: &io::Result<QueuePairEnd>) -> Offered {
     ours.as_ref().copied().map_err(|error| errno_of(error).cast_unsigned())
 }

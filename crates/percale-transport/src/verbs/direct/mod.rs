@@ -1,10 +1,10 @@
 //! Direct access: an initiator reads and writes a target's regions by RDMA, without involving the target's CPU.
 //!
 //! Operations name regions by percale's keys. The first access with a key is executed by the target. Meanwhile the
-//! initiator creates a queue pair for its accesses ([`Kind::QueuePair`]) and sends a request for the location of the
-//! region ([`Kind::Locate`]). The target *grants* the region to this peer: it registers the memory with the device,
-//! with the region's rights, and answers with the address and the remote key ([`Kind::Located`]). From then on the
-//! initiator posts RDMA reads and writes itself.
+//! initiator creates a queue pair for its accesses ([`FrameKind::QueuePair`]) and sends a request for the location of
+//! the region ([`FrameKind::Locate`]). The target *grants* the region to this peer: it registers the memory with the
+//! device, with the region's rights, and answers with the address and the remote key ([`FrameKind::Located`]). From
+//! then on the initiator posts RDMA reads and writes itself.
 //!
 //! * `initiator`: the initiator's side of a link
 //! * `grants`: the initiator's table of regions, by key
@@ -31,7 +31,7 @@
 //! refusal implies that all requests posted before the refused one took place, and none posted after it. So the refused
 //! access and the accesses after it are then executed by the target, in their order, which gives each access the right
 //! result. A new queue pair is created for later accesses. The target also reports that a grant has ended
-//! ([`Kind::Revoked`]), so that late accesses are rare.
+//! ([`FrameKind::Revoked`]), so that late accesses are rare.
 //!
 //! **A target's end in the error state** does not answer. The target detects this state when it unbinds a window, or it
 //! sets its end to the error state itself because it cannot end a window or registration. In both cases it notifies the
@@ -78,18 +78,18 @@ use self::initiator::Initiator;
 pub use self::local::Pins;
 #[cfg(not(loom))]
 pub use self::local::Registers;
-use self::target::Target;
+use self::target::AccessTarget;
 use super::Wire;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
-use crate::region::{Keys, RemoteMemory, Via};
+use crate::region::{AccessOrigin, Keys, RemoteMemory};
 use crate::tcp::StreamLink;
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 use crate::wire::queue_pair::{Offered, OfferedBytes};
-use crate::{Broken, Connection, Link, Refused, Sink};
+use crate::{Broken, ConnectionId, Link, Refused, Sink};
 
 /// The maximum number of frames that may wait for room. This is more than the number of grants to report in both
 /// directions. A peer that sends requests and never reads is disconnected.
-const OWED: usize = 3 * record::GRANTS;
+const PENDING: usize = 3 * record::GRANTS;
 
 /// The values of the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
@@ -101,7 +101,7 @@ const OVER: u64 = 2;
 
 /// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unposted {
+pub enum PostFailure {
     /// There is no room at the moment.
     Full,
     /// The grant or the queue pair no longer exists, or the memory of the operation cannot be registered.
@@ -116,21 +116,21 @@ pub(super) struct Direct {
     /// The local regions, or `None` if peers must not access them directly.
     keys: Option<Arc<Keys>>,
     /// The origin of the peer's accesses.
-    via: Via,
+    via: AccessOrigin,
     pins: Pins,
     initiator: Option<Box<Initiator>>,
-    target: Option<Box<Target>>,
+    target: Option<Box<AccessTarget>>,
     /// Frames that are waiting to be sent.
-    owed: Owed,
+    pending_frames: PendingFrames,
     /// Whether accesses were returned to the engine in the last call.
     gave_back: bool,
 }
 
 /// Frames that wait for room in the link, in order.
 #[derive(Debug, Default)]
-pub(super) struct Owed(VecDeque<(Head, Vec<u8>)>);
+pub(super) struct PendingFrames(VecDeque<(Head, Vec<u8>)>);
 
-impl Owed {
+impl PendingFrames {
     fn push(&mut self, head: Head, payload: &[u8]) {
         let head = Head { flags: head.flags | Flags::ID, len: payload.len() as u32, ..head };
         self.0.push_back((head, payload.to_vec()));
@@ -138,7 +138,7 @@ impl Owed {
 
     /// Queues a frame with the end of a queue pair of this side, or the reason why there is none.
     fn offer(&mut self, id: u32, offered: &Offered) {
-        self.push(Head { kind: Kind::QueuePair, id, ..Head::default() }, OfferedBytes::of(offered).as_bytes());
+        self.push(Head { kind: FrameKind::QueuePair, id, ..Head::default() }, OfferedBytes::of(offered).as_bytes());
     }
 
     /// Sends as many frames as there is room for. Returns whether any was sent.
@@ -158,14 +158,22 @@ impl Owed {
 }
 
 impl Direct {
-    pub(super) fn new(keys: Option<Arc<Keys>>, via: Via, pins: Pins) -> Self {
-        Self { keys, via, pins, initiator: None, target: None, owed: Owed::default(), gave_back: false }
+    pub(super) fn new(keys: Option<Arc<Keys>>, via: AccessOrigin, pins: Pins) -> Self {
+        Self {
+            keys,
+            via,
+            pins,
+            initiator: None,
+            target: None,
+            pending_frames: PendingFrames::default(),
+            gave_back: false,
+        }
     }
 
     /// Returns whether frames of this kind are handled by [`frame`](Self::frame).
     #[inline]
-    pub(super) const fn takes(kind: Kind) -> bool {
-        matches!(kind, Kind::QueuePair | Kind::Locate | Kind::Located | Kind::Revoked)
+    pub(super) const fn takes(kind: FrameKind) -> bool {
+        matches!(kind, FrameKind::QueuePair | FrameKind::Locate | FrameKind::Located | FrameKind::Revoked)
     }
 
     /// Handles a frame of direct access.
@@ -177,30 +185,31 @@ impl Direct {
         if head.flags != Flags::ID {
             return Err("a frame about direct access without a number");
         }
-        if self.owed.0.len() >= OWED {
+        if self.pending_frames.0.len() >= PENDING {
             return Err("too many requests about regions");
         }
         let initiator = self.initiator.as_mut().ok_or("unexpected reply about direct access");
         match (head.kind, head.id, head.tag) {
-            (Kind::QueuePair, ASKS, _) => {
+            (FrameKind::QueuePair, ASKS, _) => {
                 let peer = offered(payload)?.map_err(|_| "request for the other end of an invalid queue pair")?;
                 let target = self.target.get_or_insert_default();
-                target.asked(self.keys.is_some(), wire, peer, &mut self.owed)
+                target.requested(self.keys.is_some(), wire, peer, &mut self.pending_frames)
             }
-            (Kind::QueuePair, ANSWERS, _) => initiator?.answered(wire, offered(payload)?),
-            (Kind::Locate, ..) => {
+            (FrameKind::QueuePair, ANSWERS, _) => initiator?.answered(wire, offered(payload)?),
+            (FrameKind::Locate, ..) => {
                 let target = self.target.as_mut().ok_or("a question about a region without a queue pair")?;
                 let located = target.locate(self.keys.as_deref(), self.via, head.data);
-                self.owed.push(Head { kind: Kind::Located, id: head.id, ..Head::default() }, located.as_bytes());
+                self.pending_frames
+                    .push(Head { kind: FrameKind::Located, id: head.id, ..Head::default() }, located.as_bytes());
                 Ok(())
             }
-            (Kind::Located, ..) => initiator?.located(head.id, payload),
-            (Kind::Revoked, _, GONE) => initiator?.revoked(head.id, head.data),
-            (Kind::Revoked, 0, OVER) if head.data == 0 => {
+            (FrameKind::Located, ..) => initiator?.located(head.id, payload),
+            (FrameKind::Revoked, _, GONE) => initiator?.revoked(head.id, head.data),
+            (FrameKind::Revoked, 0, OVER) if head.data == 0 => {
                 initiator?.over();
                 Ok(())
             }
-            (Kind::Revoked, _, FORGOTTEN) => {
+            (FrameKind::Revoked, _, FORGOTTEN) => {
                 let target = self.target.as_mut().ok_or("acknowledgement for an unknown grant")?;
                 target.forgotten(head.id)
             }
@@ -217,7 +226,7 @@ impl Direct {
     pub(super) fn progress(
         &mut self,
         wire: &WireParts,
-        me: Connection,
+        me: ConnectionId,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
@@ -231,7 +240,7 @@ impl Direct {
     fn progress_slowly(
         &mut self,
         wire: &WireParts,
-        me: Connection,
+        me: ConnectionId,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
@@ -241,35 +250,35 @@ impl Direct {
             any |= initiator.completions(me, frames.stream_mut(), sink)?;
             initiator.retire();
             self.gave_back = initiator.give_back(me, sink);
-            any |= self.gave_back | initiator.go_on(&mut self.owed);
+            any |= self.gave_back | initiator.advance(&mut self.pending_frames);
         }
         if let Some(target) = &mut self.target {
-            any |= target.go_on(wire, &mut self.owed);
+            any |= target.advance(wire, &mut self.pending_frames);
         }
-        Ok(any | self.owed.send(frames))
+        Ok(any | self.pending_frames.send(frames))
     }
 
     /// Returns whether there is work that continues only in calls to [`progress`](Self::progress): a queue pair that is
     /// being created, a device that does not accept requests, frames to send, or accesses that were returned to the
     /// engine.
     #[inline]
-    pub(super) fn has_chores(&self) -> bool {
-        !self.owed.0.is_empty()
+    pub(super) fn has_background_work(&self) -> bool {
+        !self.pending_frames.0.is_empty()
             || self.gave_back
-            || self.initiator.as_ref().is_some_and(|initiator| initiator.has_chores())
-            || self.target.as_ref().is_some_and(|target| target.has_chores())
+            || self.initiator.as_ref().is_some_and(|initiator| initiator.has_background_work())
+            || self.target.as_ref().is_some_and(|target| target.has_background_work())
     }
 
     /// Returns whether there is no work and no outstanding access that needs this side.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        !self.has_chores() && self.initiator.as_ref().is_none_or(|initiator| initiator.is_calm())
+        !self.has_background_work() && self.initiator.as_ref().is_none_or(|initiator| initiator.is_calm())
     }
 
     /// Returns whether an access can be posted. Sends a request to the peer if there is no entry for the region.
     pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool) -> bool {
         let initiator = self.initiator.get_or_insert_with(|| Box::new(Initiator::new(&self.pins)));
-        initiator.reaches(wire, remote, writes, &mut self.owed)
+        initiator.reaches(wire, remote, writes, &mut self.pending_frames)
     }
 
     /// Posts an access, or a part of one, for which [`reaches`](Self::reaches) returned true. Its end is reported to
@@ -280,8 +289,8 @@ impl Direct {
         remote: &RemoteMemory,
         local: &Segments,
         token: u32,
-    ) -> Result<(), Unposted> {
-        self.initiator.as_mut().ok_or(Unposted::Unreachable)?.post(writes, remote, local, token)
+    ) -> Result<(), PostFailure> {
+        self.initiator.as_mut().ok_or(PostFailure::Unreachable)?.post(writes, remote, local, token)
     }
 
     /// Returns the maximum number of bytes of one request.

@@ -9,9 +9,9 @@
 
 use std::sync::{Arc, Weak};
 
-use super::super::window_use::Using;
+use super::super::window_use::WindowUse;
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
-use super::windows::{Request, Taking, Unbound, Windows};
+use super::windows::{BindFailure, PeerWindows, UnbindRequest, UnbindState};
 use crate::region::Registered;
 use crate::table::Table;
 
@@ -27,13 +27,13 @@ const _: () = assert!(GRANTS < crate::table::WIRE_SLOTS);
 
 /// The state of a grant.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum GrantRecord {
     /// The grant is being made.
     Taken,
     Granted {
         key: u64,
         region: Weak<Registered>,
-        way: Way,
+        way: GrantMethod,
     },
     /// A region's registration, to which windows are bound. It is never reported to a peer.
     Beneath {
@@ -49,27 +49,27 @@ pub(super) enum Entry {
         key: u64,
         remote_key: u32,
         window: Window,
-        under: Under,
-        request: Request,
+        under: WindowBacking,
+        request: UnbindRequest,
     },
-    /// No access through the grant is possible any more. `told` is true if the peer was notified.
+    /// No access through the grant is possible any more. `reported` is true if the peer was notified.
     Gone {
         key: u64,
         remote_key: u32,
-        told: bool,
+        reported: bool,
     },
 }
 
 /// The registration or the window through which the peer reaches a region or a window.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum GrantMethod {
     Registration(Arc<Registration>),
-    Window { window: Window, under: Under },
+    Window { window: Window, under: WindowBacking },
 }
 
 /// The registration to which a window is bound.
 #[derive(Debug)]
-pub(super) enum Under {
+pub(super) enum WindowBacking {
     /// A registration that ends with the window.
     Own(Arc<Registration>),
     /// The number of the entry that contains the registration of the window's region.
@@ -81,27 +81,27 @@ pub(super) enum Under {
 pub(super) struct Record {
     /// The target's end of the peer's queue pair, while the link exists.
     pair: Option<Arc<QueuePair>>,
-    entries: Table<Entry>,
-    pub(super) windows: Option<Windows>,
+    entries: Table<GrantRecord>,
+    pub(super) windows: Option<PeerWindows>,
     /// The numbers of the entries that are leaving.
     leaving: Vec<u32>,
     /// Objects that the device failed to end.
-    stuck: Stuck,
+    stuck: StuckResources,
     /// Whether there are ended grants of which the peer has to be notified.
     pub(super) any_gone: bool,
     /// Whether the queue pair was set to the error state because a window or registration could not be ended.
     failed: bool,
     /// Whether the peer was notified that the queue pair is in the error state.
-    told: bool,
+    reported: bool,
 }
 
 #[derive(Debug, Default)]
-struct Stuck {
+struct StuckResources {
     windows: Vec<Window>,
     registrations: Vec<Arc<Registration>>,
 }
 
-impl Way {
+impl GrantMethod {
     pub(super) fn remote_key(&self) -> u32 {
         match self {
             Self::Registration(registration) => registration.keys().1,
@@ -111,17 +111,17 @@ impl Way {
 }
 
 impl Record {
-    pub(super) fn new(using: Option<Using>) -> Self {
-        let windows = using.map(Windows::new);
+    pub(super) fn new(using: Option<WindowUse>) -> Self {
+        let windows = using.map(PeerWindows::new);
         Self {
             pair: None,
             entries: Table::new(),
             windows,
             leaving: Vec::new(),
-            stuck: Stuck::default(),
+            stuck: StuckResources::default(),
             any_gone: false,
             failed: false,
-            told: false,
+            reported: false,
         }
     }
 
@@ -133,31 +133,31 @@ impl Record {
 
     /// Reserves a number for a grant.
     pub(super) fn take(&mut self) -> Option<u32> {
-        (self.entries.len() < GRANTS).then(|| self.entries.insert(Entry::Taken).to_wire())
+        (self.entries.len() < GRANTS).then(|| self.entries.insert(GrantRecord::Taken).to_wire())
     }
 
     /// Returns the entry with this number.
-    pub(super) fn get(&self, number: u32) -> Option<&Entry> {
+    pub(super) fn get(&self, number: u32) -> Option<&GrantRecord> {
         self.entries.get(self.entries.find_wire(number)?)
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut GrantRecord> {
         self.entries.get_mut(self.entries.find_wire(number)?)
     }
 
     /// Stores the entry of a number that was [reserved](Self::take).
-    pub(super) fn put(&mut self, number: u32, made: Entry) {
+    pub(super) fn put(&mut self, number: u32, made: GrantRecord) {
         if let Some(entry) = self.get_mut(number) {
             *entry = made;
         }
     }
 
     /// Returns all entries with their numbers.
-    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &GrantRecord)> {
         self.entries.iter().map(|(id, entry)| (id.to_wire(), entry))
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut Entry)> {
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut GrantRecord)> {
         self.entries.iter_mut().map(|(id, entry)| (id.to_wire(), entry))
     }
 
@@ -171,7 +171,9 @@ impl Record {
     /// Finds the registration for this region's windows, and counts one more window on it.
     pub(super) fn beneath(&mut self, of: &Arc<Registered>) -> Option<(u32, Arc<Registration>)> {
         self.all_mut().find_map(|(number, entry)| match entry {
-            Entry::Beneath { region, registration, windows, .. } if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) => {
+            GrantRecord::Beneath { region, registration, windows, .. }
+                if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) =>
+            {
                 *windows += 1;
                 Some((number, Arc::clone(registration)))
             }
@@ -185,9 +187,9 @@ impl Record {
     }
 
     /// Binds a window for the peer.
-    pub(super) fn bind(&mut self, domain: &Arc<ProtectionDomain>, binding: &Binding) -> Result<Window, Unbound> {
+    pub(super) fn bind(&mut self, domain: &Arc<ProtectionDomain>, binding: &Binding) -> Result<Window, BindFailure> {
         let Self { pair: Some(pair), windows: Some(windows), entries, stuck, .. } = self else {
-            return Err(Unbound::Later);
+            return Err(BindFailure::Later);
         };
         let bound = windows.bind((domain, pair), binding, |key| was_used(entries, key));
         bound.map_err(|(why, window)| {
@@ -198,7 +200,7 @@ impl Record {
 
     /// Returns whether no windows are bound for the peer at the moment.
     pub(super) fn refuses(&self) -> bool {
-        self.windows.as_ref().is_some_and(Windows::refuses)
+        self.windows.as_ref().is_some_and(PeerWindows::refuses)
     }
 
     /// Returns whether the device has failed to end a window or registration.
@@ -206,45 +208,45 @@ impl Record {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
 
-    /// Revokes a grant, or starts to revoke it: a window [leaves](Self::go_on). A registration with windows ends once
+    /// Revokes a grant, or starts to revoke it: a window [leaves](Self::advance). A registration with windows ends once
     /// no window is bound to it.
     pub(super) fn revoke(&mut self, number: u32) {
         let Some(slot) = self.get_mut(number) else { return };
-        match std::mem::replace(slot, Entry::Taken) {
-            Entry::Granted { key, way: Way::Registration(registration), .. } => {
-                *slot = Entry::Gone { key, remote_key: registration.keys().1, told: false };
+        match std::mem::replace(slot, GrantRecord::Taken) {
+            GrantRecord::Granted { key, way: GrantMethod::Registration(registration), .. } => {
+                *slot = GrantRecord::Gone { key, remote_key: registration.keys().1, reported: false };
                 self.any_gone = true;
                 self.end_registration(registration);
             }
-            Entry::Granted { key, way: Way::Window { window, under }, .. } => {
+            GrantRecord::Granted { key, way: GrantMethod::Window { window, under }, .. } => {
                 // A window of type 1 has a different key as soon as the unbind is posted.
                 let remote_key = window.remote_key();
-                *slot = Entry::Leaving { key, remote_key, window, under, request: Request::new() };
+                *slot = GrantRecord::Leaving { key, remote_key, window, under, request: UnbindRequest::new() };
                 self.leaving.push(number);
-                self.go_on(number);
+                self.advance(number);
             }
-            Entry::Beneath { registration, windows: 0, .. } => {
+            GrantRecord::Beneath { registration, windows: 0, .. } => {
                 self.give_back(number);
                 self.end_registration(registration);
             }
-            Entry::Beneath { region, registration, windows, .. } => {
-                *slot = Entry::Beneath { region, registration, windows, ends: true };
+            GrantRecord::Beneath { region, registration, windows, .. } => {
+                *slot = GrantRecord::Beneath { region, registration, windows, ends: true };
             }
             other => *slot = other,
         }
     }
 
     /// Polls once whether the window of a leaving entry is unbound.
-    pub(super) fn go_on(&mut self, number: u32) {
+    pub(super) fn advance(&mut self, number: u32) {
         let Self { pair, entries, windows, .. } = self;
         let entry = entries.find_wire(number).and_then(|id| entries.get_mut(id));
-        let Some(Entry::Leaving { window, request, .. }) = entry else { return };
+        let Some(GrantRecord::Leaving { window, request, .. }) = entry else { return };
         let taking = match windows {
             Some(windows) => windows.take_back(window, request, pair.as_ref()),
-            None => Taking::Failed,
+            None => UnbindState::Failed,
         };
-        if taking != Taking::Waits {
-            self.left(number, taking == Taking::Over);
+        if taking != UnbindState::Waits {
+            self.left(number, taking == UnbindState::Over);
         }
     }
 
@@ -253,9 +255,9 @@ impl Record {
     /// it is possible.
     fn left(&mut self, number: u32, unbound: bool) {
         let Some(slot) = self.get_mut(number) else { return };
-        let (window, under) = match std::mem::replace(slot, Entry::Taken) {
-            Entry::Leaving { key, remote_key, window, under, .. } => {
-                *slot = Entry::Gone { key, remote_key, told: false };
+        let (window, under) = match std::mem::replace(slot, GrantRecord::Taken) {
+            GrantRecord::Leaving { key, remote_key, window, under, .. } => {
+                *slot = GrantRecord::Gone { key, remote_key, reported: false };
                 (window, under)
             }
             other => {
@@ -268,7 +270,7 @@ impl Record {
         match &mut self.windows {
             Some(windows) if unbound => windows.give_back(window),
             _ => {
-                if let Err(window) = Windows::deallocate(window) {
+                if let Err(window) = PeerWindows::deallocate(window) {
                     self.stuck.windows.push(window);
                     self.fail();
                 }
@@ -279,16 +281,16 @@ impl Record {
 
     /// Returns whether an entry is leaving.
     pub(super) fn is_leaving(&self, number: u32) -> bool {
-        matches!(self.get(number), Some(Entry::Leaving { .. }))
+        matches!(self.get(number), Some(GrantRecord::Leaving { .. }))
     }
 
     /// Called when a window is no longer bound to a registration.
-    pub(super) fn leave(&mut self, under: Under) {
+    pub(super) fn leave(&mut self, under: WindowBacking) {
         let number = match under {
-            Under::Own(registration) => return self.end_registration(registration),
-            Under::Shared(number) => number,
+            WindowBacking::Own(registration) => return self.end_registration(registration),
+            WindowBacking::Shared(number) => number,
         };
-        let Some(Entry::Beneath { windows, ends, .. }) = self.get_mut(number) else { return };
+        let Some(GrantRecord::Beneath { windows, ends, .. }) = self.get_mut(number) else { return };
         *windows -= 1;
         if *windows == 0 && *ends {
             self.revoke(number);
@@ -324,7 +326,7 @@ impl Record {
 
     /// Replaces the queue pair and returns the former one.
     pub(super) fn change_pair(&mut self, pair: Option<Arc<QueuePair>>) -> Option<Arc<QueuePair>> {
-        (self.failed, self.told) = (false, false);
+        (self.failed, self.reported) = (false, false);
         if let Some(windows) = &mut self.windows {
             windows.change_pair(pair.is_none());
         }
@@ -332,22 +334,22 @@ impl Record {
     }
 
     /// Returns whether the queue pair is in the error state and the peer was not notified.
-    pub(super) fn is_over_untold(&self) -> bool {
-        let is_over = self.failed || self.windows.as_ref().is_some_and(Windows::is_broken);
-        is_over && !self.told && self.pair.is_some()
+    pub(super) fn needs_error_notice(&self) -> bool {
+        let is_over = self.failed || self.windows.as_ref().is_some_and(PeerWindows::is_broken);
+        is_over && !self.reported && self.pair.is_some()
     }
 
     /// Returns whether the peer has to be notified that the queue pair is in the error state. Returns true only once
     /// for each queue pair.
-    pub(super) fn tell_over(&mut self) -> bool {
-        let tell = self.is_over_untold();
-        self.told |= tell;
+    pub(super) fn take_error_notice(&mut self) -> bool {
+        let tell = self.needs_error_notice();
+        self.reported |= tell;
         tell
     }
 
     /// Tries again to end the objects that the device failed to end.
     pub(super) fn end_stuck(&mut self) {
-        let Stuck { windows, registrations } = std::mem::take(&mut self.stuck);
+        let StuckResources { windows, registrations } = std::mem::take(&mut self.stuck);
         let still = windows.into_iter().filter_map(|one| one.end().err()).map(|(one, _)| one);
         self.stuck.windows.extend(still);
         for registration in registrations {
@@ -366,12 +368,13 @@ impl Record {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);
         // Leaving windows are deallocated, because no request is posted any more.
-        self.leaving.clone().into_iter().for_each(|number| self.go_on(number));
-        let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
+        self.leaving.clone().into_iter().for_each(|number| self.advance(number));
+        let is_one =
+            |entry: &GrantRecord| matches!(entry, GrantRecord::Granted { way: GrantMethod::Window { .. }, .. });
         let numbers: Vec<u32> = self.all().filter(|(_, entry)| is_one(entry)).map(|(number, _)| number).collect();
         let mut all = Vec::new();
         for number in numbers {
-            if let Some(Entry::Granted { region, .. }) = self.get(number) {
+            if let Some(GrantRecord::Granted { region, .. }) = self.get(number) {
                 all.push((number, region.clone()));
                 self.revoke(number);
             }
@@ -382,14 +385,14 @@ impl Record {
     /// Returns the number of granted regions and of granted windows.
     pub(super) fn granted(&self) -> (usize, usize) {
         self.all().fold((0, 0), |(regions, windows), (_, entry)| match entry {
-            Entry::Granted { way: Way::Registration(_), .. } => (regions + 1, windows),
-            Entry::Granted { way: Way::Window { .. }, .. } => (regions, windows + 1),
+            GrantRecord::Granted { way: GrantMethod::Registration(_), .. } => (regions + 1, windows),
+            GrantRecord::Granted { way: GrantMethod::Window { .. }, .. } => (regions, windows + 1),
             _ => (regions, windows),
         })
     }
 }
 
-fn was_used(entries: &Table<Entry>, key: u32) -> bool {
-    let is_it = |entry: &Entry| matches!(entry, Entry::Gone { remote_key, .. } | Entry::Leaving { remote_key, .. } if *remote_key == key);
+fn was_used(entries: &Table<GrantRecord>, key: u32) -> bool {
+    let is_it = |entry: &GrantRecord| matches!(entry, GrantRecord::Gone { remote_key, .. } | GrantRecord::Leaving { remote_key, .. } if *remote_key == key);
     entries.iter().any(|(_, entry)| is_it(entry))
 }

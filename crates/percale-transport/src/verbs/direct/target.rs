@@ -7,23 +7,23 @@ use std::io;
 use std::sync::Arc;
 
 use super::super::makers::{self, Making};
-use super::super::window_use::Using;
+use super::super::window_use::WindowUse;
 use super::grantee::VerbsGrantee;
-use super::making::{self, Made};
-use super::{ANSWERS, GONE, OVER, Owed, WireParts};
-use crate::region::{Keys, Via};
-use crate::verbs::{End, ProtectionDomain};
-use crate::wire::head::{Head, Kind};
-use crate::wire::located::{Located, LocatedBytes};
+use super::making::{self, CreatedPair};
+use super::{ANSWERS, GONE, OVER, PendingFrames, WireParts};
+use crate::region::{AccessOrigin, Keys};
+use crate::verbs::{ProtectionDomain, QueuePairEnd};
+use crate::wire::head::{FrameKind, Head};
+use crate::wire::located::{LocateAnswer, LocatedBytes};
 
 /// The target's side of a link: its end of the peer's queue pair for accesses.
 #[derive(Debug, Default)]
-pub(super) struct Target {
+pub(super) struct AccessTarget {
     grantee: Option<Arc<VerbsGrantee>>,
-    making: Option<Making<(Arc<ProtectionDomain>, Made)>>,
+    making: Option<Making<(Arc<ProtectionDomain>, CreatedPair)>>,
 }
 
-impl Drop for Target {
+impl Drop for AccessTarget {
     fn drop(&mut self) {
         if let Some(grantee) = &self.grantee {
             grantee.end();
@@ -31,14 +31,14 @@ impl Drop for Target {
     }
 }
 
-impl Target {
+impl AccessTarget {
     /// Handles the peer's request for the other end of its queue pair for accesses. An earlier queue pair ends.
-    pub(super) fn asked(
+    pub(super) fn requested(
         &mut self,
         allowed: bool,
         wire: &WireParts,
-        peer: End,
-        owed: &mut Owed,
+        peer: QueuePairEnd,
+        pending_frames: &mut PendingFrames,
     ) -> Result<(), &'static str> {
         if self.making.is_some() {
             return Err("second request for a queue pair while one is being created");
@@ -46,7 +46,7 @@ impl Target {
         // If the address differs from that of the frames' queue pair, the kernel could search for a port for a long
         // time.
         if wire.peer.is_some_and(|gid| gid != peer.gid) {
-            owed.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
+            pending_frames.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
             return Ok(());
         }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
@@ -54,7 +54,7 @@ impl Target {
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
             makers::end(wire.adapter.makers(), former);
-            owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
+            pending_frames.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
             return Ok(());
         }
         let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
@@ -74,31 +74,36 @@ impl Target {
 
     /// Advances the creation of the queue pair, and reports to the peer which grants have ended, and whether the queue
     /// pair is in the error state. Returns whether anything happened.
-    pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
+    pub(super) fn advance(&mut self, wire: &WireParts, pending_frames: &mut PendingFrames) -> bool {
         let mut any = false;
         // Report this first, so that the peer does not use grants that ended with the earlier queue pair over the next
         // one.
-        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_news()) {
-            let (gone, is_over) = grantee.take_news();
+        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_changes()) {
+            let (gone, is_over) = grantee.take_changes();
             for (id, key) in gone {
-                owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
+                pending_frames
+                    .push(Head { kind: FrameKind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
             // Report this last, so that the peer can repeat accesses with grants that have ended.
             if is_over {
-                owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
+                pending_frames.push(Head { kind: FrameKind::Revoked, tag: OVER, ..Head::default() }, &[]);
             }
             any = true;
         }
         if let Some(result) = self.making.as_ref().and_then(Making::result) {
             self.making = None;
             let using = wire.adapter.windows().copied();
-            owed.offer(ANSWERS, &making::offer(&self.made(result, using)));
+            pending_frames.offer(ANSWERS, &making::offer(&self.made(result, using)));
             any = true;
         }
         any
     }
 
-    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>, using: Option<Using>) -> io::Result<End> {
+    fn made(
+        &mut self,
+        result: io::Result<(Arc<ProtectionDomain>, CreatedPair)>,
+        using: Option<WindowUse>,
+    ) -> io::Result<QueuePairEnd> {
         let (domain, made) =
             result.inspect_err(|error| crate::later::later!(warn: %error, "no queue pair for a peer's accesses"))?;
         let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
@@ -107,11 +112,11 @@ impl Target {
     }
 
     /// Returns the answer to a request for the location of a region.
-    pub(super) fn locate(&self, keys: Option<&Keys>, via: Via, key: u64) -> LocatedBytes {
+    pub(super) fn locate(&self, keys: Option<&Keys>, via: AccessOrigin, key: u64) -> LocatedBytes {
         let region = keys.map(|keys| keys.find(key, via));
         LocatedBytes::of(&match (region, &self.grantee) {
-            (None, _) | (_, None) => Located::Executed,
-            (Some(Err(_)), _) => Located::Unknown,
+            (None, _) | (_, None) => LocateAnswer::Executed,
+            (Some(Err(_)), _) => LocateAnswer::Unknown,
             (Some(Ok(region)), Some(grantee)) => grantee.grant(&region),
         })
     }
@@ -132,7 +137,7 @@ impl Target {
     }
 
     /// Returns whether a queue pair is being created, or there is something to report to the peer.
-    pub(super) fn has_chores(&self) -> bool {
-        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_news())
+    pub(super) fn has_background_work(&self) -> bool {
+        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_changes())
     }
 }

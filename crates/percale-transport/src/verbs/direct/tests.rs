@@ -10,7 +10,7 @@ use crate::region::{Grantee, Registered, Revocation};
 use crate::table::WIRE_SLOTS;
 use crate::verbs::ProtectionDomain;
 use crate::verbs::tests::adapter;
-use crate::wire::located::Located;
+use crate::wire::located::LocateAnswer;
 
 static FIXED: [u8; 8192] = [7; 8192];
 
@@ -26,9 +26,9 @@ fn region(memory: &mut [u8]) -> Arc<Registered> {
     Registered::for_test(Segments::one(unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }))
 }
 
-fn number(located: Located) -> u32 {
+fn number(located: LocateAnswer) -> u32 {
     match located {
-        Located::Granted(grant) => grant.number,
+        LocateAnswer::Granted(grant) => grant.number,
         other => panic!("{other:?}"),
     }
 }
@@ -38,12 +38,16 @@ fn unregistrable_regions_are_accessed_by_the_target() {
     let Some(grantee) = grantee() else { return };
     // SAFETY: the memory is not written, because it is never registered with the device.
     let fixed = unsafe { Segment::new(FIXED.as_ptr().cast_mut(), FIXED.len()) };
-    assert_eq!(grantee.grant(&Registered::for_test(Segments::one(fixed))), Located::Executed, "it cannot be written");
+    assert_eq!(
+        grantee.grant(&Registered::for_test(Segments::one(fixed))),
+        LocateAnswer::Executed,
+        "it cannot be written"
+    );
     let mut memory = vec![0; 100];
     let whole = region(&mut memory);
     let pieces = [whole.place().slice(0, 50), whole.place().slice(50, 50)].map(|part| part.as_slice()[0]);
     let pieces = Registered::for_test(Segments::new(&pieces).expect("two pieces"));
-    assert_eq!(grantee.grant(&pieces), Located::Executed, "several pieces");
+    assert_eq!(grantee.grant(&pieces), LocateAnswer::Executed, "several pieces");
 }
 
 /// Requirements: REV-001.
@@ -59,12 +63,12 @@ fn grant_number_and_key_are_not_reused_before_peer_release() {
         numbers.push(number(first));
         let mut revocation = Revocation::start(Arc::clone(&region));
         assert!(revocation.is_over());
-        assert_eq!(grantee.grant(&region), Located::Unknown, "it is closed");
+        assert_eq!(grantee.grant(&region), LocateAnswer::Unknown, "it is closed");
     }
     assert!(grantee.forgotten(numbers[5]).is_err(), "it was not told");
-    assert!(grantee.has_news());
-    assert_eq!(grantee.take_news().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
-    assert!(!grantee.has_news() && grantee.take_news().0.is_empty());
+    assert!(grantee.has_changes());
+    assert_eq!(grantee.take_changes().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
+    assert!(!grantee.has_changes() && grantee.take_changes().0.is_empty());
     grantee.forgotten(numbers[5]).expect("it was told");
     // Late confirmations and confirmations of unknown numbers are ignored.
     grantee.forgotten(numbers[5]).expect("late");

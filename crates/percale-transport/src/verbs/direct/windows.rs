@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::window_use::Using;
+use super::super::window_use::WindowUse;
 use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, status};
 
 /// The maximum number of outstanding requests that unbind windows. Further requests wait for room.
@@ -34,7 +34,7 @@ const SPARE: usize = 64;
 
 /// The reason why a window was not bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unbound {
+pub(super) enum BindFailure {
     /// The queue pair is in the error state, or late accesses may use the available keys. Try again later.
     Later,
     /// The device has no window, or does not bind it.
@@ -43,7 +43,7 @@ pub(super) enum Unbound {
 
 /// The state of the unbinding of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
+pub(super) enum UnbindState {
     /// The request is not complete. Poll again.
     Waits,
     /// No access through the window is possible any more, and it may be bound again.
@@ -54,13 +54,13 @@ pub(super) enum Taking {
 
 /// The request that unbinds a window.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct UnbindRequest {
     since: Instant,
     /// The number of the request, once there was room to post it.
     id: Option<u64>,
 }
 
-impl Request {
+impl UnbindRequest {
     /// Creates a request that has not been posted.
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), id: None }
@@ -69,8 +69,8 @@ impl Request {
 
 /// The device's windows of one peer.
 #[derive(Debug)]
-pub(super) struct Windows {
-    pub(super) using: Using,
+pub(super) struct PeerWindows {
+    pub(super) using: WindowUse,
     /// Windows that are not bound.
     spare: Vec<Window>,
     /// The number of the next request.
@@ -88,8 +88,8 @@ pub(super) struct Windows {
     done: Vec<(u64, i32)>,
 }
 
-impl Windows {
-    pub(super) const fn new(using: Using) -> Self {
+impl PeerWindows {
+    pub(super) const fn new(using: WindowUse) -> Self {
         Self {
             using,
             spare: Vec::new(),
@@ -134,20 +134,20 @@ impl Windows {
         (domain, pair): (&Arc<ProtectionDomain>, &Arc<QueuePair>),
         binding: &Binding,
         used: impl Fn(u32) -> bool,
-    ) -> Result<Window, (Unbound, Option<Window>)> {
+    ) -> Result<Window, (BindFailure, Option<Window>)> {
         if self.broken {
-            return Err((Unbound::Later, None));
+            return Err((BindFailure::Later, None));
         }
         let window = match self.spare.iter().rposition(|window| !used(window.next_key())) {
             Some(at) => self.spare.swap_remove(at),
             None => Window::new(domain, self.using.kind).map_err(|error| {
                 crate::later::later!(warn: %error, "cannot allocate a device window: accesses are executed by this process");
-                (Unbound::Never, None)
+                (BindFailure::Never, None)
             })?,
         };
         if used(window.next_key()) {
             self.keep(window);
-            return Err((Unbound::Later, None));
+            return Err((BindFailure::Later, None));
         }
         if let Err(why) = self.ask(pair, |id| window.bind(pair, id, binding)) {
             // It is unknown whether the window is bound. Deallocating it ends any binding.
@@ -158,10 +158,10 @@ impl Windows {
         if used(window.remote_key()) {
             // This happens for type 1, because the driver chose the key.
             if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
-                return Err((Unbound::Later, Self::deallocate(window).err()));
+                return Err((BindFailure::Later, Self::deallocate(window).err()));
             }
             self.give_back(window);
-            return Err((Unbound::Later, None));
+            return Err((BindFailure::Later, None));
         }
         Ok(window)
     }
@@ -170,40 +170,40 @@ impl Windows {
     pub(super) fn take_back(
         &mut self,
         window: &Window,
-        request: &mut Request,
+        request: &mut UnbindRequest,
         pair: Option<&Arc<QueuePair>>,
-    ) -> Taking {
-        let Some(pair) = pair else { return Taking::Failed };
+    ) -> UnbindState {
+        let Some(pair) = pair else { return UnbindState::Failed };
         if request.id.is_some() || self.under_way >= TAKING {
             self.look(pair);
         }
         if let Some(id) = request.id {
             match self.done.iter().position(|(done, _)| *done == id).map(|at| self.done.swap_remove(at)) {
-                Some((_, 0)) => return Taking::Over,
+                Some((_, 0)) => return UnbindState::Over,
                 Some((_, status)) => _ = self.failed(pair, status),
                 None if !self.may_ask() => {}
                 None if request.since.elapsed() > ANSWERS => _ = self.silent(pair),
-                None => return Taking::Waits,
+                None => return UnbindState::Waits,
             }
-            return Taking::Failed;
+            return UnbindState::Failed;
         }
         if !self.may_ask() {
-            return Taking::Failed;
+            return UnbindState::Failed;
         }
         if self.under_way >= TAKING {
             // Possibly no thread polls for the requests before this one, so the wait for them is limited.
             if request.since.elapsed() <= ANSWERS {
-                return Taking::Waits;
+                return UnbindState::Waits;
             }
             self.silent(pair);
-            return Taking::Failed;
+            return UnbindState::Failed;
         }
         match self.post(|id| window.unbind(pair, id)) {
             Ok(id) => {
-                *request = Request { id: Some(id), ..Request::new() };
-                Taking::Waits
+                *request = UnbindRequest { id: Some(id), ..UnbindRequest::new() };
+                UnbindState::Waits
             }
-            Err(_) => Taking::Failed,
+            Err(_) => UnbindState::Failed,
         }
     }
 
@@ -231,18 +231,22 @@ impl Windows {
     }
 
     /// Posts a request, and returns its number.
-    fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
+    fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, BindFailure> {
         self.next += 1;
         if let Err(error) = post(self.next) {
             crate::later::later!(error: %error, "cannot post a window request");
-            return Err(Unbound::Never);
+            return Err(BindFailure::Never);
         }
         self.under_way += 1;
         Ok(self.next)
     }
 
     /// Posts a request and waits for its completion.
-    fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
+    fn ask(
+        &mut self,
+        pair: &Arc<QueuePair>,
+        post: impl FnOnce(u64) -> Result<(), VerbsError>,
+    ) -> Result<(), BindFailure> {
         let id = self.post(post)?;
         let (under_way, done) = (&mut self.under_way, &mut self.done);
         // Other completions belong to requests that unbind windows.
@@ -273,20 +277,20 @@ impl Windows {
     }
 
     /// Handles a request that completed with an error.
-    fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> Unbound {
+    fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> BindFailure {
         if status == status::WR_FLUSH_ERR {
             self.broken = true;
-            return Unbound::Later;
+            return BindFailure::Later;
         }
         self.give_up(pair, &pair.queue().explain(status))
     }
 
     /// Handles a request that was not answered in time.
-    fn silent(&mut self, pair: &Arc<QueuePair>) -> Unbound {
+    fn silent(&mut self, pair: &Arc<QueuePair>) -> BindFailure {
         self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
     }
 
-    fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
+    fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> BindFailure {
         let pause = PAUSE * (1 << self.failures.min(DOUBLED));
         crate::later::later!(error: why, ?pause, "a window request failed: accesses of this peer through windows are executed by this process");
         self.failures += 1;
@@ -295,12 +299,12 @@ impl Windows {
         if let Err(error) = pair.fail() {
             crate::later::later!(error: %error, "cannot move its queue pair to the error state");
         }
-        Unbound::Never
+        BindFailure::Never
     }
 }
 
 /// Returns whether waiting for a completion that never arrives ends with a timeout.
 #[cfg(all(test, not(loom)))]
-pub(super) fn never_comes(pair: &QueuePair) -> bool {
+pub(super) fn times_out(pair: &QueuePair) -> bool {
     pair.queue().finish(1, ANSWERS, |_| {}) == Ok(None)
 }

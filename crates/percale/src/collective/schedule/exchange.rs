@@ -9,7 +9,7 @@
 //!   order of the destinations differs between members (pairwise exchange).
 //!   destinations differs between members (pairwise exchange).
 
-use super::{Place, Program, runs};
+use super::{MemoryPart, Program, runs};
 
 /// The minimum number of members for which short blocks are forwarded.
 const CROWD: usize = 8;
@@ -22,16 +22,16 @@ const AT_A_TIME: usize = 16;
 
 impl Program {
     pub(super) fn allgather(&mut self, members: usize, rank: usize, block: usize) {
-        self.copy((Place::Source, 0), (Place::Result, rank * block), block);
+        self.copy((MemoryPart::Source, 0), (MemoryPart::Result, rank * block), block);
         let mut distance = 1;
         while distance < members {
             let count = distance.min(members - distance);
             let (from, to) = ((rank + distance) % members, (rank + members - distance) % members);
             for (at, count) in runs(rank, count, members) {
-                self.send(to, (Place::Result, at * block), count * block);
+                self.send(to, (MemoryPart::Result, at * block), count * block);
             }
             for (at, count) in runs(from, count, members) {
-                self.receive(from, (Place::Result, at * block), count * block);
+                self.receive(from, (MemoryPart::Result, at * block), count * block);
             }
             self.settle();
             distance *= 2;
@@ -40,17 +40,17 @@ impl Program {
 
     pub(super) fn alltoall(&mut self, members: usize, rank: usize, block: usize, in_place: bool) {
         if members >= CROWD && block <= SHORT {
-            return self.hand_on(members, rank, block);
+            return self.forward(members, rank, block);
         }
-        let mut given = Place::Source;
+        let mut given = MemoryPart::Source;
         if in_place {
-            given = Place::Scratch;
-            self.copy((Place::Source, 0), (given, 0), members * block);
+            given = MemoryPart::Scratch;
+            self.copy((MemoryPart::Source, 0), (given, 0), members * block);
         }
-        self.copy((given, rank * block), (Place::Result, rank * block), block);
+        self.copy((given, rank * block), (MemoryPart::Result, rank * block), block);
         for distance in 1..members {
             let (from, to) = ((rank + members - distance) % members, (rank + distance) % members);
-            self.receive(from, (Place::Result, from * block), block);
+            self.receive(from, (MemoryPart::Result, from * block), block);
             self.send(to, (given, to * block), block);
             if distance % AT_A_TIME == 0 || distance == members - 1 {
                 self.settle();
@@ -60,10 +60,10 @@ impl Program {
 
     /// Forwards blocks. Block `n` is for the member `n` ranks after this one. Each round sends the blocks whose numbers
     /// have that round's bit set.
-    fn hand_on(&mut self, members: usize, rank: usize, block: usize) {
+    fn forward(&mut self, members: usize, rank: usize, block: usize) {
         let mut held = 0;
         for (at, count) in runs(rank, members, members) {
-            self.copy((Place::Source, at * block), (Place::Scratch, held * block), count * block);
+            self.copy((MemoryPart::Source, at * block), (MemoryPart::Scratch, held * block), count * block);
             held += count;
         }
         // The blocks are followed by room for the blocks that are sent and received in a round. Of every two blocks
@@ -76,15 +76,23 @@ impl Program {
             let moved = steps.map(|first| (first, distance.min(members - first)));
             let mut packed = 0;
             for (first, count) in moved.clone() {
-                self.copy((Place::Scratch, first * block), (Place::Scratch, going + packed * block), count * block);
+                self.copy(
+                    (MemoryPart::Scratch, first * block),
+                    (MemoryPart::Scratch, going + packed * block),
+                    count * block,
+                );
                 packed += count;
             }
-            self.send((rank + distance) % members, (Place::Scratch, going), packed * block);
-            self.receive((rank + members - distance) % members, (Place::Scratch, coming), packed * block);
+            self.send((rank + distance) % members, (MemoryPart::Scratch, going), packed * block);
+            self.receive((rank + members - distance) % members, (MemoryPart::Scratch, coming), packed * block);
             self.settle();
             packed = 0;
             for (first, count) in moved {
-                self.copy((Place::Scratch, coming + packed * block), (Place::Scratch, first * block), count * block);
+                self.copy(
+                    (MemoryPart::Scratch, coming + packed * block),
+                    (MemoryPart::Scratch, first * block),
+                    count * block,
+                );
                 packed += count;
             }
             distance *= 2;
@@ -92,7 +100,7 @@ impl Program {
         // Block `n` came from the member `n` ranks before this one.
         for number in 0..members {
             let from = (rank + members - number) % members;
-            self.copy((Place::Scratch, number * block), (Place::Result, from * block), block);
+            self.copy((MemoryPart::Scratch, number * block), (MemoryPart::Result, from * block), block);
         }
     }
 }

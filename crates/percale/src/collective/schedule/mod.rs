@@ -1,9 +1,9 @@
 //! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the
 //! operation.
 //!
-//! Sends and receives run concurrently. [`Step::Settle`] waits for all earlier ones, and in every program it follows
-//! the last of them. Between two members, the sends of one and the receives of the other have the same order and the
-//! same lengths in all programs.
+//! Sends and receives run concurrently. [`ScheduleStep::Settle`] waits for all earlier ones, and in every program it
+//! follows the last of them. Between two members, the sends of one and the receives of the other have the same order
+//! and the same lengths in all programs.
 //!
 //! * `trees`: barrier, broadcast, scatter, gather
 //! * `reduction`: reduction to one member, to all members, and with one part for each member
@@ -18,7 +18,7 @@ use crate::local_memory::atomic::Datatype;
 
 /// A part of a member's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryPart {
     /// This member's elements, which are only read.
     Source,
     /// The result. For a broadcast, also the elements that are sent.
@@ -28,32 +28,32 @@ pub(crate) enum Place {
 }
 
 /// A position in memory: the part, and the offset in bytes.
-pub(crate) type Spot = (Place, usize);
+pub(crate) type MemoryPosition = (MemoryPart, usize);
 
 /// A step of a program. Members are identified by rank, and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ScheduleStep {
     /// Sends bytes to a member.
-    Send { to: usize, from: Spot, len: usize },
+    Send { to: usize, from: MemoryPosition, len: usize },
     /// Receives bytes from a member.
-    Receive { from: usize, into: Spot, len: usize },
+    Receive { from: usize, into: MemoryPosition, len: usize },
     /// Waits until all earlier steps have ended.
     Settle,
     /// Combines the elements at `ours` with those in scratch at `theirs`, which are the first operand if
     /// `theirs_first`.
-    Fold { ours: Spot, theirs: usize, into: Spot, len: usize, theirs_first: bool },
+    Fold { ours: MemoryPosition, theirs: usize, into: MemoryPosition, len: usize, theirs_first: bool },
     /// Copies bytes.
-    Copy { from: Spot, into: Spot, len: usize },
+    Copy { from: MemoryPosition, into: MemoryPosition, len: usize },
 }
 
 /// The steps, and the memory that they need.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScheduleStep>,
     /// The number of bytes of scratch.
     pub(crate) scratch: usize,
     /// The position of the combined elements. `None` before elements have been combined.
-    combined: Option<Place>,
+    combined: Option<MemoryPart>,
     /// The plan for which the program was created.
     pub(crate) plan: Option<Plan>,
     /// Whether it combines elements that other members send.
@@ -64,7 +64,7 @@ impl Program {
     /// Creates the program of operations with this plan, for the member with this rank in a group of `members`.
     pub(crate) fn make(&mut self, plan: Plan, members: usize, rank: usize) {
         self.write(plan.what, members, rank, plan.count, plan.datatype, plan.in_place);
-        self.folds = self.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
+        self.folds = self.steps.iter().any(|step| matches!(step, ScheduleStep::Fold { .. }));
         self.plan = Some(plan);
     }
 
@@ -87,7 +87,7 @@ impl Program {
             Collective::Barrier => self.barrier(members, rank),
             _ if bytes == 0 => {}
             Collective::Broadcast { root } => self.broadcast(members, rank, root, bytes),
-            _ if members == 1 => self.copy((Place::Source, 0), (Place::Result, 0), bytes),
+            _ if members == 1 => self.copy((MemoryPart::Source, 0), (MemoryPart::Result, 0), bytes),
             Collective::Reduce { root } => self.reduce(members, rank, root, bytes),
             Collective::Allreduce => self.allreduce(members, rank, count, size),
             Collective::ReduceScatter => self.reduce_scatter(members, rank, bytes, size),
@@ -98,33 +98,33 @@ impl Program {
         }
     }
 
-    fn send(&mut self, to: usize, from: Spot, len: usize) {
+    fn send(&mut self, to: usize, from: MemoryPosition, len: usize) {
         if len > 0 {
             self.uses(from, len);
-            self.steps.push(Step::Send { to, from, len });
+            self.steps.push(ScheduleStep::Send { to, from, len });
         }
     }
 
-    fn receive(&mut self, from: usize, into: Spot, len: usize) {
+    fn receive(&mut self, from: usize, into: MemoryPosition, len: usize) {
         if len > 0 {
             self.uses(into, len);
-            self.steps.push(Step::Receive { from, into, len });
+            self.steps.push(ScheduleStep::Receive { from, into, len });
         }
     }
 
     fn settle(&mut self) {
-        self.steps.push(Step::Settle);
+        self.steps.push(ScheduleStep::Settle);
     }
 
-    fn copy(&mut self, from: Spot, into: Spot, len: usize) {
+    fn copy(&mut self, from: MemoryPosition, into: MemoryPosition, len: usize) {
         self.uses(from, len);
         self.uses(into, len);
-        self.steps.push(Step::Copy { from, into, len });
+        self.steps.push(ScheduleStep::Copy { from, into, len });
     }
 
     /// Enlarges scratch to hold these bytes, if they are in scratch.
-    fn uses(&mut self, (place, at): Spot, len: usize) {
-        if place == Place::Scratch {
+    fn uses(&mut self, (place, at): MemoryPosition, len: usize) {
+        if place == MemoryPart::Scratch {
             self.scratch = self.scratch.max(at + len);
         }
     }

@@ -10,7 +10,7 @@
 //! from the neighbour afterwards.
 
 use super::trees::Tree;
-use super::{Place, Program, Spot, Step};
+use super::{MemoryPart, MemoryPosition, Program, ScheduleStep};
 
 /// The maximum number of bytes for which every member combines all elements, which needs fewer messages.
 const SHORT: usize = 8 << 10;
@@ -21,19 +21,19 @@ const PIECE: usize = 128 << 10;
 
 impl Program {
     /// Returns the position of this member's current values of the elements from `at` on.
-    const fn ours(&self, at: usize) -> Spot {
+    const fn ours(&self, at: usize) -> MemoryPosition {
         match self.combined {
             Some(place) => (place, at),
-            None => (Place::Source, at),
+            None => (MemoryPart::Source, at),
         }
     }
 
     /// Combines the elements at `at` with the received ones, and stores the result at the same offset in `into`.
-    fn fold(&mut self, at: usize, theirs: usize, len: usize, theirs_first: bool, into: Place) {
+    fn fold(&mut self, at: usize, theirs: usize, len: usize, theirs_first: bool, into: MemoryPart) {
         if len > 0 {
             let ours = self.ours(at);
             self.uses((into, at), len);
-            self.steps.push(Step::Fold { ours, theirs, into: (into, at), len, theirs_first });
+            self.steps.push(ScheduleStep::Fold { ours, theirs, into: (into, at), len, theirs_first });
         }
     }
 
@@ -42,10 +42,10 @@ impl Program {
         let mut distance = 1;
         while distance < tree.above() {
             if tree.place + distance < members {
-                self.receive(tree.rank(tree.place + distance), (Place::Scratch, 0), bytes);
+                self.receive(tree.rank(tree.place + distance), (MemoryPart::Scratch, 0), bytes);
                 self.settle();
-                self.fold(0, 0, bytes, false, Place::Result);
-                self.combined = Some(Place::Result);
+                self.fold(0, 0, bytes, false, MemoryPart::Result);
+                self.combined = Some(MemoryPart::Result);
             }
             distance *= 2;
         }
@@ -58,10 +58,10 @@ impl Program {
     pub(super) fn allreduce(&mut self, members: usize, rank: usize, count: usize, size: usize) {
         let bytes = count * size;
         let parts = parts_of(members);
-        let into = Sums { place: Place::Result, coming: 0, size };
-        let Some(exchange) = self.join(members, rank, Cut::Evenly { count, size }, bytes, &into) else {
-            self.send(rank + 1, (Place::Source, 0), bytes);
-            self.receive(rank + 1, (Place::Result, 0), bytes);
+        let into = Sums { place: MemoryPart::Result, coming: 0, size };
+        let Some(exchange) = self.join(members, rank, Partition::Evenly { count, size }, bytes, &into) else {
+            self.send(rank + 1, (MemoryPart::Source, 0), bytes);
+            self.receive(rank + 1, (MemoryPart::Result, 0), bytes);
             return self.settle();
         };
         if bytes <= SHORT || count < parts {
@@ -71,7 +71,7 @@ impl Program {
             self.collecting(&exchange);
         }
         if exchange.paired(rank) {
-            self.send(rank - 1, (Place::Result, 0), bytes);
+            self.send(rank - 1, (MemoryPart::Result, 0), bytes);
             self.settle();
         }
     }
@@ -80,23 +80,23 @@ impl Program {
         let bytes = members * block;
         // The elements are only read, and the result has room for only one block. So the elements are combined at the
         // start of scratch, and the elements of other members are received behind them.
-        let into = Sums { place: Place::Scratch, coming: bytes, size };
-        let Some(exchange) = self.join(members, rank, Cut::Blocks { block }, bytes, &into) else {
-            self.send(rank + 1, (Place::Source, 0), bytes);
-            self.receive(rank + 1, (Place::Result, 0), block);
+        let into = Sums { place: MemoryPart::Scratch, coming: bytes, size };
+        let Some(exchange) = self.join(members, rank, Partition::Blocks { block }, bytes, &into) else {
+            self.send(rank + 1, (MemoryPart::Source, 0), bytes);
+            self.receive(rank + 1, (MemoryPart::Result, 0), block);
             return self.settle();
         };
         self.halving(&exchange, &into);
         if exchange.paired(rank) {
-            self.send(rank - 1, (Place::Scratch, (rank - 1) * block), block);
+            self.send(rank - 1, (MemoryPart::Scratch, (rank - 1) * block), block);
         }
-        self.copy((Place::Scratch, rank * block), (Place::Result, 0), block);
+        self.copy((MemoryPart::Scratch, rank * block), (MemoryPart::Result, 0), block);
         self.settle();
     }
 
     /// Reduces the number of participants to a power of two. Returns `None` for a member that does not take part in the
     /// exchange.
-    fn join(&mut self, members: usize, rank: usize, cut: Cut, bytes: usize, into: &Sums) -> Option<Exchange> {
+    fn join(&mut self, members: usize, rank: usize, cut: Partition, bytes: usize, into: &Sums) -> Option<Exchange> {
         let parts = parts_of(members);
         let surplus = members - parts;
         let mut exchange = Exchange { parts, surplus, own: rank.wrapping_sub(surplus), cut };
@@ -104,7 +104,7 @@ impl Program {
             if rank.is_multiple_of(2) {
                 return None;
             }
-            self.receive(rank - 1, (Place::Scratch, into.coming), bytes);
+            self.receive(rank - 1, (MemoryPart::Scratch, into.coming), bytes);
             self.settle();
             self.fold(0, into.coming, bytes, true, into.place);
             self.combined = Some(into.place);
@@ -120,10 +120,10 @@ impl Program {
             let (other, theirs_first) = exchange.partner(mask);
             // Short messages are sent first, so that they are under way while the rest is prepared.
             self.send(other, self.ours(0), bytes);
-            self.receive(other, (Place::Scratch, 0), bytes);
+            self.receive(other, (MemoryPart::Scratch, 0), bytes);
             self.settle();
-            self.fold(0, 0, bytes, theirs_first, Place::Result);
-            self.combined = Some(Place::Result);
+            self.fold(0, 0, bytes, theirs_first, MemoryPart::Result);
+            self.combined = Some(MemoryPart::Result);
             mask *= 2;
         }
     }
@@ -153,8 +153,8 @@ impl Program {
             let width = high - low;
             let theirs = if theirs_first { (low - width, low) } else { (high, high + width) };
             let ((from, len), (at, own)) = (exchange.range(theirs), exchange.range((low, high)));
-            self.receive(other, (Place::Result, from), len);
-            self.send(other, (Place::Result, at), own);
+            self.receive(other, (MemoryPart::Result, from), len);
+            self.send(other, (MemoryPart::Result, at), own);
             self.settle();
             (low, high) = (low.min(theirs.0), high.max(theirs.1));
             mask *= 2;
@@ -177,7 +177,7 @@ impl Program {
         for number in 0..=count {
             if number < count {
                 let ((came, coming), (going, gone)) = (part(len, number), part(given, number));
-                self.receive(other, (Place::Scratch, into.coming + came), coming);
+                self.receive(other, (MemoryPart::Scratch, into.coming + came), coming);
                 self.send(other, self.ours(give + going), gone);
             }
             if number > 0 {
@@ -191,7 +191,7 @@ impl Program {
 
 /// The memory in which elements are combined.
 struct Sums {
-    place: Place,
+    place: MemoryPart,
     /// The offset in scratch where other members' elements are received.
     coming: usize,
     /// The size of an element.
@@ -199,7 +199,7 @@ struct Sums {
 }
 
 /// The division of the elements among the participants.
-enum Cut {
+enum Partition {
     /// Equal parts, as far as possible.
     Evenly { count: usize, size: usize },
     /// Blocks, one for each member. A participant that represents two members has the blocks of both.
@@ -217,7 +217,7 @@ struct Exchange {
     /// The number of participants that represent two members each. They are the first ones.
     surplus: usize,
     own: usize,
-    cut: Cut,
+    cut: Partition,
 }
 
 impl Exchange {
@@ -242,8 +242,8 @@ impl Exchange {
 
     const fn start(&self, part: usize) -> usize {
         match self.cut {
-            Cut::Evenly { count, size } => (count as u128 * part as u128 / self.parts as u128) as usize * size,
-            Cut::Blocks { block } => {
+            Partition::Evenly { count, size } => (count as u128 * part as u128 / self.parts as u128) as usize * size,
+            Partition::Blocks { block } => {
                 let first = if part < self.surplus { 2 * part } else { part + self.surplus };
                 first * block
             }

@@ -1,12 +1,12 @@
 use std::collections::{HashMap, VecDeque};
 
-use super::{Place, Program, Spot, Step};
+use super::{MemoryPart, MemoryPosition, Program, ScheduleStep};
 use crate::collective::{Collective, combines};
 use crate::local_memory::atomic::{AtomicOp, Datatype, fold};
 
 /// A member, and the state of its program.
 struct Member {
-    steps: VecDeque<Step>,
+    steps: VecDeque<ScheduleStep>,
     memory: Vec<u8>,
     /// The offsets of the elements, the result and scratch in its memory. The first two may overlap.
     places: [usize; 3],
@@ -23,12 +23,12 @@ enum Message {
 }
 
 impl Member {
-    fn at(&self, (place, at): Spot) -> usize {
+    fn at(&self, (place, at): MemoryPosition) -> usize {
         self.places[place as usize] + at
     }
 
     fn result(&self) -> &[u8] {
-        let at = self.places[Place::Result as usize];
+        let at = self.places[MemoryPart::Result as usize];
         &self.memory[at..at + self.result]
     }
 }
@@ -68,24 +68,24 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         let member = &mut members[rank];
         match member.steps.front().copied() {
             None => continue,
-            Some(Step::Settle) if !member.expected.is_empty() || offers => continue,
-            Some(Step::Settle) => {}
-            Some(Step::Send { to, from, len }) => {
+            Some(ScheduleStep::Settle) if !member.expected.is_empty() || offers => continue,
+            Some(ScheduleStep::Settle) => {}
+            Some(ScheduleStep::Send { to, from, len }) => {
                 let at = member.at(from);
                 let bytes = &member.memory[at..at + len];
                 let message = if next(2) == 0 { Message::Eager(bytes.to_vec()) } else { Message::Offered(rank, at) };
                 wires.entry((rank, to)).or_default().push_back((message, len));
             }
-            Some(Step::Receive { from, into, len }) => {
+            Some(ScheduleStep::Receive { from, into, len }) => {
                 let at = member.at(into);
                 member.expected.push_back((from, at, len));
             }
-            Some(Step::Copy { from, into, len }) => {
+            Some(ScheduleStep::Copy { from, into, len }) => {
                 let (from, into) = (member.at(from), member.at(into));
                 member.memory.copy_within(from..from + len, into);
             }
-            Some(Step::Fold { ours, theirs, into, len, theirs_first }) => {
-                let [ours, theirs, into] = [ours, (Place::Scratch, theirs), into].map(|spot| member.at(spot));
+            Some(ScheduleStep::Fold { ours, theirs, into, len, theirs_first }) => {
+                let [ours, theirs, into] = [ours, (MemoryPart::Scratch, theirs), into].map(|spot| member.at(spot));
                 let mut first = member.memory[ours..ours + len].to_vec();
                 let mut second = member.memory[theirs..theirs + len].to_vec();
                 if theirs_first {
@@ -181,12 +181,15 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     let block = count * datatype.size();
     let inputs = inputs(what, members, block, seed);
     let in_place = random(seed).is_multiple_of(2);
-    let told = format!("{what:?} of {members}, {op} of {count} {datatype}, in place: {in_place}");
+    let reported = format!("{what:?} of {members}, {op} of {count} {datatype}, in place: {in_place}");
     let mut run_by = programs(what, &inputs, count, datatype, in_place);
-    assert!(run(&mut run_by, op, datatype, |members| random(seed) as usize % members), "{told}: they wait for ever");
+    assert!(
+        run(&mut run_by, op, datatype, |members| random(seed) as usize % members),
+        "{reported}: they wait for ever"
+    );
     for (rank, member) in run_by.iter().enumerate() {
         if let Some(wanted) = expected(what, &inputs, rank, block, op, datatype) {
-            assert!(member.result() == wanted, "{told}, rank {rank}");
+            assert!(member.result() == wanted, "{reported}, rank {rank}");
         }
     }
 }
@@ -274,7 +277,7 @@ fn barrier_blocks_until_all_members_enter() {
     for members in 1..=17 {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);
-            all[late].steps = VecDeque::from([Step::Settle]);
+            all[late].steps = VecDeque::from([ScheduleStep::Settle]);
             all[late].expected.push_back((members, 0, 0)); // It expects a message from a member that does not exist, so it waits forever.
             let mut turn = 0;
             // All other members run as far as possible.

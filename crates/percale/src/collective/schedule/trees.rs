@@ -6,7 +6,7 @@
 //! * Scatter and gather: for short blocks the same tree, along which each subtree receives or sends all of its blocks
 //!   at once. Long blocks are sent directly between the root and each member, so that no block is transferred twice.
 
-use super::{Place, Program, Step, runs};
+use super::{MemoryPart, Program, ScheduleStep, runs};
 
 /// The maximum total number of bytes of blocks that are sent along the tree.
 const SHORT: usize = 64 << 10;
@@ -68,8 +68,12 @@ impl Program {
         let mut distance = 1;
         while distance < members {
             let from = (rank + members - distance) % members;
-            self.steps.push(Step::Receive { from, into: (Place::Scratch, 0), len: 0 });
-            self.steps.push(Step::Send { to: (rank + distance) % members, from: (Place::Result, 0), len: 0 });
+            self.steps.push(ScheduleStep::Receive { from, into: (MemoryPart::Scratch, 0), len: 0 });
+            self.steps.push(ScheduleStep::Send {
+                to: (rank + distance) % members,
+                from: (MemoryPart::Result, 0),
+                len: 0,
+            });
             self.settle();
             distance *= 2;
         }
@@ -78,20 +82,20 @@ impl Program {
     pub(super) fn broadcast(&mut self, members: usize, rank: usize, root: usize, bytes: usize) {
         let tree = Tree::new(members, rank, root);
         if tree.place != 0 {
-            self.receive(tree.rank(tree.place - tree.above()), (Place::Result, 0), bytes);
+            self.receive(tree.rank(tree.place - tree.above()), (MemoryPart::Result, 0), bytes);
             self.settle();
         }
-        tree.below().for_each(|place| self.send(tree.rank(place), (Place::Result, 0), bytes));
+        tree.below().for_each(|place| self.send(tree.rank(place), (MemoryPart::Result, 0), bytes));
         self.settle();
     }
 
     pub(super) fn scatter(&mut self, members: usize, rank: usize, root: usize, block: usize) {
-        let (own, result) = ((Place::Source, rank * block), (Place::Result, 0));
+        let (own, result) = ((MemoryPart::Source, rank * block), (MemoryPart::Result, 0));
         let tree = Tree::new(members, rank, root);
         if members * block > SHORT {
             if rank == root {
                 for other in (1..members).map(|place| tree.rank(place)) {
-                    self.send(other, (Place::Source, other * block), block);
+                    self.send(other, (MemoryPart::Source, other * block), block);
                 }
             } else {
                 self.receive(root, result, block);
@@ -100,23 +104,23 @@ impl Program {
         } else if rank == root {
             for place in tree.below() {
                 for (at, count) in runs(tree.rank(place), tree.width(place), members) {
-                    self.send(tree.rank(place), (Place::Source, at * block), count * block);
+                    self.send(tree.rank(place), (MemoryPart::Source, at * block), count * block);
                 }
             }
             self.settle();
         } else {
             let (width, above) = (tree.width(tree.place), tree.place - tree.above());
-            let into = if width > 1 { Place::Scratch } else { Place::Result };
+            let into = if width > 1 { MemoryPart::Scratch } else { MemoryPart::Result };
             for (at, count) in tree.pieces(tree.place, above == 0) {
                 self.receive(tree.rank(above), (into, at * block), count * block);
             }
             self.settle();
             if width > 1 {
                 for place in tree.below() {
-                    let at = (Place::Scratch, (place - tree.place) * block);
+                    let at = (MemoryPart::Scratch, (place - tree.place) * block);
                     self.send(tree.rank(place), at, tree.width(place) * block);
                 }
-                self.copy((Place::Scratch, 0), result, block);
+                self.copy((MemoryPart::Scratch, 0), result, block);
                 self.settle();
             }
         }
@@ -127,12 +131,12 @@ impl Program {
     }
 
     pub(super) fn gather(&mut self, members: usize, rank: usize, root: usize, block: usize) {
-        let (own, result) = ((Place::Source, 0), (Place::Result, rank * block));
+        let (own, result) = ((MemoryPart::Source, 0), (MemoryPart::Result, rank * block));
         let tree = Tree::new(members, rank, root);
         if members * block > SHORT {
             if rank == root {
                 for other in (1..members).map(|place| tree.rank(place)) {
-                    self.receive(other, (Place::Result, other * block), block);
+                    self.receive(other, (MemoryPart::Result, other * block), block);
                 }
             } else {
                 self.send(root, own, block);
@@ -140,20 +144,20 @@ impl Program {
         } else if rank == root {
             for place in tree.below() {
                 for (at, count) in runs(tree.rank(place), tree.width(place), members) {
-                    self.receive(tree.rank(place), (Place::Result, at * block), count * block);
+                    self.receive(tree.rank(place), (MemoryPart::Result, at * block), count * block);
                 }
             }
         } else {
             let (width, above) = (tree.width(tree.place), tree.place - tree.above());
-            let mut from = Place::Source;
+            let mut from = MemoryPart::Source;
             if width > 1 {
                 for place in tree.below() {
-                    let at = (Place::Scratch, (place - tree.place) * block);
+                    let at = (MemoryPart::Scratch, (place - tree.place) * block);
                     self.receive(tree.rank(place), at, tree.width(place) * block);
                 }
-                self.copy(own, (Place::Scratch, 0), block);
+                self.copy(own, (MemoryPart::Scratch, 0), block);
                 self.settle();
-                from = Place::Scratch;
+                from = MemoryPart::Scratch;
             }
             for (at, count) in tree.pieces(tree.place, above == 0) {
                 self.send(tree.rank(above), (from, at * block), count * block);

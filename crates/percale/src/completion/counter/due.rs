@@ -14,11 +14,11 @@ pub(crate) enum Due {
     /// Sets a counter's value.
     Set(Counter, u64),
     /// Begins the work of an object outside of this module.
-    Work(Box<dyn Work>),
+    Work(Box<dyn CounterWork>),
 }
 
 /// Work that waits for a counter. Its owner determines its kind and how it begins.
-pub(crate) trait Work: Any + Debug + Send {
+pub(crate) trait CounterWork: Any + Debug + Send {
     /// Begins the work. The counter's line is locked during the call, so this function must not wait for another thread
     /// or wake a task. It passes the actions that must run after the line is unlocked to `begun`.
     fn begin(self: Box<Self>, begun: &mut Begun);
@@ -29,7 +29,7 @@ pub(crate) trait Work: Any + Debug + Send {
 
 impl Due {
     /// Returns the work if it is of this type.
-    pub(crate) fn work<W: Work>(&self) -> Option<&W> {
+    pub(crate) fn work<W: CounterWork>(&self) -> Option<&W> {
         match self {
             Self::Work(work) => (&**work as &dyn Any).downcast_ref(),
             Self::Add(..) | Self::Set(..) => None,
@@ -37,7 +37,7 @@ impl Due {
     }
 
     /// Returns the work if it is of this type.
-    pub(crate) fn into_work<W: Work>(self) -> Option<Box<W>> {
+    pub(crate) fn into_work<W: CounterWork>(self) -> Option<Box<W>> {
         match self {
             Self::Work(work) => (work as Box<dyn Any>).downcast().ok(),
             Self::Add(..) | Self::Set(..) => None,

@@ -5,7 +5,7 @@
 //!
 //! No work is missed. A thread that queues work publishes its threshold and then reads the values. A thread that counts
 //! publishes the value and then reads the thresholds. Both use sequentially consistent order, so one of them sees the
-//! other (the loom model of [`Gate`](super::gate::Gate) checks every order).
+//! other (the loom model of [`CounterCell`](super::cell::CounterCell) checks every order).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ enum Job<'a> {
 }
 
 /// The jobs of a thread. They have no destructor, because a counter may be incremented in a destructor of another
-/// thread-local variable, and nested calls must be detected there too. [`Ending`] frees the memory instead.
+/// thread-local variable, and nested calls must be detected there too. [`ThreadListCleanup`] frees the memory instead.
 struct Jobs {
     /// Set while a call further up in this thread's stack processes the list.
     busy: bool,
@@ -45,9 +45,9 @@ struct Jobs {
 }
 
 /// Frees the memory of a thread's list when the thread ends.
-struct Ending;
+struct ThreadListCleanup;
 
-impl Drop for Ending {
+impl Drop for ThreadListCleanup {
     fn drop(&mut self) {
         JOBS.with(|jobs| jobs.borrow_mut().ending = true);
         free_list();
@@ -57,7 +57,7 @@ impl Drop for Ending {
 thread_local! {
     static JOBS: RefCell<Jobs> =
         const { RefCell::new(Jobs { busy: false, list: ManuallyDrop::new(VecDeque::new()), ending: false }) };
-    static ENDING: Ending = const { Ending };
+    static ENDING: ThreadListCleanup = const { ThreadListCleanup };
     /// The work that a call further up in this thread's stack still has to drop. It has no destructor either, because
     /// it is empty between calls.
     static DROPPING: RefCell<ManuallyDrop<Option<Vec<Due>>>> = const { RefCell::new(ManuallyDrop::new(None)) };

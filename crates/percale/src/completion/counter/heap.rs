@@ -29,7 +29,7 @@ const AHEAD: usize = 8;
 
 /// An item of the heap: a threshold, and the information that the owner needs to find its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Item {
+pub(crate) struct HeapItem {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
     /// The insertion stamp. It orders two items if fewer than 2^31 items were inserted between them. (Otherwise items
@@ -37,33 +37,33 @@ pub(crate) struct Item {
     pub(crate) stamp: u32,
 }
 
-impl Item {
-    pub(crate) const fn came_before(&self, other: &Self) -> bool {
+impl HeapItem {
+    pub(crate) const fn was_queued_before(&self, other: &Self) -> bool {
         (self.stamp.wrapping_sub(other.stamp) as i32) < 0
     }
 }
 
 /// Ordered items, some of which have been removed.
 #[derive(Debug, Default)]
-struct Line {
-    items: Vec<Item>,
+struct SortedRun {
+    items: Vec<HeapItem>,
     /// The number of items that have been removed.
     taken: usize,
 }
 
-impl Line {
+impl SortedRun {
     fn len(&self) -> usize {
         self.items.len() - self.taken
     }
 
     #[inline]
-    fn first(&self) -> Option<&Item> {
+    fn first(&self) -> Option<&HeapItem> {
         self.items.get(self.taken)
     }
 
     /// Takes `first`, which the caller has determined to be the first item.
     #[inline]
-    fn take(&mut self, first: Item) -> Item {
+    fn take(&mut self, first: HeapItem) -> HeapItem {
         self.taken += 1;
         if self.taken == self.items.len() {
             self.items.clear();
@@ -73,7 +73,7 @@ impl Line {
     }
 
     /// Discards the items that have been removed.
-    fn tidy(&mut self) -> &mut Vec<Item> {
+    fn tidy(&mut self) -> &mut Vec<HeapItem> {
         self.items.drain(..std::mem::take(&mut self.taken));
         &mut self.items
     }
@@ -84,13 +84,13 @@ impl Line {
 pub(crate) struct Heap {
     /// All items in the front, in the run and in the buckets are at or above the floor.
     floor: u64,
-    front: Line,
-    run: Line,
+    front: SortedRun,
+    run: SortedRun,
     /// One bit for each bucket, which is set if the bucket is not empty.
     filled: u64,
     buckets: [Bucket; BUCKETS],
     /// The items at the floor or below it, by threshold and order of insertion.
-    below: BinaryHeap<Reverse<(u64, u64, Item)>>,
+    below: BinaryHeap<Reverse<(u64, u64, HeapItem)>>,
     /// The number of items that were inserted into `below`.
     came: u64,
     len: usize,
@@ -98,7 +98,7 @@ pub(crate) struct Heap {
 
 #[derive(Debug)]
 struct Bucket {
-    items: Vec<Item>,
+    items: Vec<HeapItem>,
     /// The lowest threshold of the items. It is meaningless if there are none.
     least: u64,
     /// Whether the items were inserted in order.
@@ -109,8 +109,8 @@ impl Default for Heap {
     fn default() -> Self {
         Self {
             floor: 0,
-            front: Line::default(),
-            run: Line::default(),
+            front: SortedRun::default(),
+            run: SortedRun::default(),
             filled: 0,
             buckets: [const { Bucket { items: Vec::new(), least: u64::MAX, sorted: true } }; BUCKETS],
             below: BinaryHeap::new(),
@@ -127,7 +127,7 @@ impl Heap {
     }
 
     /// Adds an item, after those with the same threshold.
-    pub(crate) fn push(&mut self, item: Item) {
+    pub(crate) fn push(&mut self, item: HeapItem) {
         if self.len == 0 {
             self.floor = 0;
         }
@@ -157,7 +157,7 @@ impl Heap {
 
     /// Puts an item that is above the floor into its bucket.
     #[inline]
-    fn put(&mut self, item: Item) {
+    fn put(&mut self, item: HeapItem) {
         let number = (item.threshold ^ self.floor).ilog2() as usize;
         let bucket = &mut self.buckets[number];
         match bucket.items.last() {
@@ -175,7 +175,7 @@ impl Heap {
 
     /// Empties the lowest bucket into the buckets below it, or into the front or the run. Items that are already in the
     /// front are above the least item of the bucket, and were inserted before equal items in it.
-    fn deal(&mut self, soon: impl Fn(u32)) {
+    fn split_bucket(&mut self, soon: impl Fn(u32)) {
         let from = self.filled.trailing_zeros() as usize;
         let bucket = &mut self.buckets[from];
         self.filled &= !(1 << from);
@@ -223,33 +223,33 @@ impl Heap {
 
     /// Returns the first item without removing it.
     #[cold]
-    pub(crate) fn first(&mut self) -> Option<Item> {
+    pub(crate) fn first(&mut self) -> Option<HeapItem> {
         let least = self.next()?;
         loop {
             let lines = [&self.front, &self.run].map(|line| line.first().filter(|item| item.threshold == least));
             let first = match lines {
-                [Some(front), Some(run)] => Some(if front.came_before(run) { front } else { run }),
+                [Some(front), Some(run)] => Some(if front.was_queued_before(run) { front } else { run }),
                 [front, run] => front.or(run),
             };
             if let Some(first) = first.or_else(|| self.below.peek().map(|Reverse((.., item))| item)) {
                 return Some(*first);
             }
-            self.deal(|_| ());
+            self.split_bucket(|_| ());
         }
     }
 
     /// Removes the first item if its threshold is at most `reached`. Passes the slots of other items that will be
     /// removed soon to `soon`.
     #[inline]
-    pub(crate) fn pop(&mut self, reached: u64, soon: impl Fn(u32)) -> Option<Item> {
+    pub(crate) fn pop(&mut self, reached: u64, soon: impl Fn(u32)) -> Option<HeapItem> {
         let least = self.next().filter(|least| *least <= reached)?;
         self.len -= 1;
         loop {
-            let is_least = |item: &Item| item.threshold == least;
+            let is_least = |item: &HeapItem| item.threshold == least;
             let front = self.front.first().copied().filter(is_least);
             let run = self.run.first().copied().filter(is_least);
             match (front, run) {
-                (Some(item), run) if run.is_none_or(|run| item.came_before(&run)) => {
+                (Some(item), run) if run.is_none_or(|run| item.was_queued_before(&run)) => {
                     return Some(self.front.take(item));
                 }
                 (_, Some(item)) => {
@@ -263,12 +263,12 @@ impl Heap {
             if let Some(Reverse((.., item))) = self.below.pop() {
                 return Some(item);
             }
-            self.deal(&soon);
+            self.split_bucket(&soon);
         }
     }
 
     /// Removes the items for which `keep` returns false.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&HeapItem) -> bool) {
         self.front.tidy().retain(&keep);
         self.run.tidy().retain(&keep);
         self.below.retain(|Reverse((.., item))| keep(item));
@@ -335,7 +335,7 @@ mod tests {
                         let (count, by) = if let Step::PushUpward(_, count, by) = step { (count, by) } else { (1, 0) };
                         for at in 0..u64::from(count) {
                             let (threshold, order) = (first.saturating_add(at * by), number.wrapping_sub(FIRST));
-                            heap.push(Item { threshold, slot: order, stamp: number });
+                            heap.push(HeapItem { threshold, slot: order, stamp: number });
                             model.insert((threshold, order), ());
                             number = number.wrapping_add(1);
                         }
@@ -366,7 +366,7 @@ mod tests {
     fn extreme_thresholds_are_ordered() {
         let mut heap = Heap::default();
         for threshold in [u64::MAX, 0, u64::MAX, 1] {
-            heap.push(Item { threshold, slot: 0, stamp: 0 });
+            heap.push(HeapItem { threshold, slot: 0, stamp: 0 });
         }
         let order: Vec<_> = std::iter::from_fn(|| heap.pop(u64::MAX, |_| ())).map(|item| item.threshold).collect();
         assert_eq!(order, [0, 1, u64::MAX, u64::MAX]);

@@ -10,12 +10,12 @@
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
 //! ([`trigger`](crate::trigger)). The thread that reaches a threshold by an addition begins the work.
 //!
-//! * `gate`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
+//! * `cell`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
 //! * `due`: the kinds of work; `fire`: begins the work that is due
 
+mod cell;
 mod due;
 mod fire;
-mod gate;
 mod heap;
 mod waiting;
 
@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-pub(crate) use self::due::{Due, Work};
+use self::cell::CounterCell;
+pub(crate) use self::due::{CounterWork, Due};
 pub(crate) use self::fire::{Begun, Starter, fire, kick, taken_back};
-use self::gate::Gate;
-pub(crate) use self::waiting::{Condition, Ticket, Waiting};
+pub(crate) use self::waiting::{Condition, WaitId, WaitQueue};
 use super::wait::{Progress, Wait, WaitError};
 
 /// The reason why a counter did not reach the threshold of a wait.
@@ -79,27 +79,27 @@ impl From<WaitError> for CounterError {
 /// A counter of completed operations. Clones are handles to the same counter.
 #[derive(Clone, Default)]
 pub struct Counter {
-    line: Arc<Line>,
+    line: Arc<CounterState>,
 }
 
-crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.gate.errors());
+crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.cell.errors());
 
 /// The fields that counting accesses are in the first cache line. The alignment is two lines, because processors fetch
 /// lines in pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-struct Line {
-    gate: Gate,
+struct CounterState {
+    cell: CounterCell,
     wait: Wait,
     /// The number of times that a value was set, including to the value that it already had.
     sets: AtomicU64,
     /// The work that waits. It is allocated when the first work is queued.
-    waiting: OnceLock<Box<Mutex<Waiting>>>,
+    waiting: OnceLock<Box<Mutex<WaitQueue>>>,
 }
 
 /// A weak reference to a counter, which does not keep it alive.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakCounter(Weak<Line>);
+pub(crate) struct WeakCounter(Weak<CounterState>);
 
 impl WeakCounter {
     /// Returns whether a handle to the counter exists.
@@ -133,7 +133,7 @@ impl Counter {
 
     /// Returns a state that differs from an earlier one if a value was increased or set in between.
     pub(in crate::completion) fn state(&self) -> [u64; 3] {
-        [self.line.gate.value(), self.line.gate.errors(), self.line.sets.load(Ordering::SeqCst)]
+        [self.line.cell.value(), self.line.cell.errors(), self.line.sets.load(Ordering::SeqCst)]
     }
 
     /// Drives the attached endpoints. Returns the number of operations that succeeded.
@@ -147,20 +147,20 @@ impl Counter {
     #[must_use]
     pub fn read_error(&self) -> u64 {
         self.line.wait.drive();
-        self.line.gate.errors()
+        self.line.cell.errors()
     }
 
     /// Returns the number of operations that have succeeded, without driving any endpoint.
     #[must_use]
     #[inline]
     pub fn value(&self) -> u64 {
-        self.line.gate.value()
+        self.line.cell.value()
     }
 
     /// Adds to the value. It wraps at 2^64.
     #[inline]
     pub fn add(&self, count: u64) {
-        let due = self.line.gate.add(count);
+        let due = self.line.cell.add(count);
         self.line.wait.notify_value(|| self.value());
         self.begin(due);
     }
@@ -168,20 +168,20 @@ impl Counter {
     /// Adds to the error value.
     #[inline]
     pub fn add_error(&self, count: u64) {
-        let due = self.line.gate.add_error(count);
+        let due = self.line.cell.add_error(count);
         self.changed(due);
     }
 
     /// Sets the value. A concurrent addition in another thread may take effect before or after it.
     pub fn set(&self, value: u64) {
-        let due = self.line.gate.set(value);
+        let due = self.line.cell.set(value);
         self.line.sets.fetch_add(1, Ordering::SeqCst);
         self.changed(due);
     }
 
     /// Sets the error value.
     pub fn set_error(&self, value: u64) {
-        let due = self.line.gate.set_error(value);
+        let due = self.line.cell.set_error(value);
         self.line.sets.fetch_add(1, Ordering::SeqCst);
         self.changed(due);
     }
@@ -200,7 +200,7 @@ impl Counter {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitQueue> {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,31 +213,31 @@ impl Counter {
         condition: Condition,
         owner: Option<NonZeroU32>,
         due: Due,
-        named: impl FnOnce(Ticket, bool),
+        named: impl FnOnce(WaitId, bool),
     ) -> bool {
         let mut waiting = self.waiting();
         let (ticket, known) = waiting.push(condition, owner, due);
         named(ticket, known);
-        self.line.gate.waits_for(waiting.next())
+        self.line.cell.waits_for(waiting.next())
     }
 
     /// Takes all work that is due from the line, in order. No other thread takes work during the call.
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
         let mut waiting = self.waiting();
-        let gate = &self.line.gate;
+        let cell = &self.line.cell;
         // The values are read again each time, because work that begins may increase this counter.
-        while let Some(due) = waiting.pop(gate.value(), gate.value().saturating_add(gate.errors())) {
+        while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {
             begin(due);
         }
-        gate.waits_for(waiting.next()); // A thread that counts after this point reads this threshold or waits for the lock.
+        cell.waits_for(waiting.next()); // A thread that counts after this point reads this threshold or waits for the lock.
     }
 
     /// Accesses the waiting work, to cancel some of it.
-    pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
+    pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut WaitQueue) -> R) -> Option<R> {
         self.line.waiting.get().filter(|_| self.line.wait.is_here())?;
         let mut waiting = self.waiting();
         let taken = take(&mut waiting);
-        self.line.gate.waits_for(waiting.next());
+        self.line.cell.waits_for(waiting.next());
         Some(taken)
     }
 
@@ -270,7 +270,7 @@ impl Counter {
     /// lower and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not
     /// [`SharedEndpoint`](crate::SharedEndpoint)) counts here, it fails immediately.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
-        self.wait_since(threshold, self.line.gate.errors(), timeout)
+        self.wait_since(threshold, self.line.cell.errors(), timeout)
     }
 
     /// Like [`wait`](Self::wait), but for a caller that has already read the error value `errors`. A failure between
@@ -283,7 +283,7 @@ impl Counter {
             if self.value() >= threshold {
                 return Some(Ok(()));
             }
-            let now = self.line.gate.errors();
+            let now = self.line.cell.errors();
             (now != errors).then_some(Err(CounterError::Failed { errors: now }))
         })?
     }
@@ -394,8 +394,8 @@ mod tests {
 
     #[test]
     fn counting_touches_one_cache_line() {
-        assert!(std::mem::offset_of!(Line, wait) < 64);
-        assert_eq!(align_of::<Line>(), 128);
+        assert!(std::mem::offset_of!(CounterState, wait) < 64);
+        assert_eq!(align_of::<CounterState>(), 128);
     }
 
     #[test]

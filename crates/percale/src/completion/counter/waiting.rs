@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::due::Due;
 use super::fire::drop_all;
-use super::heap::{Heap, Item};
+use super::heap::{Heap, HeapItem};
 
 /// The condition that a counter has to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub(crate) enum Condition {
 
 /// The identifier of waiting work. It is valid until the work is due or canceled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Ticket {
+pub(crate) struct WaitId {
     /// The line's id. Another counter may be created at the address of a former one.
     line: u64,
     slot: u32,
     stamp: u32,
 }
 
-impl Ticket {
+impl WaitId {
     pub(crate) const fn to_words(self) -> [u64; 2] {
         [self.line, (self.slot as u64) << 32 | self.stamp as u64]
     }
@@ -40,7 +40,7 @@ impl Ticket {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WaitingEntry {
     /// Its number in the sequence of all work that was queued here, modulo 2^32.
     stamp: u32,
     /// The domain that queued the work; `None` if an endpoint's owner posted it.
@@ -49,25 +49,25 @@ struct Entry {
 }
 
 /// An entry is at most half a cache line, because a million entries may wait.
-const _: () = assert!(size_of::<Entry>() <= 32);
+const _: () = assert!(size_of::<WaitingEntry>() <= 32);
 
 /// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap
 /// until that item is popped, or until a cancellation finds that such items outnumber those of waiting work by more
 /// than 64.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitQueue {
     /// A number that differs from the id of every other line.
     id: u64,
     successes: Heap,
     ends: Heap,
-    entries: Slab<Entry>,
+    entries: Slab<WaitingEntry>,
     /// The owner of the work that was queued last.
     last: Option<NonZeroU32>,
     /// The next stamp. Stamps distinguish entries of one slot and determine their order.
     stamp: u32,
 }
 
-impl Default for Waiting {
+impl Default for WaitQueue {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Default for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitQueue {
     fn drop(&mut self) {
         if !self.entries.is_empty() {
             drop_all(self.entries.drain().map(|entry| entry.due).collect());
@@ -83,19 +83,19 @@ impl Drop for Waiting {
     }
 }
 
-impl Waiting {
+impl WaitQueue {
     /// Queues work. Also returns whether the previously queued work had the same owner and some work still waits. If
     /// so, the owner already has a record of this line.
-    pub(crate) fn push(&mut self, condition: Condition, owner: Option<NonZeroU32>, due: Due) -> (Ticket, bool) {
+    pub(crate) fn push(&mut self, condition: Condition, owner: Option<NonZeroU32>, due: Due) -> (WaitId, bool) {
         let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
         let stamp = self.stamp;
         self.stamp = stamp.wrapping_add(1);
-        let slot = self.entries.insert(Entry { stamp, owner, due }) as u32;
+        let slot = self.entries.insert(WaitingEntry { stamp, owner, due }) as u32;
         match condition {
-            Condition::Successes(threshold) => self.successes.push(Item { threshold, slot, stamp }),
-            Condition::Ends(threshold) => self.ends.push(Item { threshold, slot, stamp }),
+            Condition::Successes(threshold) => self.successes.push(HeapItem { threshold, slot, stamp }),
+            Condition::Ends(threshold) => self.ends.push(HeapItem { threshold, slot, stamp }),
         }
-        (Ticket { line: self.id, slot, stamp }, known)
+        (WaitId { line: self.id, slot, stamp }, known)
     }
 
     /// Returns a lower bound of the thresholds for which work waits, or `u64::MAX` if no work waits.
@@ -141,9 +141,10 @@ impl Waiting {
     }
 
     /// Cancels work. Returns `None` if it is due already or was canceled.
-    pub(crate) fn cancel(&mut self, ticket: Ticket, owner: Option<NonZeroU32>) -> Option<Due> {
+    pub(crate) fn cancel(&mut self, ticket: WaitId, owner: Option<NonZeroU32>) -> Option<Due> {
         let slot = ticket.slot as usize;
-        let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
+        let live =
+            |entry: &&WaitingEntry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
         self.entries.get(slot).filter(live)?;
         let due = self.entries.remove(slot).due;
         self.sweep();
@@ -170,7 +171,7 @@ impl Waiting {
     }
 
     /// Returns the number of entries that were queued since this one, including this one.
-    const fn age(&self, entry: &Entry) -> u32 {
+    const fn age(&self, entry: &WaitingEntry) -> u32 {
         self.stamp.wrapping_sub(entry.stamp)
     }
 
@@ -178,7 +179,7 @@ impl Waiting {
     fn sweep(&mut self) {
         if self.successes.len() + self.ends.len() > 2 * self.entries.len() + 64 {
             let live =
-                |item: &Item| self.entries.get(item.slot as usize).is_some_and(|entry| entry.stamp == item.stamp);
+                |item: &HeapItem| self.entries.get(item.slot as usize).is_some_and(|entry| entry.stamp == item.stamp);
             self.successes.retain(live);
             self.ends.retain(live);
         }
@@ -189,7 +190,7 @@ impl Waiting {
 #[cold]
 fn comes_first(one: &mut Heap, other: &mut Heap) -> bool {
     match (one.first(), other.first()) {
-        (Some(one), Some(other)) => one.came_before(&other),
+        (Some(one), Some(other)) => one.was_queued_before(&other),
         (one, _) => one.is_some(),
     }
 }
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn repeated_queue_and_cancel_uses_bounded_memory() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitQueue::default();
         for threshold in 0..100_000_u64 {
             let due = Due::Add(Counter::new(), 1);
             let (ticket, _) = waiting.push(Condition::Ends(1000 + threshold), None, due);
@@ -218,7 +219,7 @@ mod tests {
         fn work_starts_by_threshold_then_in_order_for_both_conditions(
             steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
         ) {
-            let mut waiting = Waiting::default();
+            let mut waiting = WaitQueue::default();
             let mut model: Vec<(u64, u64, bool)> = Vec::new();
             let (mut successes, mut errors, count) = (0, 0, Counter::new());
             for (number, (step, value)) in steps.into_iter().enumerate() {

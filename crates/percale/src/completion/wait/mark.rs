@@ -3,25 +3,25 @@
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
 /// No thread has to be woken.
-const NOBODY: u64 = u64::MAX;
+const NO_SLEEPER: u64 = u64::MAX;
 
 /// The mark that a sleeping thread sets and a waking thread clears. It is one word, so a waking thread that clears it
 /// for one sleeping thread cannot lose the request of another. All accesses are sequentially consistent. So a waking
 /// thread and a thread that is about to sleep cannot miss each other, if the waking thread publishes before it reads
 /// the mark, and the other thread checks again after it has set the mark.
 #[derive(Debug)]
-pub(super) struct Mark(AtomicU64);
+pub(super) struct SleepMark(AtomicU64);
 
-impl Default for Mark {
+impl Default for SleepMark {
     fn default() -> Self {
-        Self(AtomicU64::new(NOBODY))
+        Self(AtomicU64::new(NO_SLEEPER))
     }
 }
 
-impl Mark {
+impl SleepMark {
     /// Requests a wake-up when a value is at least `from`; 0 requests every wake-up.
     pub(super) fn set(&self, from: u64) {
-        self.0.fetch_min(from.min(NOBODY - 1), Ordering::SeqCst);
+        self.0.fetch_min(from.min(NO_SLEEPER - 1), Ordering::SeqCst);
         loom_fence();
     }
 
@@ -29,7 +29,7 @@ impl Mark {
     #[inline]
     pub(super) fn is_set(&self) -> bool {
         loom_fence();
-        self.0.load(Ordering::SeqCst) != NOBODY
+        self.0.load(Ordering::SeqCst) != NO_SLEEPER
     }
 
     /// Returns whether a thread has to be woken for a value that increased. `value` is called after the mark was read.
@@ -37,13 +37,13 @@ impl Mark {
     pub(super) fn is_due(&self, value: impl FnOnce() -> u64) -> bool {
         loom_fence();
         let from = self.0.load(Ordering::SeqCst);
-        from != NOBODY && value() >= from
+        from != NO_SLEEPER && value() >= from
     }
 
     /// Clears the mark and returns whether it was set. If so, the caller wakes all sleeping threads, and each that
     /// continues to sleep sets the mark again.
     pub(super) fn take(&self) -> bool {
-        self.0.swap(NOBODY, Ordering::SeqCst) != NOBODY
+        self.0.swap(NO_SLEEPER, Ordering::SeqCst) != NO_SLEEPER
     }
 }
 
@@ -56,14 +56,14 @@ mod model {
     use super::*;
 
     /// Two threads wait for different values, like [`Wait::until_value`](super::super::Wait), while a third one counts.
-    struct Place {
-        mark: Mark,
+    struct ValueWaiters {
+        mark: SleepMark,
         value: AtomicU64,
         /// The sleepers' events.
         rung: [AtomicBool; 2],
     }
 
-    impl Place {
+    impl ValueWaiters {
         fn value(&self) -> u64 {
             self.value.load(Ordering::SeqCst)
         }
@@ -96,8 +96,8 @@ mod model {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {
-            let place = Arc::new(Place {
-                mark: Mark::default(),
+            let place = Arc::new(ValueWaiters {
+                mark: SleepMark::default(),
                 value: AtomicU64::new(0),
                 rung: [AtomicBool::new(false), AtomicBool::new(false)],
             });

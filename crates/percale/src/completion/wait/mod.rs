@@ -22,11 +22,11 @@
 //! Locks: no two of `drivers`, `sleepers` and `followers` are held at the same time, and none is held while a driver or
 //! a function of the caller runs.
 
-mod face;
 mod followers;
 mod mark;
 #[cfg(test)]
 mod tests;
+mod wait_api;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,10 +38,10 @@ use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 
-pub(in crate::completion) use self::face::face;
 pub(in crate::completion) use self::followers::Follower;
 use self::followers::Followers;
-use self::mark::Mark;
+use self::mark::SleepMark;
+pub(in crate::completion) use self::wait_api::wait_api;
 use crate::system::call::{call, named};
 use crate::system::event::EventDescriptor;
 use crate::system::forked::Process;
@@ -123,7 +123,7 @@ impl WaitError {
 /// The descriptors for the application's own poll set: an epoll set that contains an eventfd and the set of the
 /// drivers.
 #[derive(Debug)]
-struct Outside {
+struct WaitDescriptors {
     epoll: OwnedFd,
     event: EventDescriptor,
 }
@@ -132,7 +132,7 @@ struct Outside {
 #[repr(C)]
 pub struct Wait {
     /// Set while a thread sleeps, or is about to sleep, and needs to be notified.
-    armed: Mark,
+    armed: SleepMark,
     /// Whether `drivers` is not empty.
     driven: AtomicBool,
     /// Whether the drivers make progress without calls by the application.
@@ -144,7 +144,7 @@ pub struct Wait {
     drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
     /// The epoll set of the drivers' descriptors. It is created and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
-    outside: OnceLock<Outside>,
+    outside: OnceLock<WaitDescriptors>,
     /// Poll sets and wait sets of which the owner of this `Wait` is a member.
     followers: Followers,
     /// The number of endpoints that report here and that no wait can drive.
@@ -171,7 +171,7 @@ impl Wait {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            armed: Mark::default(),
+            armed: SleepMark::default(),
             driven: AtomicBool::new(false),
             automatic: AtomicBool::new(false),
             sleepers: Mutex::new(Vec::new()),
@@ -337,12 +337,12 @@ impl Wait {
         }
     }
 
-    fn outside(&self) -> io::Result<&Outside> {
+    fn outside(&self) -> io::Result<&WaitDescriptors> {
         self.check_process()?;
         if let Some(outside) = self.outside.get() {
             return Ok(outside);
         }
-        let outside = Outside { epoll: new_set()?, event: EventDescriptor::new()? };
+        let outside = WaitDescriptors { epoll: new_set()?, event: EventDescriptor::new()? };
         epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
         epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
         // If another thread has created the descriptors first, those are used.

@@ -6,7 +6,7 @@ use crate::completion::event::EventQueue;
 use crate::domain::Domain;
 use crate::endpoint::builder::{BindError, Purpose, resolve};
 use crate::endpoint::engine::Engine;
-use crate::endpoint::ownership::reach::Reach;
+use crate::endpoint::ownership::reach::EngineAccess;
 use crate::endpoint::{EndpointBuilder, SharedEndpoint};
 
 /// The default number of requests that may wait for an answer.

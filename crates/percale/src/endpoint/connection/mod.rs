@@ -160,7 +160,7 @@ impl<A: Ownership> Endpoint<A> {
         let timeout = self.domain.inner.settings.connect_timeouts.longest();
         // The two locks are taken one after the other and never held together.
         let ours = self.access.with(|engine| engine.await_caller(request.caller(), (request.data(), data), timeout))?;
-        request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.call_off(&gone.to_string())))
+        request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.stop_awaiting(&gone.to_string())))
     }
 
     /// Shuts down the connection in an orderly way (fi_shutdown(3)). Pending data is sent first, for at most one second

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::ConnectionError;
 use crate::completion::request::{ConnectionRequest, RequestedListener};
-use crate::endpoint::engine::listening::Thrown;
+use crate::endpoint::engine::listening::DroppedRequests;
 use crate::endpoint::engine::single::Awaiting;
 use crate::endpoint::ownership::WeakShared;
-use crate::endpoint::ownership::reach::Reach;
+use crate::endpoint::ownership::reach::EngineAccess;
 use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 
 /// The listener to which a request refers.
@@ -17,12 +17,12 @@ use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 pub(crate) struct Requested {
     pub(crate) listener: WeakShared,
     /// The list in which the listener finds requests that were dropped without an answer.
-    pub(crate) thrown: Arc<Thrown>,
+    pub(crate) dropped_requests: Arc<DroppedRequests>,
 }
 
 impl RequestedListener for Requested {
     fn dropped(&self, number: u64) {
-        self.thrown.push(number);
+        self.dropped_requests.push(number);
     }
 }
 

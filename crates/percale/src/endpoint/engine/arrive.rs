@@ -2,26 +2,29 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+use super::admission::NOT_ADMITTED;
 use super::core::Core;
-use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
 use super::messages::{SendAsked, refusal_of};
 use super::peers::charge_of;
 use super::remote::{PART, SERVE};
-use super::types::{Action, Arrival, Asked, Body, Notify, Pull, Receive, Request, Short, Unexpected};
+use super::types::{
+    LinkAction, Notify, PayloadPull, PullAnswer, PullFrame, Receive, Short, StreamArrival, Unexpected,
+    UnexpectedPayload,
+};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::Envelope;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
-use crate::transport::{Connection, Landing, PullError, Sink};
-use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
+use crate::transport::{ConnectionId, Landing, PullError, Sink};
+use crate::wire::head::{Counts, Flags, FrameKind, Head, Offer};
 
 impl Core {
     /// Returns the receive for this message, if one is posted. The receive is removed from its table. For a
     /// multi-receive buffer, a part of the buffer is returned.
     #[inline]
-    pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+    pub(crate) fn match_posted(&mut self, from: ConnectionId, head: &Head, len: u64) -> Option<Receive> {
         if is_collective(head.kind) {
             return self.groups.match_posted(from, head);
         }
@@ -36,21 +39,21 @@ impl Core {
         self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, len, body } = message;
         match body {
-            Body::Short(short) => {
+            UnexpectedPayload::Short(short) => {
                 self.messages.memory().put(View::of(short.as_slice()), receive.place);
                 self.received(from, &head, len, &receive);
             }
-            Body::Whole(bytes) => {
+            UnexpectedPayload::Whole(bytes) => {
                 self.messages.memory().put(View::of(&bytes), receive.place);
                 self.received(from, &head, len, &receive);
             }
-            Body::Offered(offer) => self.start_pull(from, head, &offer, receive),
-            Body::Arriving(arrival) => self.messages.give_arrival(arrival, receive),
+            UnexpectedPayload::Offered(offer) => self.start_pull(from, head, &offer, receive),
+            UnexpectedPayload::Arriving(arrival) => self.messages.give_arrival(arrival, receive),
         }
     }
 
     /// Fetches an offer.
-    fn start_pull(&mut self, from: Connection, head: Head, offer: &Offer, receive: Receive) {
+    fn start_pull(&mut self, from: ConnectionId, head: Head, offer: &Offer, receive: Receive) {
         let into = self
             .messages
             .memory()
@@ -58,14 +61,14 @@ impl Core {
             .slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
         if into.is_empty() {
             // There is nothing to fetch: the message has no bytes, or the receive has no room.
-            self.peers.reply(from, Kind::Pulled, head.id, 0);
+            self.peers.reply(from, FrameKind::Pulled, head.id, 0);
             self.received(from, &head, offer.len.get(), &receive);
             return;
         }
-        let pull = Pull::Message { from, head, len: offer.len.get(), receive };
+        let pull = PayloadPull::Message { from, head, len: offer.len.get(), receive };
         let token = self.messages.begin_pull(pull);
         let into = Lease::own(&into);
-        self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
+        self.peers.push(from, LinkAction::Pull { id: head.id, offer: *offer, into, token });
     }
 
     /// Delivers a message on the fast path, which handles messages that carry at most a tag and data, have a receive of
@@ -74,21 +77,22 @@ impl Core {
     #[inline(always)]
     fn in_place(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         payload: View<'_>,
         takes: impl FnOnce(Notify) -> bool,
     ) -> Option<(Entry, Notify)> {
         let Self { messages, peers, reporting, .. } = self;
-        if reporting.receives_take_detour() {
+        if reporting.is_receive_fast_path_disabled() {
             return None;
         }
         let tagged = is_tagged(head.kind);
         let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
         let (context, notify) = messages.deliver(tagged, envelope, payload, takes)?;
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
-        let told = if head.flags.is_empty() { CompletionFlags::empty() } else { CompletionFlags::REMOTE_DATA };
-        let (flags, len, source) = (CompletionFlags::RECEIVE | kind | told, payload.len() as u64, peers.source(from));
+        let data_flag = if head.flags.is_empty() { CompletionFlags::empty() } else { CompletionFlags::REMOTE_DATA };
+        let (flags, len, source) =
+            (CompletionFlags::RECEIVE | kind | data_flag, payload.len() as u64, peers.source(from));
         Some((Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source }, notify))
     }
 
@@ -96,7 +100,7 @@ impl Core {
     /// message.
     // Not inlined, and with few arguments, so that no registers need to be saved.
     #[inline(never)]
-    pub(super) fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
+    pub(super) fn message_in_place(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) -> bool {
         let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
         let Some((entry, notify)) = self.in_place(from, head, payload, takes) else { return false };
         match notify {
@@ -111,7 +115,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn message_at_once(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         payload: View<'_>,
         into: &mut Entry,
@@ -125,52 +129,56 @@ impl Core {
 
     /// Handles any frame.
     #[inline(never)]
-    fn any_frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
-        if !self.gate.admits(head.kind) {
-            return self.peers.accuse(from, STRANGER);
+    fn any_frame(&mut self, from: ConnectionId, head: Head, payload: View<'_>) {
+        if !self.admission.admits(head.kind) {
+            return self.peers.flag_violation(from, NOT_ADMITTED);
         }
         if head.flags.contains(Flags::INVALIDATE) && !self.invalidates(from, &head) {
             return;
         }
         match head.kind {
-            Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
-            Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
-            Kind::Collective if self.is_wanted(from, &head) => self.message_by_parts(from, &head, payload),
-            Kind::CollectiveOffer if self.is_wanted(from, &head) => self.offered(from, head, payload),
-            Kind::Collective | Kind::CollectiveOffer => {}
-            Kind::Pull => self.asked(from, &head, payload),
-            Kind::Pulled => self.not_pulled(from, head.id),
-            Kind::Ack => self.acknowledged(from, head.id, head.tag),
-            Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
-            Kind::Control => self.control(from, &head, payload),
-            Kind::Counts => self.peers.set_counts(from, Counts::from_bits_truncate(head.id)),
-            Kind::Data
-            | Kind::Bye
-            | Kind::Nothing
-            | Kind::Transport
-            | Kind::Resolve
-            | Kind::Resolved
-            | Kind::Assist => {}
+            FrameKind::Message | FrameKind::Tagged => self.message_by_parts(from, &head, payload),
+            FrameKind::MessageOffer | FrameKind::TaggedOffer => self.offered(from, head, payload),
+            FrameKind::Collective if self.is_wanted(from, &head) => self.message_by_parts(from, &head, payload),
+            FrameKind::CollectiveOffer if self.is_wanted(from, &head) => self.offered(from, head, payload),
+            FrameKind::Collective | FrameKind::CollectiveOffer => {}
+            FrameKind::Pull => self.requested(from, &head, payload),
+            FrameKind::Pulled => self.not_pulled(from, head.id),
+            FrameKind::Ack => self.acknowledged(from, head.id, head.tag),
+            FrameKind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            FrameKind::Control => self.control(from, &head, payload),
+            FrameKind::Counts => self.peers.set_counts(from, Counts::from_bits_truncate(head.id)),
+            FrameKind::Data
+            | FrameKind::Bye
+            | FrameKind::Nothing
+            | FrameKind::Transport
+            | FrameKind::Resolve
+            | FrameKind::Resolved
+            | FrameKind::Assist => {}
             _ => self.remote(from, &head, payload),
         }
     }
 
     /// Handles any eager message that arrived completely.
     #[inline(never)]
-    fn message_by_parts(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn message_by_parts(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
         if let Some(receive) = self.match_posted(from, head, len) {
             self.messages.memory().put(payload, receive.place);
             self.received(from, head, len, &receive);
         } else {
             let short = payload.len() <= Short::MAX;
-            let body = if short { Body::Short(Short::of(payload)) } else { Body::Whole(payload.to_vec()) };
+            let body = if short {
+                UnexpectedPayload::Short(Short::of(payload))
+            } else {
+                UnexpectedPayload::Whole(payload.to_vec())
+            };
             self.hold(Unexpected { from, head: *head, len, body });
         }
     }
 
     /// Keeps a message until its receive is posted.
-    fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
+    fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::HeldMessage {
         // The message is charged first: a shared receive that was posted meanwhile takes the message at once, and then
         // releases the charge.
         self.peers.charge(message.from, charge_of(&message));
@@ -187,63 +195,63 @@ impl Core {
     }
 
     /// Handles the offer of a message.
-    fn offered(&mut self, from: Connection, head: Head, payload: View<'_>) {
+    fn offered(&mut self, from: ConnectionId, head: Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.accuse(from, "offer frame too short");
+            return self.peers.flag_violation(from, "offer frame too short");
         };
         match self.match_posted(from, &head, offer.len.get()) {
             Some(receive) => self.start_pull(from, head, &offer, receive),
             None => {
-                self.hold(Unexpected { from, head, len: offer.len.get(), body: Body::Offered(offer) });
+                self.hold(Unexpected { from, head, len: offer.len.get(), body: UnexpectedPayload::Offered(offer) });
             }
         }
     }
 
     /// Handles the notice that the receiver does not need the payload of a local offer.
-    fn not_pulled(&mut self, from: Connection, wire: u32) {
+    fn not_pulled(&mut self, from: ConnectionId, wire: u32) {
         match self.messages.sends_mut().not_pulled(from, wire) {
             Ok(end) => self.send_ended(end),
-            Err(why) => self.peers.accuse(from, why),
+            Err(why) => self.peers.flag_violation(from, why),
         }
     }
 
     /// Handles the acknowledgement that the receiver has delivered a message or, with an error code, could not deliver
     /// it.
-    fn acknowledged(&mut self, from: Connection, wire: u32, why: u64) {
+    fn acknowledged(&mut self, from: ConnectionId, wire: u32, why: u64) {
         let end = self.messages.sends_mut().acknowledged(from, wire, refusal_of(why));
         self.send_ended(end);
     }
 
     /// Handles the peer's request for the payload of a local offer.
-    fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        if payload.len() > Request::MAX {
-            return self.peers.accuse(from, "pull the request is too long");
+    fn requested(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        if payload.len() > PullFrame::MAX {
+            return self.peers.flag_violation(from, "pull the request is too long");
         }
-        let asked = match head.id {
+        let requested = match head.id {
             id if id & PART != 0 => self.remote.write_asked(from, id),
             id if id & SERVE != 0 => self.remote.serve_asked(from, id),
             id => self.send_asked(from, id),
         };
-        let source = match asked {
-            Asked::Source(source) => source,
-            Asked::Gone => Lease::own(&Segments::EMPTY), // This is shorter than the request.
-            Asked::Nothing => {
-                return self.peers.accuse(from, "pull request for an operation without an offer");
+        let source = match requested {
+            PullAnswer::Source(source) => source,
+            PullAnswer::Gone => Lease::own(&Segments::EMPTY), // This is shorter than the request.
+            PullAnswer::Nothing => {
+                return self.peers.flag_violation(from, "pull request for an operation without an offer");
             }
         };
-        let request = Request::of(payload);
-        self.peers.push(from, Action::Push { id: head.id, token: head.tag, request, source });
+        let request = PullFrame::of(payload);
+        self.peers.push(from, LinkAction::Push { id: head.id, token: head.tag, request, source });
     }
 
     /// Returns the payload of a local send, and marks it as being read by a transport.
-    fn send_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        match self.messages.sends_mut().asked(from, wire) {
-            SendAsked::Payload(notify, context, segments) => Asked::Source(match self.arriving(notify, context) {
+    fn send_asked(&mut self, from: ConnectionId, wire: u32) -> PullAnswer {
+        match self.messages.sends_mut().requested(from, wire) {
+            SendAsked::Payload(notify, context, segments) => PullAnswer::Source(match self.arriving(notify, context) {
                 None => Lease::own(&segments),
                 Some(arriving) => Lease::arriving(arriving),
             }),
-            SendAsked::Gone => Asked::Gone,
-            SendAsked::Nothing => Asked::Nothing,
+            SendAsked::Gone => PullAnswer::Gone,
+            SendAsked::Nothing => PullAnswer::Nothing,
         }
     }
 }
@@ -251,8 +259,8 @@ impl Core {
 impl Core {
     /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible. Other accesses
     /// are assembled in a buffer. The link limits its length.
-    fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
-        let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
+    fn begin_remote(&mut self, from: ConnectionId, head: Head) -> Landing {
+        let mut arrival = StreamArrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {
             Ok(Some((region, into))) => {
                 arrival.region = Some(Ok(region));
@@ -275,17 +283,17 @@ impl Core {
 
 impl Sink for Core {
     #[inline]
-    fn takes(&self, from: Connection) -> bool {
+    fn takes(&self, from: ConnectionId) -> bool {
         self.peers.is_read(from)
     }
 
     #[inline]
-    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn frame(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let in_place = match head.kind {
-            Kind::Tagged | Kind::Message if Flags::DATA.contains(head.flags) => {
+            FrameKind::Tagged | FrameKind::Message if Flags::DATA.contains(head.flags) => {
                 self.message_in_place(from, head, payload)
             }
-            Kind::Collective if head.flags == Flags::DATA => self.collective_in_place(from, head, payload),
+            FrameKind::Collective if head.flags == Flags::DATA => self.collective_in_place(from, head, payload),
             _ => false,
         };
         if !in_place {
@@ -293,25 +301,25 @@ impl Sink for Core {
         }
     }
 
-    fn begin(&mut self, from: Connection, mut head: Head) -> Landing {
-        if !self.gate.admits(head.kind) {
-            self.peers.accuse(from, STRANGER);
-            head.kind = Kind::Nothing; // The bytes of the access are discarded.
+    fn begin(&mut self, from: ConnectionId, mut head: Head) -> Landing {
+        if !self.admission.admits(head.kind) {
+            self.peers.flag_violation(from, NOT_ADMITTED);
+            head.kind = FrameKind::Nothing; // The bytes of the access are discarded.
         }
         if !is_eager(head.kind) {
             return self.begin_remote(from, head);
         }
         if head.flags.contains(Flags::INVALIDATE) && !self.invalidates(from, &head) {
-            (head.kind, head.flags) = (Kind::Nothing, Flags::empty());
+            (head.kind, head.flags) = (FrameKind::Nothing, Flags::empty());
             return self.begin_remote(from, head);
         }
-        if head.kind == Kind::Collective && !self.is_wanted(from, &head) {
-            head.kind = Kind::Nothing;
+        if head.kind == FrameKind::Collective && !self.is_wanted(from, &head) {
+            head.kind = FrameKind::Nothing;
             return self.begin_remote(from, head);
         }
         let len = u64::from(head.len);
         let receive = self.match_posted(from, &head, len);
-        let mut arrival = Arrival { from, head, receive, heap: None, held: None, region: None };
+        let mut arrival = StreamArrival { from, head, receive, heap: None, held: None, region: None };
         let into = match &arrival.receive {
             Some(receive) => self.messages.memory().segments(receive.place),
             None => {
@@ -325,15 +333,15 @@ impl Sink for Core {
         let expected = arrival.receive.is_some();
         let id = self.messages.begin_arrival(arrival);
         if !expected {
-            let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(id) });
+            let held = self.hold(Unexpected { from, head, len, body: UnexpectedPayload::Arriving(id) });
             self.messages.hold_arrival(id, held);
         }
         Landing { token: id.to_wire(), into: Lease::own(&into) }
     }
 
-    fn landed(&mut self, from: Connection, token: u32) {
+    fn landed(&mut self, from: ConnectionId, token: u32) {
         let Some(arrival) = self.messages.take_arrival(token) else { return };
-        let Arrival { head, receive, heap, held, region, .. } = arrival;
+        let StreamArrival { head, receive, heap, held, region, .. } = arrival;
         if let Some(region) = region {
             return self.write_landed(from, &head, region);
         }
@@ -357,11 +365,11 @@ impl Sink for Core {
                     None => None,
                 };
                 if let Some(message) = message {
-                    message.body = Body::Whole(heap.into_vec());
+                    message.body = UnexpectedPayload::Whole(heap.into_vec());
                 } else {
                     // The message was discarded while it arrived.
                     if head.flags.contains(Flags::ACK) {
-                        self.peers.reply(from, Kind::Ack, head.id, 0);
+                        self.peers.reply(from, FrameKind::Ack, head.id, 0);
                     }
                     self.peers.release(from, head.len as usize);
                 }
@@ -370,34 +378,34 @@ impl Sink for Core {
         }
     }
 
-    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
+    fn pulled(&mut self, from: ConnectionId, token: u32, result: Result<u64, PullError>) {
         let Some(pull) = self.messages.take_pull(from, token) else { return };
         let (head, len, receive) = match pull {
-            Pull::Message { head, len, receive, .. } => (head, len, receive),
-            Pull::Store(store) => return self.stored(store, result),
-            Pull::Fetch { part, .. } => return self.fetched(part, result),
+            PayloadPull::Message { head, len, receive, .. } => (head, len, receive),
+            PayloadPull::Store(store) => return self.stored(store, result),
+            PayloadPull::Fetch { part, .. } => return self.fetched(part, result),
         };
         match result {
             Ok(_) => self.received(from, &head, len, &receive),
             Err(error) => {
                 let (code, why) = pull_error(error);
                 if head.flags.contains(Flags::ACK) {
-                    self.peers.reply(from, Kind::Ack, head.id, code.errno() as u64);
+                    self.peers.reply(from, FrameKind::Ack, head.id, code.errno() as u64);
                 }
                 self.receive_failed(from, &head, &receive, code, why);
             }
         }
     }
 
-    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>) {
+    fn assisted(&mut self, from: ConnectionId, token: u32, result: Result<(), PullError>) {
         self.assisted_end(from, token, result);
     }
 
-    fn undone(&mut self, from: Connection, token: u32) {
+    fn undone(&mut self, from: ConnectionId, token: u32) {
         self.give_back(from, token);
     }
 
-    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+    fn pushed(&mut self, from: ConnectionId, id: u32, result: Result<(), PullError>) {
         if id & PART != 0 {
             return self.write_pushed(from, id);
         }

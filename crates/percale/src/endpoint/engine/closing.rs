@@ -9,9 +9,9 @@ use crate::endpoint::work::PostError;
 use crate::local_memory::volatile::Segments;
 use crate::system::forked::Process;
 use crate::transport::any::AnyLink;
-use crate::transport::connect::LocalBell;
-use crate::transport::{Connection, Link};
-use crate::wire::head::{Head, Kind};
+use crate::transport::connect::LocalDoorbell;
+use crate::transport::{ConnectionId, Link};
+use crate::wire::head::{FrameKind, Head};
 
 /// The reason that the operations of a closed endpoint report.
 const WHY: &str = "the endpoint was closed";
@@ -36,14 +36,14 @@ impl Engine {
         // From now on no operation begins.
         self.core.leave_pool();
         self.core.end_waiting(WHY);
-        self.give_up_connecting();
+        self.stop_connecting();
         let mut until = self.flush();
         if self.give_up_groups() {
             until = self.flush();
         }
         for slot in 0..self.links.len() {
             if let Some(link) = self.links[slot].take() {
-                self.part(slot as Connection, link, until, ErrorCode::Canceled, WHY);
+                self.part(slot as ConnectionId, link, until, ErrorCode::Canceled, WHY);
             }
         }
         self.core.end_all(until, WHY);
@@ -53,7 +53,7 @@ impl Engine {
         self.connector = Connector::Closed;
         (self.closed, self.process) = (true, Process::nowhere());
         self.core.operations.end_all(WHY);
-        self.core.operations.add_errands(crate::endpoint::reactor::forget(self.id));
+        self.core.operations.add_deferred_actions(crate::endpoint::reactor::forget(self.id));
     }
 
     /// Returns whether the endpoint was closed.
@@ -83,7 +83,7 @@ impl Engine {
             let waiting = self.poller.is_working(&self.links) || self.core.peers.has_answers();
             // Messages that were injected before the connection was established were reported as sent, so they are
             // flushed too.
-            let pending = (0..self.core.peers.len() as u32).any(|slot| self.core.peers.get(slot).is_to_be_flushed());
+            let pending = (0..self.core.peers.len() as u32).any(|slot| self.core.peers.get(slot).needs_flush());
             if (!waiting && !pending && !any) || Instant::now() >= until {
                 return until;
             }
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Ends a connection in an orderly way. Operations that wait for it fail.
-    pub(super) fn hang_up(&mut self, slot: Connection, error: ErrorCode, why: &str, until: Instant) {
+    pub(super) fn close_gracefully(&mut self, slot: ConnectionId, error: ErrorCode, why: &str, until: Instant) {
         if let Some(link) = self.unlink(slot) {
             self.part(slot, link, until, error, why);
         }
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Takes a slot's link out of use.
-    pub(super) fn unlink(&mut self, slot: Connection) -> Option<AnyLink> {
+    pub(super) fn unlink(&mut self, slot: ConnectionId) -> Option<AnyLink> {
         let link = self.links.get_mut(slot as usize).and_then(Option::take)?;
         self.poller.forget(slot, matches!(link, AnyLink::Shm(_)));
         match &link {
@@ -115,15 +115,15 @@ impl Engine {
                     self.ticks = None; // It is no longer read. In the epoll set it would wake every sleeper at once.
                 }
             }
-            AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit()),
+            AnyLink::Shm(_) => self.doorbell_allocator.release(self.core.peers.get(slot).bit()),
             AnyLink::Loopback(_) | AnyLink::Sim(_) => {}
         }
         Some(link)
     }
 
     /// Sends a goodbye on a link and closes it.
-    fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
-        let bye = Head { kind: Kind::Bye, ..Head::default() };
+    fn part(&mut self, slot: ConnectionId, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
+        let bye = Head { kind: FrameKind::Bye, ..Head::default() };
         if link.send(&bye, &Segments::EMPTY, false).is_err() {
             crate::later::later!(debug: "no space for the closing message; the peer will only see the connection end");
         }
@@ -137,17 +137,17 @@ impl Engine {
     }
 
     /// Sets aside the operations with memory to which the peer of a link may still be writing.
-    pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
+    pub(super) fn leave(&mut self, slot: ConnectionId, link: &mut AnyLink, error: ErrorCode, why: &str) {
         if let AnyLink::Shm(link) = link
-            && let Some(residue) = link.residue()
+            && let Some(draining) = link.draining()
         {
-            self.core.leave_behind(slot, residue, error, why);
+            self.core.defer_failures(slot, draining, error, why);
         }
     }
 
     /// Ends the operations that waited for the connection of a slot, after its link was removed, and notifies the
     /// service thread that made the connection.
-    pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn forget_connection(&mut self, slot: ConnectionId, error: ErrorCode, why: &str) {
         let serial = self.core.peers.get(slot).serial();
         self.core.down(slot, error, why);
         self.close_serial(serial);
@@ -157,6 +157,6 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
-        super::aside::settle();
+        super::deferred_cleanup::settle();
     }
 }

@@ -10,27 +10,29 @@ use rustix::event::epoll;
 
 use super::core::{Core, broken_code};
 use super::linger_policy::LingerPolicy;
-use super::peers::{At, State};
+use super::peers::{ContextAddress, PeerState};
 use super::poller::Poller;
 use super::role::Role;
-use super::waiting::{Attention, ReadPace, Waiting};
+use super::waiting::{OptionalWork, ReadPace, Sleepers};
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
-use crate::region::{Keys, Via};
+use crate::region::{AccessOrigin, Keys};
 use crate::system::forked::Process;
 use crate::transport::any::AnyLink;
-use crate::transport::connect::{ConnectError, LocalBell, Made, Notice, PeerIdentity, ShmParts};
-use crate::transport::doorbell::Bedside;
+use crate::transport::connect::{
+    ConnectError, EstablishedTransport, LocalDoorbell, PeerIdentity, ServiceNotice, ShmParts,
+};
+use crate::transport::doorbell_allocator::WaitState;
 use crate::transport::kind::TransportKind;
 use crate::transport::loopback::LoopbackLink;
-use crate::transport::shm::{Bell, Parts, ShmLink};
+use crate::transport::shm::{Doorbell, ShmLink, ShmLinkParts};
 use crate::transport::sim::SimNotice;
 use crate::transport::tcp::TcpLink;
 use crate::transport::verbs::VerbsLink;
-use crate::transport::{Broken, Connection};
+use crate::transport::{Broken, ConnectionId};
 use crate::types::PeerAddress;
-use crate::wire::head::Kind;
+use crate::wire::head::FrameKind;
 
 /// The parts from which an engine is made.
 #[derive(Debug)]
@@ -41,8 +43,8 @@ pub(crate) struct Start {
     pub(crate) role: Option<Role>,
     /// The source of connections.
     pub(crate) connector: Connector,
-    /// The descriptor and the bell on which the endpoint sleeps.
-    pub(crate) bedside: Bedside,
+    /// The descriptor and the doorbell on which the endpoint sleeps.
+    pub(crate) wait_state: WaitState,
     /// The address at which peers reach the endpoint.
     pub(crate) address: SocketAddr,
     /// The number of this endpoint's context at that address.
@@ -57,23 +59,23 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Engine {
     /// Creates an engine that has only itself as a peer.
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
-        let Bedside { doorbell, epoll } = start.bedside;
-        let bell = Arc::clone(doorbell.bell());
+        let WaitState { doorbell_allocator, epoll } = start.wait_state;
+        let doorbell = Arc::clone(doorbell_allocator.doorbell());
         let pooled = start.core.shared.is_member();
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
-            poller: Poller::new(Arc::clone(&bell)),
+            poller: Poller::new(Arc::clone(&doorbell)),
             connector: start.connector,
             attempts: HashMap::new(),
             next_attempt: 1,
-            bell,
             doorbell,
+            doorbell_allocator,
             epoll,
             ticks: None,
             looks: None,
-            waiting: Waiting::default(),
-            attention: Attention::new(matches!(start.role, Some(Role::Listener(_))), pooled),
+            waiting: Sleepers::default(),
+            optional_work: OptionalWork::new(matches!(start.role, Some(Role::Listener(_))), pooled),
             role: start.role.map(Box::new),
             process: Process::current()?,
             closed: false,
@@ -89,7 +91,7 @@ impl Engine {
     }
 
     /// Starts an attempt to connect to a slot's address.
-    pub(super) fn start_connecting(&mut self, slot: Connection) {
+    pub(super) fn start_connecting(&mut self, slot: ConnectionId) {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
         self.attempts.insert(attempt, slot);
@@ -97,7 +99,7 @@ impl Engine {
         match &mut self.connector {
             // The failure is reported like every other end of an attempt, after the caller no longer uses the slot.
             Connector::Service { mailbox, answer_only: true, .. } => {
-                mailbox.post(Notice::Failed { attempt, error: ConnectError::AnswersOnly(address) });
+                mailbox.post(ServiceNotice::Failed { attempt, error: ConnectError::AnswersOnly(address) });
             }
             Connector::Service { registration, .. } => registration.connect_context(attempt, address, context),
             Connector::Sim(port) => port.connect(attempt, address, context),
@@ -107,18 +109,18 @@ impl Engine {
 
     /// Connects again to the peer of a directed receive if its connection has ended: either the peer is reachable
     /// again, or the receive fails. Does nothing if the receive is not directed at a peer.
-    pub(super) fn look_for(&mut self, peer: PeerAddress) {
+    pub(super) fn reconnect_for_receive(&mut self, peer: PeerAddress) {
         if peer.is_specified()
             && self.role.is_none()
             && let Ok(slot) = self.core.peers.resolve(peer)
         {
-            self.look_at_slot(slot);
+            self.check_slot(slot);
         }
     }
 
-    /// Like [`look_for`](Self::look_for), but for the peer of a slot.
+    /// Like [`reconnect_for_receive`](Self::reconnect_for_receive), but for the peer of a slot.
     #[inline]
-    pub(super) fn look_at_slot(&mut self, slot: Connection) {
+    pub(super) fn check_slot(&mut self, slot: ConnectionId) {
         let peer = self.core.peers.get(slot);
         if self.role.is_none() && peer.is_lost() && peer.is_idle() && peer.sender().is_none() {
             self.start_connecting(slot);
@@ -143,15 +145,15 @@ impl Engine {
         }
     }
 
-    fn notice(&mut self, notice: Notice) {
+    fn notice(&mut self, notice: ServiceNotice) {
         match notice {
-            Notice::Established { attempt, serial, identity, link, reason } => {
+            ServiceNotice::Established { attempt, serial, identity, link, reason } => {
                 self.established(attempt, serial, &identity, link, &reason);
             }
-            Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
-            Notice::Aliased { attempt, incarnation } => {
+            ServiceNotice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
+            ServiceNotice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
-                if self.core.peers.get(slot).state() != State::Connecting(attempt) {
+                if self.core.peers.get(slot).state() != PeerState::Connecting(attempt) {
                     return; // The peer connected to this endpoint meanwhile.
                 }
                 if self.role.is_some() {
@@ -164,7 +166,7 @@ impl Engine {
                         if slot != real {
                             self.core.shared_alias(slot, real, had_address);
                             self.core.redirect_receives(slot, real);
-                            self.core.misnamed(slot, self.core.peers.get(real).address());
+                            self.core.handle_address_mismatch(slot, self.core.peers.get(real).address());
                         }
                         self.drain(real);
                     }
@@ -172,12 +174,12 @@ impl Engine {
                     None => self.start_connecting(slot),
                 }
             }
-            Notice::Dead { serial, reason, .. } => {
+            ServiceNotice::Dead { serial, reason, .. } => {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
                     self.died(slot, reason);
                 }
             }
-            Notice::Replaced { serial, old, new } => {
+            ServiceNotice::Replaced { serial, old, new } => {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
                     let (peer, address) = self.core.peers.identify(slot);
                     crate::later::later!(info: %address, ?old, ?new, "the process at the peer's address has changed");
@@ -187,7 +189,7 @@ impl Engine {
                     self.died(slot, "a different process answers at the peer's address".into());
                 }
             }
-            Notice::TurnedAway { from, error } => {
+            ServiceNotice::TurnedAway { from, error } => {
                 crate::later::later!(warn: %from, %error, "rejected an unknown peer");
             }
             _ => {} // There are no other notices.
@@ -196,7 +198,7 @@ impl Engine {
 
     /// Handles the death of a link's peer. The frames that the peer sent before over shared memory are still delivered,
     /// then everything else fails.
-    fn died(&mut self, slot: Connection, reason: String) {
+    fn died(&mut self, slot: ConnectionId, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
             link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
@@ -211,21 +213,28 @@ impl Engine {
         }
     }
 
-    fn established(&mut self, attempt: Option<u64>, serial: u64, identity: &PeerIdentity, made: Made, reason: &str) {
-        let bit = if let Made::Shm(parts) = &made { Some(parts.my_bit) } else { None };
+    fn established(
+        &mut self,
+        attempt: Option<u64>,
+        serial: u64,
+        identity: &PeerIdentity,
+        made: EstablishedTransport,
+        reason: &str,
+    ) {
+        let bit = if let EstablishedTransport::Shm(parts) = &made { Some(parts.my_bit) } else { None };
         let incarnation = u128::from_be_bytes(identity.incarnation.0);
         let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
         let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation, identity.proven)
         else {
             crate::later::later!(debug: peer = %identity.address, "rejected a second peer at an endpoint of one connection");
-            bit.inspect(|bit| self.doorbell.release(*bit));
+            bit.inspect(|bit| self.doorbell_allocator.release(*bit));
             return self.close_serial(serial);
         };
         let (transport, link) = match self.link(made, incarnation) {
             Ok(made) => made,
             Err(error) => {
                 crate::later::later!(warn: %error, peer = %identity.address, "an established connection cannot be used");
-                bit.inspect(|bit| self.doorbell.release(*bit));
+                bit.inspect(|bit| self.doorbell_allocator.release(*bit));
                 self.close_serial(serial);
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
@@ -237,11 +246,17 @@ impl Engine {
 
     /// Returns the slot for an established connection, after ending the old connection in that slot. Returns `None` if
     /// the connection is not accepted.
-    fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
+    fn slot_for(
+        &mut self,
+        attempt: Option<ConnectionId>,
+        at: ContextAddress,
+        incarnation: u128,
+        proven: bool,
+    ) -> Option<ConnectionId> {
         let slot = match attempt {
             Some(slot) => {
                 if self.core.peers.advertise(slot, at) {
-                    self.core.misnamed(slot, at.0);
+                    self.core.handle_address_mismatch(slot, at.0);
                 }
                 slot
             }
@@ -256,10 +271,10 @@ impl Engine {
     }
 
     /// Reports that a link is in use, and hands the waiting operations to it.
-    fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
+    fn stands(&mut self, slot: ConnectionId, transport: TransportKind, reason: &str) {
         self.core.peers.set_reason(slot, reason);
         if self.role.is_some() {
-            self.link_stands(slot, transport);
+            self.link_established(slot, transport);
         } else {
             let (endpoint, (peer, address)) = (self.id, self.core.peers.identify(slot));
             let (transport, reason, data) = (transport.name(), reason.into(), Vec::new());
@@ -269,24 +284,28 @@ impl Engine {
     }
 
     /// Makes the link of an established connection.
-    fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
+    fn link(
+        &self,
+        made: EstablishedTransport,
+        peer: u128,
+    ) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
-            Made::Shm(parts) if self.core.left.keeps_too_much(&parts.process) => {
+            EstablishedTransport::Shm(parts) if self.core.left.keeps_too_much(&parts.process) => {
                 Err("the peer process still uses memory of ended connections".into())
             }
-            Made::Shm(parts) => {
+            EstablishedTransport::Shm(parts) => {
                 let (keys, via) = self.core.local.granted(peer);
-                let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
+                let link = ShmLink::new(shm_parts(parts, &self.doorbell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
-            Made::Tcp(socket) => {
+            EstablishedTransport::Tcp(socket) => {
                 let Connector::Service { tcp, .. } = &self.connector else {
                     unreachable!("sockets come from services")
                 };
                 let link = TcpLink::new(socket, *tcp)?;
                 Ok((TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
             }
-            Made::Verbs(wire, socket) => {
+            EstablishedTransport::Verbs(wire, socket) => {
                 let Connector::Service { tcp, .. } = &self.connector else {
                     unreachable!("queue pairs come from services")
                 };
@@ -298,7 +317,7 @@ impl Engine {
     }
 
     /// Attaches a link to a slot and starts to use it.
-    pub(super) fn attach(&mut self, slot: Connection, link: AnyLink, incarnation: u128) {
+    pub(super) fn attach(&mut self, slot: ConnectionId, link: AnyLink, incarnation: u128) {
         if self.links.len() <= slot as usize {
             self.links.resize_with(slot as usize + 1, || None);
         }
@@ -324,10 +343,10 @@ impl Engine {
         self.core.shared_connected(slot);
         self.core.sender_connected(slot);
         self.poller.waits(slot); // This requests a first poll: the peer may have sent a frame already.
-        self.cool();
+        self.move_to_cold();
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
-            self.core.peers.reply(slot, Kind::Counts, counts.bits(), 0);
+            self.core.peers.reply(slot, FrameKind::Counts, counts.bits(), 0);
         }
         self.core.peers.begin_budget(slot);
         // These actions come before the answer to any request of the peer.
@@ -336,7 +355,7 @@ impl Engine {
 
     /// Ends a broken connection. Everything that waited for it fails, and the next operation starts a new connection.
     #[cold]
-    pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
+    pub(super) fn down(&mut self, slot: ConnectionId, broken: &Broken) {
         let link = self.unlink(slot);
         let (error, reason) = (broken_code(broken), broken.to_string());
         if let Some(mut link) = link {
@@ -350,7 +369,7 @@ impl Engine {
             self.link_over(slot, error, &reason);
         } else {
             self.core.event(|| Event::PeerDown { peer, address, reason });
-            self.parted(slot);
+            self.reclaim(slot);
         }
     }
 
@@ -402,33 +421,33 @@ impl Engine {
 
     fn attempt_failed(&mut self, attempt: u64, error: &ConnectError) {
         let Some(slot) = self.attempts.remove(&attempt) else { return };
-        if self.core.peers.get(slot).state() != State::Connecting(attempt) {
+        if self.core.peers.get(slot).state() != PeerState::Connecting(attempt) {
             return; // The peer connected to this endpoint meanwhile.
         }
         self.give_up(slot, connect_code(error), error.to_string());
     }
 
     /// Ends a failed attempt to connect. Everything that waited for the connection fails.
-    fn give_up(&mut self, slot: Connection, code: ErrorCode, reason: String) {
+    fn give_up(&mut self, slot: ConnectionId, code: ErrorCode, reason: String) {
         let (peer, address) = self.core.peers.identify(slot);
         self.core.down(slot, code, &reason);
         if self.role.is_some() {
             self.link_over(slot, code, &reason);
         } else {
             self.core.event(|| Event::Failed { peer, address, reason });
-            self.parted(slot);
+            self.reclaim(slot);
         }
     }
 }
 
 /// Converts the parts that connection set-up gathered to those of a link.
-fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Via) -> Parts {
-    Parts {
+fn shm_parts(parts: ShmParts, doorbell: &Arc<Doorbell>, keys: Option<Arc<Keys>>, via: AccessOrigin) -> ShmLinkParts {
+    ShmLinkParts {
         side: u8::from(parts.side != 0),
         pair: parts.pair,
-        my_bell: Arc::clone(bell),
+        my_doorbell: Arc::clone(doorbell),
         my_bit: parts.my_bit,
-        peer_bell: parts.peer_bell,
+        peer_doorbell: parts.peer_doorbell,
         mappings: parts.mappings,
         peer_event: parts.peer_event,
         peer_bit: parts.peer_bit,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::transport::connect::{Mailbox, Registration};
+use crate::transport::connect::{EndpointRegistration, Mailbox};
 use crate::transport::tcp::TcpOptions;
 
 /// The source of an endpoint's connections.
@@ -11,7 +11,7 @@ pub(crate) enum Connector {
     /// The domain's service thread.
     Service {
         /// The registration of the endpoint with the service thread.
-        registration: Registration,
+        registration: EndpointRegistration,
         /// Where the service thread leaves notices.
         mailbox: Arc<Mailbox>,
         /// The options of sockets.
@@ -20,7 +20,7 @@ pub(crate) enum Connector {
         answer_only: bool,
     },
     /// A simulated network.
-    Sim(crate::transport::sim::Port),
+    Sim(crate::transport::sim::SimPort),
     /// No source, because the endpoint is closed.
     Closed,
 }

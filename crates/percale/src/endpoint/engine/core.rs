@@ -13,25 +13,25 @@
 //!    number belongs to that peer. The number of an entry that no longer exists is late: it is ignored, or the answer
 //!    is that the entry is gone.
 
-use super::gate::Gate;
+use super::admission::Admission;
+use super::draining::DrainingTransfers;
 use super::groups::Groups;
 use super::kinds::{is_eager, is_tagged};
 use super::local::LocalRegions;
 use super::messages::{Messages, SendEnd};
 use super::peers::Peers;
-use super::remote::Remote;
+use super::remote::RemoteAccesses;
 use super::reporting::Reporting;
-use super::residue::Left;
 use super::shared::SharedReceives;
 use super::triggered::TriggeredOperations;
-use super::types::{Notify, Place, Pull, Receive, Side};
-use super::windows::told;
+use super::types::{Notify, PayloadPull, Receive, ReceiveDestination, Side};
+use super::windows::invalidation_flag;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
 use crate::endpoint::operations::Operations;
-use crate::transport::{Broken, Connection};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::transport::{Broken, ConnectionId};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The state of the protocol: all of an endpoint except its links.
 #[derive(Debug)]
@@ -42,9 +42,9 @@ pub(crate) struct Core {
     /// peer.
     pub(crate) messages: Messages,
     /// Accesses in progress to the memory of peers, and transfers from local regions.
-    pub(crate) remote: Remote,
-    /// Operations that wait until another process releases memory (see [`residue`](super::residue)).
-    pub(crate) left: Left,
+    pub(crate) remote: RemoteAccesses,
+    /// Operations that wait until another process releases memory (see [`draining`](super::draining)).
+    pub(crate) left: DrainingTransfers,
     /// The local regions that peers access.
     pub(crate) local: LocalRegions,
     /// The destinations of the endpoint's reports.
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     /// Safe operations.
     pub(crate) operations: Operations,
     /// The peers that the endpoint accepts.
-    pub(crate) gate: Gate,
+    pub(crate) admission: Admission,
     /// Operations that wait for counters and variables, and those that have begun.
     pub(crate) triggered: TriggeredOperations,
     /// The groups of the endpoint.
@@ -156,12 +156,12 @@ impl Core {
     /// Ends the receive of a message after the payload is in its buffer: answers the sender and reports the message.
     /// `len` is the length of the message at its sender.
     #[inline]
-    pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
+    pub(crate) fn received(&mut self, from: ConnectionId, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
                 return; // It is reported later, because the key that the message invalidated is still in use.
             }
-            self.peers.reply(from, Kind::Ack, head.id, 0);
+            self.peers.reply(from, FrameKind::Ack, head.id, 0);
         }
         let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
@@ -182,12 +182,12 @@ impl Core {
 
     /// Returns the completion of a received message.
     #[inline]
-    pub(crate) fn received_entry(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> Entry {
+    pub(crate) fn received_entry(&mut self, from: ConnectionId, head: &Head, len: u64, receive: &Receive) -> Entry {
         let tagged = is_tagged(head.kind);
         let mut flags =
             CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         if head.flags.contains(Flags::DATA) {
-            flags |= told(head);
+            flags |= invalidation_flag(head);
         }
         Entry {
             context: receive.context,
@@ -203,7 +203,7 @@ impl Core {
     /// Fails a receive that was matched but gets no message, because its peer died or the payload could not be fetched.
     pub(crate) fn receive_failed(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         receive: &Receive,
         error: ErrorCode,
@@ -233,7 +233,7 @@ impl Core {
 
     /// Counts one send fewer that waits for its peer.
     #[inline]
-    fn send_over(&mut self, to: Connection, notify: Notify) {
+    fn send_over(&mut self, to: ConnectionId, notify: Notify) {
         self.peers.finished(to);
         if notify == Notify::Collective {
             self.peers.get_mut(to).finished_for_group();
@@ -242,7 +242,7 @@ impl Core {
 
     /// Fails everything that waited for a connection that has ended. Each operation ends once.
     #[cold]
-    pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(crate) fn down(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         self.peers.drop_actions_for(from);
         for pending in self.peers.take_pending(from) {
             let Some(entry) = pending.entry() else { continue }; // It ends below.
@@ -254,7 +254,7 @@ impl Core {
             self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         for pull in self.messages.take_pulls_of(from, |_| true) {
-            if let Pull::Message { head, receive, .. } = pull {
+            if let PayloadPull::Message { head, receive, .. } = pull {
                 self.receive_failed(from, &head, &receive, error, why);
             }
         }
@@ -271,13 +271,13 @@ impl Core {
         self.windows_down(from);
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
-        self.keep_left_messages(from);
+        self.assign_held_messages(from);
         self.sender_down(from);
         self.collectives_down(from, error, why);
         self.peers.reset(from);
         self.peers.end_budget(from);
         for overdue in self.peers.take_overdue(from) {
-            for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
+            for kind in [FrameKind::Message, FrameKind::Tagged, FrameKind::Collective] {
                 self.drop_held(kind, |from, _, _| from == overdue);
             }
         }
@@ -318,7 +318,7 @@ pub(crate) fn sent_entry(context: u64, flags: CompletionFlags, len: usize) -> En
 /// Returns the address at which a part of a multi-receive buffer starts.
 fn first_address(receive: &Receive) -> u64 {
     match receive.place {
-        Place::One(segment) => segment.as_ptr().addr() as u64,
-        Place::Several(..) => 0,
+        ReceiveDestination::One(segment) => segment.as_ptr().addr() as u64,
+        ReceiveDestination::Several(..) => 0,
     }
 }

@@ -3,8 +3,8 @@
 //! Operations that this endpoint begins, and messages that it receives, are counted when they end, by the flags of
 //! their completions, whether or not the completion is reported. Accesses of peers to local regions are counted when
 //! this endpoint executes them. Peers send a notice of accesses that this endpoint does not see
-//! ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it requested that when the connection was established or
-//! the counter was added ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
+//! ([`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote)), because it requested that when the connection was
+//! established or the counter was added ([`FrameKind::Counts`](crate::wire::head::FrameKind::Counts)).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::endpoint::counted::Counted;
 use crate::endpoint::work::PostError;
 use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::region::Registered;
-use crate::wire::head::{Counts, Flags, Head, Kind as Frame};
+use crate::wire::head::{Counts, Flags, FrameKind as Frame, Head};
 
 /// Returns whether a request is a complete access. If an access has several parts, the initiator sends a notice when
 /// all have ended.

@@ -2,28 +2,28 @@
 //! queued after the waiting operations.
 
 use super::Engine;
-use super::access::{Course, by_rdma, execute, refused_code};
+use super::access::{RdmaOutcome, by_rdma, execute, refused_code};
 use super::core::Core;
 use super::counting::counts_of_atomic;
-use super::peers::{Leaving, Queuing};
+use super::peers::{OutgoingKind, QueuingKind};
 use super::receive::unresolved;
-use super::remote::{Told, Waiting, What, atomic_entry, atomic_kind, rma_entry};
-use super::types::{Notify, Pending, Side, Work};
+use super::remote::{AccessOperation, PendingAccess, RemoteWriteData, atomic_entry, atomic_kind, rma_entry};
+use super::types::{Notify, PendingOperation, QueuedWork, Side};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _, View, ViewExt as _};
-use crate::region::{Mapped, Refusal, RemoteMemory};
-use crate::transport::Connection;
+use crate::region::{MappedKeys, Refusal, RemoteMemory};
+use crate::transport::ConnectionId;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
 use crate::wire::head::Counts;
 
 /// The result of an attempt to make an access now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+enum DirectOutcome {
     /// The access has ended: it was reported, and nothing remains to do.
     Over,
     /// The device makes the access.
@@ -61,14 +61,18 @@ impl Engine {
             if result.is_ok() {
                 let counts_it = if write { Counts::REGION | Counts::WRITES } else { Counts::READS };
                 let counted = counts.intersects(counts_it - Counts::REGION);
-                let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
-                let told = work.data.map(|data| Told { data, len: piece.len });
-                let tells = tells.then(|| ((piece.key, link.grant_generation(grant)), counts_it, told));
-                self.over(slot, rma_entry(write, work.context, piece.len), notify, tells);
+                let notice = counted || write && (work.data.is_some() || link.grant_notifies(grant));
+                let report_data = work.data.map(|data| RemoteWriteData { data, len: piece.len });
+                let notice = notice.then(|| ((piece.key, link.grant_generation(grant)), counts_it, report_data));
+                self.over(slot, rma_entry(write, work.context, piece.len), notify, notice);
                 return Ok(());
             }
         }
-        self.post_access_slow(slot, if write { What::Write(*work) } else { What::Read(*work) }, notify)
+        self.post_access_slow(
+            slot,
+            if write { AccessOperation::Write(*work) } else { AccessOperation::Read(*work) },
+            notify,
+        )
     }
 
     /// Posts an atomic operation.
@@ -90,18 +94,18 @@ impl Engine {
             .is_ok()
         {
             let counts_it = counts_of_atomic(work.op, atomic_kind(work));
-            let tells = counts.intersects(counts_it)
+            let notice = counts.intersects(counts_it)
                 || work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
-            let told = work.data.map(|data| Told { data, len: work.remote.len });
-            let tells = tells.then(|| ((work.remote.key, link.grant_generation(grant)), counts_it, told));
-            self.over(slot, atomic_entry(work), notify, tells);
+            let report_data = work.data.map(|data| RemoteWriteData { data, len: work.remote.len });
+            let notice = notice.then(|| ((work.remote.key, link.grant_generation(grant)), counts_it, report_data));
+            self.over(slot, atomic_entry(work), notify, notice);
             return Ok(());
         }
-        self.post_access_slow(slot, What::Atomic(*work), notify)
+        self.post_access_slow(slot, AccessOperation::Atomic(*work), notify)
     }
 
     #[inline]
-    fn access_slot(&mut self, peer: crate::types::PeerAddress) -> Result<Connection, PostError> {
+    fn access_slot(&mut self, peer: crate::types::PeerAddress) -> Result<ConnectionId, PostError> {
         if !self.process.is_here() {
             return Err(self.refusal());
         }
@@ -111,13 +115,13 @@ impl Engine {
     /// Returns the link over which an access that is posted now may be made directly, the kinds of accesses that the
     /// peer counts, and the mapped keys.
     #[inline]
-    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
+    fn direct_link(&mut self, slot: ConnectionId, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &MappedKeys)> {
         let peer = self.core.peers.get(slot);
-        let may_leave = match flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) {
-            false => peer.may_leave(Leaving::Access { fenced: false }),
-            true => self.may_leave_specially(slot, flags),
+        let may_send = match flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) {
+            false => peer.may_send(OutgoingKind::Access { fenced: false }),
+            true => self.may_bypass_queue(slot, flags),
         };
-        if !may_leave {
+        if !may_send {
             return None;
         }
         let counts = peer.counts();
@@ -131,23 +135,23 @@ impl Engine {
 
     /// Returns whether an access with FENCE or DEVICE may be made at once.
     #[cold]
-    fn may_leave_specially(&self, slot: Connection, flags: OpFlags) -> bool {
-        !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_leave(Leaving::Access { fenced: true })
+    fn may_bypass_queue(&self, slot: ConnectionId, flags: OpFlags) -> bool {
+        !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_send(OutgoingKind::Access { fenced: true })
     }
 
-    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one. It contains
+    /// Completes an access that was made directly. `notice` is the notice for the target, if there is one. It contains
     /// the region (key and generation), the counters that count the access there, and the events that the target
     /// reports.
     #[inline]
     fn over(
         &mut self,
-        slot: Connection,
+        slot: ConnectionId,
         entry: Entry,
         notify: Notify,
-        tells: Option<((u64, u64), Counts, Option<Told>)>,
+        notice: Option<((u64, u64), Counts, Option<RemoteWriteData>)>,
     ) {
-        if let Some((region, counts, told)) = tells {
-            self.core.wrote(slot, region, counts, told);
+        if let Some((region, counts, report_data)) = notice {
+            self.core.wrote(slot, region, counts, report_data);
             self.act();
         }
         self.core.complete(Side::Transmit, notify, entry);
@@ -156,15 +160,15 @@ impl Engine {
     /// Posts an access that cannot be made directly: the peer is not connected, other operations wait for it already,
     /// or its memory is not reachable.
     #[cold]
-    fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
+    fn post_access_slow(&mut self, slot: ConnectionId, what: AccessOperation, notify: Notify) -> Result<(), PostError> {
         if self.core.peers.is_single() && !self.core.peers.get(slot).is_up() {
             return Err(PostError::NotConnected);
         }
         if what.pieces().iter().any(|piece| self.core.local.mapped().gave(piece.key)) {
             return match what.translated(self.core.local.mapped())? {
-                What::Write(work) => self.post_rma(true, &work, notify),
-                What::Read(work) => self.post_rma(false, &work, notify),
-                What::Atomic(work) => self.post_atomic(&work, notify),
+                AccessOperation::Write(work) => self.post_rma(true, &work, notify),
+                AccessOperation::Read(work) => self.post_rma(false, &work, notify),
+                AccessOperation::Atomic(work) => self.post_atomic(&work, notify),
             };
         }
         let len = what.pieces().iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.len));
@@ -180,11 +184,11 @@ impl Engine {
             false => Posted::lent(what),
         };
         let peer = self.core.peers.get(slot);
-        if !peer.may_queue(Queuing::Access, notify, flags.contains(OpFlags::FENCE)) {
+        if !peer.may_queue(QueuingKind::Access, notify, flags.contains(OpFlags::FENCE)) {
             return Err(PostError::Again);
         }
         let idle = peer.is_idle();
-        let pending = Pending { work: Work::Access(Waiting::new(Box::new(posted))), notify };
+        let pending = PendingOperation { work: QueuedWork::Access(PendingAccess::new(Box::new(posted))), notify };
         self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);
@@ -194,29 +198,29 @@ impl Engine {
     }
 
     /// Starts the access at the head of the queue, or continues it. Returns false if it has to wait.
-    pub(super) fn start_access(&mut self, slot: Connection) -> bool {
+    pub(super) fn start_access(&mut self, slot: ConnectionId) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
         let peer = self.core.peers.get_mut(slot);
         let Some(mut pending) = peer.take_first() else { return false };
-        let Work::Access(waiting) = &mut pending.work else {
+        let QueuedWork::Access(waiting) = &mut pending.work else {
             peer.put_back(pending);
             return false;
         };
-        let executed = waiting.what().is_none() || !peer.may_leave(Leaving::DirectAccess);
+        let executed = waiting.what().is_none() || !peer.may_send(OutgoingKind::DirectAccess);
         let attempt = match link {
-            AnyLink::Shm(link) if link.has_ended() => Attempt::Asked,
+            AnyLink::Shm(link) if link.has_ended() => DirectOutcome::Asked,
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting, pending.notify),
             AnyLink::Verbs(link) => match by_rdma(link, &mut self.core, slot, waiting, pending.notify) {
-                Course::Posted => Attempt::Posted,
-                Course::Waits => Attempt::Asked,
-                Course::Executed => Attempt::Executed,
+                RdmaOutcome::Posted => DirectOutcome::Posted,
+                RdmaOutcome::Waits => DirectOutcome::Asked,
+                RdmaOutcome::Executed => DirectOutcome::Executed,
             },
-            _ => Attempt::Executed,
+            _ => DirectOutcome::Executed,
         };
         let over = match attempt {
-            Attempt::Over | Attempt::Posted => true,
-            Attempt::Asked => false,
-            Attempt::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
+            DirectOutcome::Over | DirectOutcome::Posted => true,
+            DirectOutcome::Asked => false,
+            DirectOutcome::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
         };
         if !over {
             self.core.peers.get_mut(slot).put_back(pending);
@@ -282,14 +286,20 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
 }
 
 /// Makes an access directly if the peer's memory is reachable. Otherwise determines how to make it.
-fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Attempt {
-    let Some(what) = waiting.what() else { return Attempt::Executed };
+fn directly(
+    link: &mut ShmLink,
+    core: &mut Core,
+    slot: ConnectionId,
+    waiting: &mut PendingAccess,
+    notify: Notify,
+) -> DirectOutcome {
+    let Some(what) = waiting.what() else { return DirectOutcome::Executed };
     let mut grants = [None; IOV_LIMIT];
     for (grant, piece) in grants.iter_mut().zip(what.pieces()) {
         match link.look_up(piece.key) {
             Lookup::Ready(ready) => *grant = Some(ready),
-            Lookup::Unknown => return Attempt::Asked,
-            Lookup::Executed => return Attempt::Executed,
+            Lookup::Unknown => return DirectOutcome::Asked,
+            Lookup::Executed => return DirectOutcome::Executed,
             Lookup::NoKey => {
                 // The next access requests the key from the target again, because the key may be registered by then.
                 link.forget(piece.key);
@@ -297,7 +307,8 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             }
         }
     }
-    if let (Some(grant), [piece], What::Write(work) | What::Read(work)) = (grants[0], what.pieces(), what)
+    if let (Some(grant), [piece], AccessOperation::Write(work) | AccessOperation::Read(work)) =
+        (grants[0], what.pieces(), what)
         && work.local.len() > ASSISTED
         && !link.is_assisted()
     {
@@ -307,10 +318,14 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
     let mut offset = 0;
     for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
         let result = match what {
-            What::Write(work) => link.direct_write(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
-            What::Read(work) => link.direct_read(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
-            What::Atomic(_) if !link.grant_can_atomic(grant) => return Attempt::Executed,
-            What::Atomic(work) => atomically(link, grant, work),
+            AccessOperation::Write(work) => {
+                link.direct_write(grant, piece.address, &work.local.slice(offset, piece.len as usize))
+            }
+            AccessOperation::Read(work) => {
+                link.direct_read(grant, piece.address, &work.local.slice(offset, piece.len as usize))
+            }
+            AccessOperation::Atomic(_) if !link.grant_can_atomic(grant) => return DirectOutcome::Executed,
+            AccessOperation::Atomic(work) => atomically(link, grant, work),
         };
         offset += piece.len as usize;
         if let Err(error) = result {
@@ -325,10 +340,10 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
         let mut counts = if at == last { counted } else { Counts::empty() };
         counts.set(Counts::REGION, first && what.changes() && link.grant_notifies(grant));
         let region = (piece.key, link.grant_generation(grant));
-        core.wrote(slot, region, counts, what.told().filter(|_| at == last));
+        core.wrote(slot, region, counts, what.report_data().filter(|_| at == last));
     }
     core.complete(Side::Transmit, notify, what.entry());
-    Attempt::Over
+    DirectOutcome::Over
 }
 
 /// Makes a long access, in which the target may help to copy.
@@ -336,45 +351,54 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
 fn assisted(
     link: &mut ShmLink,
     core: &mut Core,
-    slot: Connection,
+    slot: ConnectionId,
     grant: GrantIndex,
     piece: RemoteMemory,
     local: &Segments,
-    waiting: &mut Waiting,
+    waiting: &mut PendingAccess,
     notify: Notify,
-) -> Attempt {
-    let Some(what) = waiting.what() else { return Attempt::Executed };
+) -> DirectOutcome {
+    let Some(what) = waiting.what() else { return DirectOutcome::Executed };
     let writes = what.changes();
     let mut counts = core.peers.get(slot).counts() & what.counts();
     counts.set(Counts::REGION, writes && link.grant_notifies(grant));
     let generation = link.grant_generation(grant);
-    let Some(id) = core.start_assisted(slot, waiting, notify, (generation, counts)) else { return Attempt::Executed };
+    let Some(id) = core.start_assisted(slot, waiting, notify, (generation, counts)) else {
+        return DirectOutcome::Executed;
+    };
     let token = id.to_wire();
     let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
     let result = link.direct_long(&long);
     if matches!(result, Ok(false)) {
-        return Attempt::Over; // The access is reported when it ends.
+        return DirectOutcome::Over; // The access is reported when it ends.
     }
     core.withdraw_assisted(slot, waiting, id);
-    let Some(what) = waiting.what() else { return Attempt::Over };
+    let Some(what) = waiting.what() else { return DirectOutcome::Over };
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }
-    core.wrote(slot, (piece.key, generation), counts, what.told());
+    core.wrote(slot, (piece.key, generation), counts, what.report_data());
     core.complete(Side::Transmit, notify, what.entry());
-    Attempt::Over
+    DirectOutcome::Over
 }
 
 /// Handles an access that failed, or that was made only in part.
-fn failed(link: &mut ShmLink, core: &mut Core, what: &What, notify: Notify, key: u64, error: DirectError) -> Attempt {
+fn failed(
+    link: &mut ShmLink,
+    core: &mut Core,
+    what: &AccessOperation,
+    notify: Notify,
+    key: u64,
+    error: DirectError,
+) -> DirectOutcome {
     let refusal = match error {
         DirectError::Stale => {
             // The region was closed, and perhaps another one was registered with the same key, so the key is resolved
             // once more. Bytes that were copied are copied again.
             link.forget(key);
             return match link.look_up(key) {
-                Lookup::Executed => Attempt::Executed,
-                _ => Attempt::Asked,
+                Lookup::Executed => DirectOutcome::Executed,
+                _ => DirectOutcome::Asked,
             };
         }
         DirectError::Right => Refusal::Right,
@@ -385,10 +409,10 @@ fn failed(link: &mut ShmLink, core: &mut Core, what: &What, notify: Notify, key:
     refuse(core, what, notify, refusal)
 }
 
-fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Attempt {
+fn refuse(core: &mut Core, what: &AccessOperation, notify: Notify, refusal: Refusal) -> DirectOutcome {
     let failure = ErrorEntry::new(what.entry(), refused_code(refusal)).with_text(refusal.to_string());
     core.fail(Side::Transmit, notify, failure);
-    Attempt::Over
+    DirectOutcome::Over
 }
 
 /// Makes an atomic operation on reachable memory.

@@ -3,27 +3,27 @@
 //! Every operation ends once: it is in one table, is removed from it, and is reported as failed, which uses up the room
 //! that it reserved. Operations on memory to which a local peer may still be writing are the exception. Such an
 //! operation ends when that peer has released the memory. If that takes longer than the time for closing, operation and
-//! memory are kept [`aside`](super::aside).
+//! memory are kept [`deferred_cleanup`](super::deferred_cleanup).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::aside::{self, Aside, Late, LatePlace, Memory};
 use super::core::Core;
-use super::residue::{Abandoned, Broken, Dying, LeftItem};
-use super::types::{Notify, Pull, Receive, Side};
+use super::deferred_cleanup::{self, DeferredCleanup, LateReport, Memory, ReportTarget};
+use super::draining::{AbandonedReport, BrokenConnection, DrainingItem, PendingRevocation};
+use super::types::{Notify, PayloadPull, Receive, Side};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::Source;
+use crate::endpoint::matching::SourceFilter;
 use crate::endpoint::pool::Many;
 use crate::table::Id;
-use crate::transport::Connection;
-use crate::transport::shm::Residue;
+use crate::transport::ConnectionId;
+use crate::transport::shm::DrainingLink;
 
 /// An operation that has failed, but that is not reported before a peer has released its memory.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DeferredFailure {
     side: Side,
     notify: Notify,
     error: ErrorEntry,
@@ -35,7 +35,7 @@ pub(super) struct Held {
     part: Option<Arc<Many>>,
 }
 
-impl Held {
+impl DeferredFailure {
     const fn of(side: Side, notify: Notify, error: ErrorEntry, part: Option<Arc<Many>>) -> Self {
         Self { side, notify, error, quiet: false, counting: None, part }
     }
@@ -43,8 +43,8 @@ impl Held {
 
 /// Operations that are held until peers release memory, and that memory.
 #[derive(Debug, Default)]
-pub(super) struct Holding {
-    operations: Vec<Held>,
+pub(super) struct DeferredFailures {
+    operations: Vec<DeferredFailure>,
     memory: Vec<Memory>,
 }
 
@@ -53,21 +53,21 @@ impl Core {
     /// release memory to which they may still be writing.
     #[cold]
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
-        self.settle_left();
+        self.end_released();
         let (mut links, mut windows) = (Vec::new(), Vec::new());
         for left in self.left.take_all() {
             match left {
-                LeftItem::Link(broken) => links.push(*broken),
-                LeftItem::Window(dying) => windows.push(dying),
+                DrainingItem::Link(broken) => links.push(*broken),
+                DrainingItem::Window(pending_revocation) => windows.push(pending_revocation),
             }
         }
         self.end_groups(&held_groups(&links), why);
-        windows.into_iter().for_each(|dying| self.end_window(dying, why));
+        windows.into_iter().for_each(|pending_revocation| self.end_window(pending_revocation, why));
         for tagged in [false, true] {
-            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(SourceFilter::Any).collect();
             posted.into_iter().for_each(|receive| self.cancel_receive(tagged, receive, why));
         }
-        for slot in 0..self.peers.len() as Connection {
+        for slot in 0..self.peers.len() as ConnectionId {
             self.down(slot, ErrorCode::Canceled, why);
         }
         self.messages.drop_claims();
@@ -81,36 +81,36 @@ impl Core {
     /// Takes the operations whose memory the peer of a broken link may still be writing out of the tables, so that they
     /// do not fail yet.
     #[cold]
-    pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
+    pub(super) fn defer_failures(&mut self, from: ConnectionId, draining: DrainingLink, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
-        let mut accesses: Vec<_> = residue.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
-        for pull in self.messages.take_pulls_of(from, |token| residue.holds_pull(token)) {
+        let mut accesses: Vec<_> = draining.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
+        for pull in self.messages.take_pulls_of(from, |token| draining.holds_pull(token)) {
             match pull {
-                Pull::Fetch { part, .. } => accesses.extend(self.remote.access_of_part(part)),
+                PayloadPull::Fetch { part, .. } => accesses.extend(self.remote.access_of_part(part)),
                 pull => pulls.push(pull),
             }
         }
         // This counts an access once, even if several of its parts are held.
         let accesses = accesses.into_iter().filter_map(|id| self.remote.remove(id)).collect();
         let why = why.to_owned();
-        self.left.add(LeftItem::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
+        self.left.add(DrainingItem::Link(Box::new(BrokenConnection { from, draining, pulls, accesses, error, why })));
     }
 
     /// Ends the operations with memory to which no peer can be writing any more. Returns whether any operation ended.
     #[cold]
-    pub(super) fn settle_left(&mut self) -> bool {
+    pub(super) fn end_released(&mut self) -> bool {
         let over = self.left.take_over();
         let any = !over.is_empty();
         for left in over {
-            let Broken { from, pulls, accesses, error, why, .. } = match left {
-                LeftItem::Link(broken) => *broken,
-                LeftItem::Window(dying) => {
-                    self.died(dying);
+            let BrokenConnection { from, pulls, accesses, error, why, .. } = match left {
+                DrainingItem::Link(broken) => *broken,
+                DrainingItem::Window(pending_revocation) => {
+                    self.died(pending_revocation);
                     continue;
                 }
             };
             for pull in pulls {
-                if let Pull::Message { head, receive, .. } = pull {
+                if let PayloadPull::Message { head, receive, .. } = pull {
                     self.receive_failed(from, &head, &receive, error, &why);
                 }
             }
@@ -141,27 +141,27 @@ impl Core {
 
     /// Ends an operation that waits until no peer uses an invalidated key. A peer may still be using the key, but
     /// closing the region waits for that peer.
-    fn end_window(&mut self, dying: Dying, why: &str) {
-        match dying.abandon() {
-            Abandoned::Operation(notify, entry) => {
+    fn end_window(&mut self, pending_revocation: PendingRevocation, why: &str) {
+        match pending_revocation.abandon() {
+            AbandonedReport::Operation(notify, entry) => {
                 let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
                 self.fail(Side::Transmit, notify, error);
             }
-            Abandoned::Message(from, head, receive) => {
+            AbandonedReport::Message(from, head, receive) => {
                 self.receive_failed(from, &head, &receive, ErrorCode::Canceled, why)
             }
-            Abandoned::Nothing => {}
+            AbandonedReport::Nothing => {}
         }
     }
 
     /// Ends the operations with memory that peers hold when the peers have released it, or arranges that this is done
     /// later.
-    fn end_held(&mut self, links: Vec<Broken>, until: Instant) {
-        let (mut residues, mut holding) = (Vec::new(), Holding::default());
-        for Broken { from, residue, pulls, accesses, error, why } in links {
-            residues.push(residue);
+    fn end_held(&mut self, links: Vec<BrokenConnection>, until: Instant) {
+        let (mut residues, mut holding) = (Vec::new(), DeferredFailures::default());
+        for BrokenConnection { from, draining, pulls, accesses, error, why } in links {
+            residues.push(draining);
             for pull in pulls {
-                if let Pull::Message { head, receive, .. } = &pull {
+                if let PayloadPull::Message { head, receive, .. } = &pull {
                     let mut entry = self.received_entry(from, head, 0, receive);
                     self.messages.memory_mut().leave(receive.place);
                     let part = receive.multi.and_then(|multi| self.shared_part(multi));
@@ -171,8 +171,10 @@ impl Core {
                     }
                     let failure = ErrorEntry::new(entry, error).with_text(why.clone());
                     match part {
-                        Some(_) => holding.operations.push(Held::of(Side::Receive, receive.notify, failure, part)),
-                        None => self.set_aside(Side::Receive, receive.notify, failure, &mut holding),
+                        Some(_) => {
+                            holding.operations.push(DeferredFailure::of(Side::Receive, receive.notify, failure, part))
+                        }
+                        None => self.defer_failure(Side::Receive, receive.notify, failure, &mut holding),
                     }
                 } else {
                     holding.memory.push(Memory::Pull(pull));
@@ -180,29 +182,32 @@ impl Core {
             }
             for access in accesses {
                 let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
-                self.set_aside(Side::Transmit, access.notify(), failure, &mut holding);
+                self.defer_failure(Side::Transmit, access.notify(), failure, &mut holding);
                 holding.memory.push(Memory::Access(access));
             }
         }
-        let Holding { operations, memory } = holding;
-        let mut kept = Aside::new(residues, memory);
+        let DeferredFailures { operations, memory } = holding;
+        let mut kept = DeferredCleanup::new(residues, memory);
         // Waits only for operations, because memory that the library owns can be released later.
         while !kept.is_over() && !operations.is_empty() && Instant::now() < until {
             std::thread::yield_now();
         }
         let over = kept.is_over();
-        for Held { side, notify, error, quiet, counting, part } in operations {
+        for DeferredFailure { side, notify, error, quiet, counting, part } in operations {
             if !over {
-                let heir =
-                    self.shared.heir().cloned().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
-                let place = match (self.reporting.queue_of(side).cloned(), heir) {
-                    (Some(queue), _) => LatePlace::Queue(queue),
-                    (None, Some(pool)) => LatePlace::Pool(pool, notify),
-                    (None, None) => LatePlace::Nowhere,
+                let successor = self
+                    .shared
+                    .successor()
+                    .cloned()
+                    .filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
+                let place = match (self.reporting.queue_of(side).cloned(), successor) {
+                    (Some(queue), _) => ReportTarget::Queue(queue),
+                    (None, Some(pool)) => ReportTarget::Pool(pool, notify),
+                    (None, None) => ReportTarget::Nowhere,
                 };
                 let counter = self.reporting.counters().of(error.entry.flags).filter(|_| !quiet);
                 let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
-                kept.report(Late { place, reserved: notify == Notify::Queue, error, counters, part });
+                kept.report(LateReport { place, reserved: notify == Notify::Queue, error, counters, part });
                 continue;
             }
             if let Some(many) = part {
@@ -212,18 +217,18 @@ impl Core {
             self.fail_triggered(side, notify, error, quiet, counting);
         }
         if !over {
-            aside::keep(kept);
+            deferred_cleanup::keep(kept);
         }
     }
 
     /// Takes the memory of a failed operation if a peer may still be writing to that memory. The failure of a safe
     /// operation, which owns its memory, is reported now. For other operations the report, which returns the memory to
     /// the application, is made later.
-    fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
+    fn defer_failure(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut DeferredFailures) {
         let context = error.entry.context;
         match notify {
             Notify::Queue | Notify::Event | Notify::Silent | Notify::Shared | Notify::SharedSilent => {
-                holding.operations.push(Held::of(side, notify, error, None));
+                holding.operations.push(DeferredFailure::of(side, notify, error, None));
             }
             Notify::Operation => {
                 holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
@@ -234,7 +239,7 @@ impl Core {
         }
     }
 
-    fn hold_triggered(&mut self, side: Side, mut error: ErrorEntry, holding: &mut Holding) {
+    fn hold_triggered(&mut self, side: Side, mut error: ErrorEntry, holding: &mut DeferredFailures) {
         let Some(begun) = self.triggered.take_begun(Id::from_u64(error.entry.context)) else { return };
         let (mut transfer, staged) = begun.into_parts();
         let (context, notify, quiet, counting) =
@@ -242,7 +247,11 @@ impl Core {
         error.entry.context = context;
         holding.memory.extend([Memory::Transfer(transfer), staged]);
         if notify != Notify::Operation {
-            holding.operations.push(Held { quiet, counting, ..Held::of(side, notify, error, None) });
+            holding.operations.push(DeferredFailure {
+                quiet,
+                counting,
+                ..DeferredFailure::of(side, notify, error, None)
+            });
             return;
         }
         holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
@@ -269,19 +278,19 @@ impl Core {
         }
     }
 
-    /// Like [`set_aside`](Self::set_aside), but for the operation of a group to which this transfer belongs.
-    fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut Holding) {
+    /// Like [`defer_failure`](Self::defer_failure), but for the operation of a group to which this transfer belongs.
+    fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut DeferredFailures) {
         let Some((notify, entry, memory)) = self.take_collective(transfer.entry.context) else { return };
         holding.memory.extend(memory);
         let error = ErrorEntry { entry, ..transfer.clone() };
-        self.set_aside(Side::Transmit, notify, error, holding);
+        self.defer_failure(Side::Transmit, notify, error, holding);
     }
 }
 
 /// Returns the contexts of group transfers with memory that peers may still be writing to.
-fn held_groups(links: &[Broken]) -> HashSet<u64> {
-    let context = |pull: &Pull| match pull {
-        Pull::Message { receive, .. } if receive.notify == Notify::Collective => Some(receive.context),
+fn held_groups(links: &[BrokenConnection]) -> HashSet<u64> {
+    let context = |pull: &PayloadPull| match pull {
+        PayloadPull::Message { receive, .. } if receive.notify == Notify::Collective => Some(receive.context),
         _ => None,
     };
     links.iter().flat_map(|broken| &broken.pulls).filter_map(context).collect()

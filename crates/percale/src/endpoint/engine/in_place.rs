@@ -8,7 +8,7 @@
 
 use super::Engine;
 use super::core::Core;
-use super::peers::Leaving;
+use super::peers::OutgoingKind;
 use super::remote::{rma_entry, word_entry};
 use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
@@ -68,13 +68,13 @@ impl Engine {
     fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, reporting, .. }, links, .. } = self;
-        let (queue, detour) = reporting.transmit_path();
-        if !PLAIN.contains(flags) || detour {
+        let (queue, fast_path_disabled) = reporting.transmit_path();
+        if !PLAIN.contains(flags) || fast_path_disabled {
             return None;
         }
         let slot = peers.resolved(peer)?;
         let peer = peers.get(slot);
-        if !peer.may_leave(Leaving::Access { fenced: false }) {
+        if !peer.may_send(OutgoingKind::Access { fenced: false }) {
             return None;
         }
         if peer.counts().intersects(counts) {

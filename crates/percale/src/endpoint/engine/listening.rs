@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Engine;
-use super::types::Action;
+use super::types::LinkAction;
 use crate::completion::event::Event;
-use crate::completion::request::{ConnectionRequest, Request};
+use crate::completion::request::{ConnectionRequest, RequestData};
 use crate::endpoint::connection::{ConnectionError, Requested};
 use crate::endpoint::ownership::WeakShared;
 use crate::system::forked::ProcessMutex;
-use crate::transport::Connection;
-use crate::transport::shm::Bell;
+use crate::transport::ConnectionId;
+use crate::transport::shm::Doorbell;
 use crate::wire::control::{Control, Rejection};
 
 /// The maximum number of a listener's connections that have no request waiting for an answer.
@@ -28,33 +28,33 @@ pub(crate) struct Listening {
     anywhere: bool,
     next: u64,
     /// The requesters of unanswered requests, by the number of the request.
-    pending: HashMap<u64, Connection>,
+    pending: HashMap<u64, ConnectionId>,
     /// The peers that have sent a request, with the number of the request until it was answered.
-    asked: HashMap<Connection, Option<u64>>,
+    requests: HashMap<ConnectionId, Option<u64>>,
     /// All connected peers, in the order in which they connected.
-    connected: VecDeque<Connection>,
+    connected: VecDeque<ConnectionId>,
     /// The listener through which requests are answered. Set once the listener exists.
     owner: Option<WeakShared>,
-    thrown: Option<Arc<Thrown>>,
+    dropped_requests: Option<Arc<DroppedRequests>>,
 }
 
 /// Connection requests that the application dropped. The thread that drops a request may hold any lock, including the
 /// listener's, so the request is only recorded here.
 #[derive(Debug)]
-pub(crate) struct Thrown {
+pub(crate) struct DroppedRequests {
     any: AtomicBool,
     numbers: ProcessMutex<Vec<u64>>,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
 }
 
-impl Thrown {
+impl DroppedRequests {
     /// Records that this request was dropped, perhaps after it was answered.
     pub(crate) fn push(&self, number: u64) {
         let Some(mut numbers) = self.numbers.lock() else { return }; // In a forked child, the parent answers it.
         numbers.push(number);
         drop(numbers);
         self.any.store(true, Ordering::Release);
-        self.bell.wake();
+        self.doorbell.wake();
     }
 
     fn take(&self) -> Vec<u64> {
@@ -67,18 +67,21 @@ impl Thrown {
 
 impl Listening {
     pub(crate) fn new(backlog: usize, anywhere: bool) -> Self {
-        let (pending, asked, connected) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Self { backlog, anywhere, next: 1, pending, asked, connected, owner: None, thrown: None }
+        let (pending, requests, connected) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Self { backlog, anywhere, next: 1, pending, requests, connected, owner: None, dropped_requests: None }
     }
 }
 
 impl Engine {
     /// Sets the listener through which requests are answered from now on.
     pub(crate) fn listen(&mut self, owner: WeakShared) {
-        let thrown =
-            Thrown { any: AtomicBool::new(false), numbers: ProcessMutex::default(), bell: Arc::clone(&self.bell) };
+        let dropped_requests = DroppedRequests {
+            any: AtomicBool::new(false),
+            numbers: ProcessMutex::default(),
+            doorbell: Arc::clone(&self.doorbell),
+        };
         if let Some(listening) = self.listening() {
-            (listening.owner, listening.thrown) = (Some(owner), Some(Arc::new(thrown)));
+            (listening.owner, listening.dropped_requests) = (Some(owner), Some(Arc::new(dropped_requests)));
         }
     }
 
@@ -95,15 +98,17 @@ impl Engine {
     }
 
     /// Handles new requests, and rejects requests that the application dropped without an answer.
-    pub(super) fn attend_listener(&mut self) {
-        for (from, control) in self.core.take_heard() {
+    pub(super) fn poll_listener(&mut self) {
+        for (from, control) in self.core.take_control_frames() {
             match control {
                 Control::Request { data } => self.requested(from, data),
-                _ => self.core.peers.accuse(from, "unexpected reply at a listener"),
+                _ => self.core.peers.flag_violation(from, "unexpected reply at a listener"),
             }
         }
-        let thrown = self.listening().and_then(|listening| listening.thrown.as_ref().map(|thrown| thrown.take()));
-        for number in thrown.unwrap_or_default() {
+        let dropped_requests = self
+            .listening()
+            .and_then(|listening| listening.dropped_requests.as_ref().map(|dropped_requests| dropped_requests.take()));
+        for number in dropped_requests.unwrap_or_default() {
             let unanswered = Control::Rejected { why: Rejection::Unanswered, data: Vec::new() };
             if self.answer_request(number, &unanswered).is_ok() {
                 crate::later::later!(warn: "a connection request was dropped without a reply");
@@ -111,23 +116,23 @@ impl Engine {
         }
     }
 
-    fn requested(&mut self, from: Connection, data: Vec<u8>) {
+    fn requested(&mut self, from: ConnectionId, data: Vec<u8>) {
         let (address, incarnation) = (self.core.peers.get(from).address(), self.core.peers.get(from).incarnation());
         let at = self.address();
         let Some(listening) = self.listening() else { return };
-        if listening.asked.contains_key(&from) {
-            return self.core.peers.accuse(from, "second request on one connection");
+        if listening.requests.contains_key(&from) {
+            return self.core.peers.flag_violation(from, "second request on one connection");
         }
-        let (Some(owner), Some(thrown)) = (&listening.owner, &listening.thrown) else { return };
+        let (Some(owner), Some(dropped_requests)) = (&listening.owner, &listening.dropped_requests) else { return };
         if listening.pending.len() >= listening.backlog {
-            listening.asked.insert(from, None);
-            return self.say(from, &Control::Rejected { why: Rejection::Backlog, data: Vec::new() });
+            listening.requests.insert(from, None);
+            return self.send_control(from, &Control::Rejected { why: Rejection::Backlog, data: Vec::new() });
         }
         let number = listening.next;
         listening.next += 1;
-        let request = ConnectionRequest::new(Request {
+        let request = ConnectionRequest::new(RequestData {
             number,
-            listener: Box::new(Requested { listener: owner.clone(), thrown: Arc::clone(thrown) }),
+            listener: Box::new(Requested { listener: owner.clone(), dropped_requests: Arc::clone(dropped_requests) }),
             at,
             anywhere: listening.anywhere,
             from: address,
@@ -135,7 +140,7 @@ impl Engine {
             data,
         });
         listening.pending.insert(number, from);
-        listening.asked.insert(from, Some(number));
+        listening.requests.insert(from, Some(number));
         self.core.event(|| Event::ConnectionRequest(request));
     }
 
@@ -150,40 +155,40 @@ impl Engine {
         self.progress(); // The requester may have disconnected.
         let listening = self.listening().ok_or(ConnectionError::Gone)?;
         let slot = listening.pending.remove(&number).ok_or(ConnectionError::Gone)?;
-        listening.asked.insert(slot, None);
-        self.say(slot, answer);
+        listening.requests.insert(slot, None);
+        self.send_control(slot, answer);
         Ok(())
     }
 
     /// Records a new connection of a requester. The number of connections that have no request waiting for an answer is
     /// bounded: above the bound, the oldest of them is closed.
-    pub(super) fn listener_link(&mut self, slot: Connection) {
+    pub(super) fn listener_link(&mut self, slot: ConnectionId) {
         let Some(listening) = self.listening() else { return };
         listening.connected.push_back(slot);
         if listening.connected.len() <= listening.pending.len() + IDLE {
             return;
         }
-        let waits = |slot: &Connection| matches!(listening.asked.get(slot), Some(Some(_)));
+        let waits = |slot: &ConnectionId| matches!(listening.requests.get(slot), Some(Some(_)));
         if let Some(oldest) = listening.connected.iter().copied().find(|slot| !waits(slot)) {
-            self.core.peers.accuse(oldest, "timeout: the peer sent no connection request");
+            self.core.peers.flag_violation(oldest, "timeout: the peer sent no connection request");
         }
     }
 
     /// Removes a requester that has disconnected.
-    pub(super) fn listener_over(&mut self, slot: Connection) {
-        self.core.gate.forget(slot);
+    pub(super) fn listener_over(&mut self, slot: ConnectionId) {
+        self.core.admission.forget(slot);
         let Some(listening) = self.listening() else { return };
         listening.connected.retain(|other| *other != slot);
-        if let Some(Some(number)) = listening.asked.remove(&slot) {
+        if let Some(Some(number)) = listening.requests.remove(&slot) {
             listening.pending.remove(&number);
         }
         self.core.peers.give_up(slot);
     }
 
     /// Sends a control frame.
-    pub(super) fn say(&mut self, to: Connection, control: &Control) {
+    pub(super) fn send_control(&mut self, to: ConnectionId, control: &Control) {
         let (head, payload) = control.to_frame();
-        self.core.peers.push(to, Action::Bytes(head, payload));
+        self.core.peers.push(to, LinkAction::Bytes(head, payload));
         self.act();
     }
 }

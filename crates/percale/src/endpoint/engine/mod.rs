@@ -11,16 +11,16 @@
 //!
 //! | component | routes |
 //! |---|---|
-//! | [`peers`]: the peers, and the decision whether a frame may be sent to one of them now | [`connect`], [`closing`], `parted`, `senders` |
+//! | [`peers`]: the peers, and the decision whether a frame may be sent to one of them now | [`connect`], [`closing`], `reclaim`, `senders` |
 //! | [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends | [`arrive`], [`receive`], [`send`] |
 //! | [`remote`]: accesses in progress to the memory of peers, and bytes that peers fetch | `access`, `direct`, `in_place`, `target` |
 //! | [`local`]: the local regions that peers access | `windows`, `target` |
 //! | [`reporting`]: the destinations of results | [`core`], `counting` |
 //! | [`groups`]: groups, their operations and messages | `collective` |
 //! | [`triggered`]: operations that wait for a counter, and those that have begun | `triggering`, `staged` |
-//! | `residue`: operations that wait until another process releases memory | `ending`, `windows` |
+//! | `draining`: operations that wait until another process releases memory | `ending`, `windows` |
 //! | [`shared`]: the endpoint's part in a shared receive context | `pooled` |
-//! | [`gate`]: the peers that the endpoint accepts | [`role`], [`single`], [`listening`] |
+//! | [`admission`]: the peers that the endpoint accepts | [`role`], [`single`], [`listening`] |
 //! | `waiting`: the threads and tasks that may be asleep, and how much progress reads make | [`sleep`], [`read`] |
 //!
 //! Other modules:
@@ -30,23 +30,24 @@
 //! * `rdma`: links over verbs in the endpoint's epoll; [`ticks`]: detection of silent TCP peers; `connector`: the
 //!   source of connections
 //! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint;
-//!   `ending`: ends the operations of a closing endpoint; `aside`: memory of those operations that outlives the
-//!   endpoint
+//!   `ending`: ends the operations of a closing endpoint; `deferred_cleanup`: memory of those operations that outlives
+//!   the endpoint
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection,
 //!   and [`listening`]
 
 mod access;
+pub(crate) mod admission;
 mod arrive;
-pub(crate) mod aside;
 mod closing;
 mod collective;
 mod connect;
 mod connector;
 pub(crate) mod core;
 pub(crate) mod counting;
+pub(crate) mod deferred_cleanup;
 mod direct;
+mod draining;
 mod ending;
-pub(crate) mod gate;
 pub(crate) mod groups;
 mod in_place;
 mod kinds;
@@ -55,16 +56,15 @@ mod linger_policy;
 pub(crate) mod listening;
 pub(crate) mod local;
 pub(crate) mod messages;
-mod parted;
 pub(crate) mod peers;
 mod poller;
 mod pooled;
 mod rdma;
 mod read;
 mod receive;
+mod reclaim;
 pub(crate) mod remote;
 pub(crate) mod reporting;
-mod residue;
 pub(crate) mod role;
 #[cfg(test)]
 mod role_tests;
@@ -97,16 +97,16 @@ use self::core::Core;
 use self::linger_policy::LingerPolicy;
 use self::poller::Poller;
 use self::role::Role;
-use self::types::{Action, Notify};
-use self::waiting::{Attention, ReadPace, Waiting};
+use self::types::{LinkAction, Notify};
+use self::waiting::{OptionalWork, ReadPace, Sleepers};
 use super::operations::OperationId;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
 use crate::transport::any::AnyLink;
-use crate::transport::doorbell::{BELL, Doorbell};
-use crate::transport::shm::Bell;
-use crate::transport::{Broken, Connection, Link, Refused};
+use crate::transport::doorbell_allocator::{DOORBELL, DoorbellAllocator};
+use crate::transport::shm::Doorbell;
+use crate::transport::{Broken, ConnectionId, Link, Refused};
 use crate::types::PeerAddress;
 
 pub(crate) use self::connect::Start;
@@ -122,14 +122,14 @@ pub struct Engine {
     poller: Poller,
     connector: Connector,
     /// Connection attempts under way, and the slot for which each is made.
-    attempts: HashMap<u64, Connection>,
+    attempts: HashMap<u64, ConnectionId>,
     next_attempt: u64,
-    /// The bell that local peers ring.
-    bell: Arc<Bell>,
-    /// The bell, and the allocation of its bits to local peers.
+    /// The doorbell that local peers ring.
     doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when there is work to do, once it is armed. It contains the bell's event,
-    /// every socket, and the descriptors of queue pairs.
+    /// The doorbell, and the allocation of its bits to local peers.
+    doorbell_allocator: Arc<DoorbellAllocator>,
+    /// The descriptor that becomes readable when there is work to do, once it is armed. It contains the doorbell's
+    /// event, every socket, and the descriptors of queue pairs.
     epoll: Arc<OwnedFd>,
     /// The timer that ticks while there are sockets to peers that may have become silent. It is in the epoll set too.
     ticks: Option<OwnedFd>,
@@ -137,12 +137,12 @@ pub struct Engine {
     /// that. It is in the epoll set too.
     looks: Option<OwnedFd>,
     /// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
-    waiting: Waiting,
+    waiting: Sleepers,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
     /// Work that only some endpoints have: for roles, for shared receive contexts, and for operations that wait for
     /// counters.
-    attention: Attention,
+    optional_work: OptionalWork,
     /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
     /// Whether the engine was closed. A closed engine does nothing.
@@ -166,13 +166,13 @@ impl Engine {
         }
         // A closed endpoint has no links.
         let any = self.poll_hot();
-        if any && self.poller.chores_can_wait() {
+        if any && self.poller.may_skip_others() {
             if self.core.peers.has_actions() {
                 self.act();
             }
             return true;
         }
-        self.chores() | any
+        self.poll_others() | any
     }
 
     /// Makes progress while the completion queue is full. Arriving frames stay in the transports, but the notices of
@@ -207,7 +207,7 @@ impl Engine {
                 _ => self.poll_link(slot),
             };
             if moved {
-                self.poller.heard(slot);
+                self.poller.received(slot);
                 any = true;
             }
         }
@@ -216,7 +216,7 @@ impl Engine {
 
     /// Performs the parts of a round other than polling the hot links.
     #[inline(always)]
-    fn chores(&mut self) -> bool {
+    fn poll_others(&mut self) -> bool {
         if !self.process.is_here() {
             return self.closed && self.core.triggered.submissions().any() && self.begin_due();
         }
@@ -244,27 +244,27 @@ impl Engine {
         if self.core.peers.has_actions() {
             self.act();
         }
-        if self.attention.any() {
-            any |= self.attend();
+        if self.optional_work.any() {
+            any |= self.poll_role();
         }
-        if self.core.peers.any_accused() {
-            self.judge();
+        if self.core.peers.any_violation() {
+            self.handle_violations();
         }
         if !self.core.left.is_empty() {
-            any |= self.core.settle_left();
+            any |= self.core.end_released();
         }
-        self.glance_next();
+        self.allow_peeks_if_calm();
         any
     }
 
     /// Polls one link. Returns whether there was any progress.
     #[inline(never)]
-    fn poll_link(&mut self, slot: Connection) -> bool {
+    fn poll_link(&mut self, slot: ConnectionId) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => {
                 let any = any | self.core.report_sent(slot, link);
-                if any && matches!(link, AnyLink::Verbs(link) if link.has_chores()) {
+                if any && matches!(link, AnyLink::Verbs(link) if link.has_background_work()) {
                     self.poller.waits(slot);
                 }
                 any
@@ -279,7 +279,7 @@ impl Engine {
 
     /// Takes down a broken link. Always returns true: this counts as progress.
     #[cold]
-    fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
+    fn broke(&mut self, slot: ConnectionId, broken: &Broken) -> bool {
         self.down(slot, broken);
         true
     }
@@ -287,7 +287,7 @@ impl Engine {
     /// Polls the cold links that a peer rang, and makes them hot.
     #[inline(never)]
     fn poll_rung(&mut self) -> bool {
-        let rung = self.poller.take_rung(&self.bell);
+        let rung = self.poller.take_rung(&self.doorbell);
         let mut any = false;
         for &slot in &rung {
             if self.poller.warm(slot)
@@ -296,7 +296,7 @@ impl Engine {
                 link.set_hot();
             }
             any |= self.poll_link(slot);
-            self.cool();
+            self.move_to_cold();
         }
         self.poller.return_rung(rung);
         any
@@ -310,14 +310,14 @@ impl Engine {
         for slot in 0..self.links.len() {
             let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot) else { continue };
             if link.is_cold() && !link.is_quiet() {
-                any |= self.poll_link(slot as Connection);
+                any |= self.poll_link(slot as ConnectionId);
             }
         }
         any
     }
 
     /// Makes one link cold if too many links are hot.
-    fn cool(&mut self) {
+    fn move_to_cold(&mut self) {
         let Some(cooled) = self.poller.overflow(&self.links) else { return };
         let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) else { return };
         if !link.set_cold() {
@@ -350,7 +350,7 @@ impl Engine {
         };
         for event in ready {
             let slot = event.data.u64();
-            if slot == BELL || slot == LOOKS || slot == ALARM {
+            if slot == DOORBELL || slot == LOOKS || slot == ALARM {
                 continue; // The next arming clears the event or sets the timer; the alarm ends with its deadline.
             }
             if slot == TICKS {
@@ -358,10 +358,10 @@ impl Engine {
                 continue;
             }
             if slot & rdma::WATCH != 0 {
-                self.look_after(slot as Connection);
+                self.handle_link_event(slot as ConnectionId);
             }
-            if self.poll_link(slot as Connection) {
-                self.poller.hot_socket = Some(slot as Connection);
+            if self.poll_link(slot as ConnectionId) {
+                self.poller.hot_socket = Some(slot as ConnectionId);
                 any = true;
             }
         }
@@ -372,7 +372,7 @@ impl Engine {
     #[cold]
     fn poll_all_sockets(&mut self) -> bool {
         let mut any = false;
-        for slot in 0..self.links.len() as Connection {
+        for slot in 0..self.links.len() as ConnectionId {
             if matches!(self.links[slot as usize], Some(AnyLink::Tcp(_) | AnyLink::Verbs(_))) {
                 any |= self.poll_link(slot);
             }
@@ -389,8 +389,8 @@ impl Engine {
         for &slot in &busy {
             any |= self.poll_link(slot);
             let waited = self.core.peers.get(slot).waiting();
-            if self.core.peers.get(slot).is_owed() {
-                self.perform_owed(slot);
+            if self.core.peers.get(slot).has_queued_answers() {
+                self.send_queued_answers(slot);
             }
             self.drain(slot);
             // An operation that no longer waits may have completed, so a thread that is about to sleep checks the
@@ -411,12 +411,12 @@ impl Engine {
     pub(crate) fn act(&mut self) {
         let mut advance = false;
         while let Some((slot, action)) = self.core.peers.next_action() {
-            if matches!(action, Action::Advance) {
+            if matches!(action, LinkAction::Advance) {
                 advance = true;
             } else if !self.core.peers.may_answer(slot) {
-                self.core.peers.owe(slot, action); // After the earlier actions that the link refused.
+                self.core.peers.queue_answer(slot, action); // After the earlier actions that the link refused.
             } else if let Some(refused) = self.perform(slot, action) {
-                self.core.peers.owe(slot, refused);
+                self.core.peers.queue_answer(slot, refused);
                 self.poller.waits(slot);
             }
         }
@@ -427,22 +427,24 @@ impl Engine {
 
     /// Hands an action to its link. Returns the action if the link has no room.
     #[inline(always)]
-    fn perform(&mut self, slot: Connection, action: Action) -> Option<Action> {
+    fn perform(&mut self, slot: ConnectionId, action: LinkAction) -> Option<LinkAction> {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return None };
         let action = match action {
-            Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
+            LinkAction::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
             action => action,
         };
         // A byte stream may hold back the second and later frames of a call until the next call, which may never come.
         // So all frames of a sequence are sent with the last one.
         let more = link.is_stream() && self.core.peers.next_is_frame_for(slot);
         let result = match &action {
-            Action::Advance => return None,
-            Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
-            Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
-            Action::Notice(head, notice) => Segments::lend(notice.as_bytes(), |payload| link.send(head, payload, more)),
-            Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
-            Action::Push { id, token, request, source } => {
+            LinkAction::Advance => return None,
+            LinkAction::Frame(head) => link.send(head, &Segments::EMPTY, more),
+            LinkAction::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
+            LinkAction::Notice(head, notice) => {
+                Segments::lend(notice.as_bytes(), |payload| link.send(head, payload, more))
+            }
+            LinkAction::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
+            LinkAction::Push { id, token, request, source } => {
                 link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
             }
         };
@@ -459,20 +461,20 @@ impl Engine {
 
     /// Hands a link the answers that it refused before, until it refuses one again.
     #[cold]
-    fn perform_owed(&mut self, slot: Connection) {
-        while let Some(action) = self.core.peers.next_owed(slot) {
+    fn send_queued_answers(&mut self, slot: ConnectionId) {
+        while let Some(action) = self.core.peers.next_queued_answer(slot) {
             if let Some(refused) = self.perform(slot, action) {
-                return self.core.peers.owe_first(slot, refused);
+                return self.core.peers.requeue_answer(slot, refused);
             }
         }
     }
 
     /// Closes the connections of peers that broke the protocol.
     #[cold]
-    fn judge(&mut self) {
-        self.core.peers.judge();
-        for slot in 0..self.core.peers.len() as Connection {
-            if let Some(why) = self.core.peers.get(slot).accused() {
+    fn handle_violations(&mut self) {
+        self.core.peers.handle_violations();
+        for slot in 0..self.core.peers.len() as ConnectionId {
+            if let Some(why) = self.core.peers.get(slot).violation() {
                 self.down(slot, &Broken::Protocol(why.into()));
             }
         }
@@ -511,9 +513,9 @@ impl Engine {
         if !self.process.is_here() {
             return Err(self.refusal());
         }
-        self.owe_progress();
+        self.require_progress();
         self.core.post_any_receive(work, notify)?;
-        self.look_for(work.from);
+        self.reconnect_for_receive(work.from);
         if self.core.peers.has_actions() {
             self.act();
         }

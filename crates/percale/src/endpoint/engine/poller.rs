@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use crate::transport::any::AnyLink;
-use crate::transport::shm::Bell;
-use crate::transport::{Connection, Link};
+use crate::transport::shm::Doorbell;
+use crate::transport::{ConnectionId, Link};
 
 /// If more links than this are polled in every round, an idle shared-memory link becomes cold.
 const HOT: usize = 64;
@@ -37,7 +37,7 @@ const QUIET: u32 = 64;
 
 /// The state that the poller keeps for one link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct LinkMark {
     busy: bool,
     hot: bool,
 }
@@ -46,18 +46,18 @@ struct Mark {
 #[derive(Debug)]
 pub(crate) struct Poller {
     /// Wakes sleeping threads and tasks.
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     /// Links that are polled in every round.
-    pub(super) hot: Vec<Connection>,
+    pub(super) hot: Vec<ConnectionId>,
     /// The index in `hot` of the link that was polled last when messages are taken from one link at a time.
     turn: usize,
     /// The hot link that is cooled next when there are too many.
     hand: usize,
     /// Links with something to send, or sends that wait for them.
-    pub(super) busy: Vec<Connection>,
+    pub(super) busy: Vec<ConnectionId>,
     /// Whether the busy links are being polled. A link that stays busy then need not wake sleepers.
     looking: bool,
-    marks: Vec<Mark>,
+    marks: Vec<LinkMark>,
     /// Slot + 1 by doorbell bit; 0 if the bit belongs to no link.
     by_bit: Vec<u32>,
     /// The number of shared-memory links that are cold.
@@ -68,23 +68,23 @@ pub(crate) struct Poller {
     /// The number of links over TCP and over queue pairs.
     pub(super) sockets: usize,
     /// The socket that was active last.
-    pub(super) hot_socket: Option<Connection>,
+    pub(super) hot_socket: Option<ConnectionId>,
     round: u32,
-    /// The number of calls of [`chores_can_wait`](Self::chores_can_wait), modulo [`SWEEP`].
+    /// The number of calls of [`may_skip_others`](Self::may_skip_others), modulo [`SWEEP`].
     skipped: u32,
     /// Rounds since a hot link delivered a frame.
     quiet: u32,
     /// The hot link that delivered a frame last.
-    pub(super) last: Connection,
+    pub(super) last: ConnectionId,
     /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time
     /// slices.
     crowded: bool,
 }
 
 impl Poller {
-    pub(super) const fn new(bell: Arc<Bell>) -> Self {
+    pub(super) const fn new(doorbell: Arc<Doorbell>) -> Self {
         Self {
-            bell,
+            doorbell,
             hot: Vec::new(),
             turn: 0,
             hand: 0,
@@ -107,29 +107,29 @@ impl Poller {
 
     /// Records that a link took a frame. The link may still hold some bytes of the frame.
     #[inline]
-    pub(super) fn sent(&mut self, slot: Connection, link: &AnyLink) {
+    pub(super) fn sent(&mut self, slot: ConnectionId, link: &AnyLink) {
         if !matches!(link, AnyLink::Shm(_)) || !link.is_idle() {
             self.sent_slow(slot, link);
         }
     }
 
     #[inline(never)]
-    fn sent_slow(&mut self, slot: Connection, link: &AnyLink) {
+    fn sent_slow(&mut self, slot: ConnectionId, link: &AnyLink) {
         if matches!(link, AnyLink::Tcp(_)) {
             self.hot_socket = Some(slot);
         }
         if !link.is_idle() && self.waits(slot) && !self.looking {
-            self.bell.wake(); // Sleepers that fell asleep before this have to take naps now.
+            self.doorbell.wake(); // Sleepers that fell asleep before this have to take naps now.
         }
     }
 
     /// Marks this socket, the only link of the endpoint, as hot: it is polled in every round from the first.
-    pub(super) const fn favour(&mut self, slot: Connection) {
+    pub(super) const fn poll_next(&mut self, slot: ConnectionId) {
         (self.hot_socket, self.quiet) = (Some(slot), QUIET + 1);
     }
 
     /// Marks a link as busy because something waits for it. Returns whether it was not busy before.
-    pub(super) fn waits(&mut self, slot: Connection) -> bool {
+    pub(super) fn waits(&mut self, slot: ConnectionId) -> bool {
         let mark = self.mark(slot);
         if mark.busy {
             return false;
@@ -139,16 +139,16 @@ impl Poller {
         true
     }
 
-    fn mark(&mut self, slot: Connection) -> &mut Mark {
+    fn mark(&mut self, slot: ConnectionId) -> &mut LinkMark {
         if self.marks.len() <= slot as usize {
-            self.marks.resize(slot as usize + 1, Mark::default());
+            self.marks.resize(slot as usize + 1, LinkMark::default());
         }
         &mut self.marks[slot as usize]
     }
 
     /// Takes the list of busy links in order to poll them. The caller marks the links that stay busy again, then
     /// returns the list.
-    pub(super) fn take_busy(&mut self) -> Vec<Connection> {
+    pub(super) fn take_busy(&mut self) -> Vec<ConnectionId> {
         for &slot in &self.busy {
             self.marks[slot as usize].busy = false;
         }
@@ -158,7 +158,7 @@ impl Poller {
     }
 
     /// Returns the list for reuse.
-    pub(super) fn return_busy(&mut self, mut list: Vec<Connection>) {
+    pub(super) fn return_busy(&mut self, mut list: Vec<ConnectionId>) {
         self.looking = false;
         if self.busy.is_empty() {
             list.clear();
@@ -175,7 +175,7 @@ impl Poller {
     /// Called in a round in which a hot link was active. Returns whether everything else can wait for another round,
     /// which is the case at all but every [`SWEEP`]th call.
     #[inline]
-    pub(super) fn chores_can_wait(&mut self) -> bool {
+    pub(super) fn may_skip_others(&mut self) -> bool {
         self.skipped = (self.skipped + 1) % SWEEP;
         self.skipped != 0
     }
@@ -196,25 +196,25 @@ impl Poller {
         self.crowded && self.sockets > 1
     }
 
-    /// Returns whether epoll is polled after the hot socket. `heard` states whether that socket delivered a frame,
+    /// Returns whether epoll is polled after the hot socket. `received` states whether that socket delivered a frame,
     /// `sweep` whether every socket is due.
     #[inline]
-    pub(super) fn asks_epoll(&self, heard: bool, sweep: bool) -> bool {
+    pub(super) fn asks_epoll(&self, received: bool, sweep: bool) -> bool {
         if self.sockets > 1 || self.hot_socket.is_none() {
-            return sweep || !heard;
+            return sweep || !received;
         }
         sweep && self.round.is_multiple_of(LONE_SWEEP)
     }
 
     /// Returns whether a hot link delivered a frame in this round or the one before it.
     #[inline]
-    pub(super) const fn was_heard(&self) -> bool {
+    pub(super) const fn was_active(&self) -> bool {
         self.quiet <= 1
     }
 
     /// Returns whether a message came so recently that the next one may come very soon.
     #[inline]
-    pub(super) const fn was_heard_lately(&self) -> bool {
+    pub(super) const fn was_recently_active(&self) -> bool {
         self.quiet <= LATELY
     }
 
@@ -250,19 +250,19 @@ impl Poller {
     }
 
     /// Returns the next hot link in round-robin order. There must be at least one.
-    pub(super) fn next_turn(&mut self) -> Connection {
+    pub(super) fn next_turn(&mut self) -> ConnectionId {
         self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
         self.hot[self.turn]
     }
 
     /// Records that a hot link delivered a frame in this round.
     #[inline]
-    pub(super) fn heard(&mut self, slot: Connection) {
+    pub(super) fn received(&mut self, slot: ConnectionId) {
         (self.quiet, self.last) = (0, slot);
     }
 
     /// Adds a shared-memory link, which is hot at first.
-    pub(super) fn add_shm(&mut self, slot: Connection, bit: u32) {
+    pub(super) fn add_shm(&mut self, slot: ConnectionId, bit: u32) {
         if self.by_bit.len() <= bit as usize {
             self.by_bit.resize(bit as usize + 1, 0);
         }
@@ -272,12 +272,12 @@ impl Poller {
     }
 
     /// Adds a link that is polled in every round.
-    pub(super) fn add_polled(&mut self, slot: Connection) {
+    pub(super) fn add_polled(&mut self, slot: ConnectionId) {
         self.mark(slot).hot = true;
         self.hot.push(slot);
     }
 
-    /// Returns whether there are shared-memory links. Their peers map the bell's page.
+    /// Returns whether there are shared-memory links. Their peers map the doorbell's page.
     pub(super) const fn has_rings(&self) -> bool {
         self.rings > 0
     }
@@ -289,7 +289,7 @@ impl Poller {
     }
 
     /// If too many links are hot, makes one of them cold and returns it.
-    pub(super) fn overflow(&mut self, links: &[Option<AnyLink>]) -> Option<Connection> {
+    pub(super) fn overflow(&mut self, links: &[Option<AnyLink>]) -> Option<ConnectionId> {
         if self.hot.len() <= HOT {
             return None;
         }
@@ -307,7 +307,7 @@ impl Poller {
     }
 
     /// Makes a cold link hot. Returns false if it was hot already.
-    pub(super) fn warm(&mut self, slot: Connection) -> bool {
+    pub(super) fn warm(&mut self, slot: ConnectionId) -> bool {
         let mark = self.mark(slot);
         if mark.hot {
             return false;
@@ -319,17 +319,17 @@ impl Poller {
     }
 
     /// Returns whether a link is hot.
-    pub(super) fn is_hot(&self, slot: Connection) -> bool {
+    pub(super) fn is_hot(&self, slot: ConnectionId) -> bool {
         self.marks.get(slot as usize).is_some_and(|mark| mark.hot)
     }
 
     /// Takes the list of cold links with peers that rang. The caller returns the list with
     /// [`return_rung`](Self::return_rung).
-    pub(super) fn take_rung(&mut self, bell: &Bell) -> Vec<Connection> {
+    pub(super) fn take_rung(&mut self, doorbell: &Doorbell) -> Vec<ConnectionId> {
         let mut rung = std::mem::take(&mut self.rung);
         rung.clear();
         let by_bit = &self.by_bit;
-        bell.take_rung(|bit| {
+        doorbell.take_rung(|bit| {
             // A peer may set any bit: bits that belong to no link are ignored.
             if let Some(&slot) = by_bit.get(bit as usize)
                 && slot != 0
@@ -341,17 +341,17 @@ impl Poller {
     }
 
     /// Returns the list for reuse.
-    pub(super) fn return_rung(&mut self, list: Vec<Connection>) {
+    pub(super) fn return_rung(&mut self, list: Vec<ConnectionId>) {
         self.rung = list;
     }
 
     /// Removes a link that is closed. `shared` states whether it was a shared-memory link.
-    pub(super) fn forget(&mut self, slot: Connection, shared: bool) {
+    pub(super) fn forget(&mut self, slot: ConnectionId, shared: bool) {
         if shared && !self.is_hot(slot) {
             self.cold -= 1;
         }
         self.rings -= usize::from(shared);
-        *self.mark(slot) = Mark::default();
+        *self.mark(slot) = LinkMark::default();
         self.hot.retain(|&hot| hot != slot);
         self.busy.retain(|&busy| busy != slot);
         self.by_bit.iter_mut().filter(|entry| **entry == slot + 1).for_each(|entry| *entry = 0);
@@ -362,7 +362,7 @@ impl Poller {
 
     /// Returns whether some link still holds bytes that only further progress sends.
     pub(super) fn is_working(&self, links: &[Option<AnyLink>]) -> bool {
-        let working = |slot: &Connection| {
+        let working = |slot: &ConnectionId| {
             links.get(*slot as usize).is_some_and(|link| link.as_ref().is_some_and(|link| !link.is_idle()))
         };
         self.busy.iter().any(working)
@@ -373,25 +373,25 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` states whether the hot
-    /// socket delivers frames.
-    fn looks(poller: &mut Poller, rounds: u32, heard: bool) -> (u32, u32) {
+    /// Returns how often the hot socket and epoll are polled in this number of rounds. `received` states whether the
+    /// hot socket delivers frames.
+    fn looks(poller: &mut Poller, rounds: u32, received: bool) -> (u32, u32) {
         let (mut hot, mut all) = (0, 0);
         for _ in 0..rounds {
             let (sweep, sockets) = poller.round();
             if sockets {
                 let alone = poller.asks_epoll_alone();
                 hot += u32::from(!alone);
-                all += u32::from(alone || poller.asks_epoll(heard, sweep));
+                all += u32::from(alone || poller.asks_epoll(received, sweep));
             }
         }
         (hot, all)
     }
 
     fn poller(sockets: usize) -> Poller {
-        let mut poller = Poller::new(Arc::new(Bell::new().expect("a bell")));
+        let mut poller = Poller::new(Arc::new(Doorbell::new().expect("a doorbell")));
         poller.sockets = sockets;
-        poller.favour(0);
+        poller.poll_next(0);
         poller
     }
 
@@ -415,10 +415,10 @@ mod tests {
         poller.set_crowded(true);
         assert_eq!(looks(&mut poller, 64, false), (0, 64));
         // This is also true while shared memory is busy, which otherwise delays the polls of sockets.
-        poller.heard(7);
+        poller.received(7);
         assert_eq!(looks(&mut poller, SWEEP, false), (0, SWEEP));
         poller.set_crowded(false);
-        poller.heard(7);
+        poller.received(7);
         assert_eq!(looks(&mut poller, SWEEP, false), (1, 1));
     }
 }

@@ -9,21 +9,23 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use super::kinds::is_tagged;
-use super::messages::Multi;
-use super::peers::State;
+use super::messages::MultiReceive;
+use super::peers::PeerState;
 use super::types::{Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Held, Pattern};
-use crate::endpoint::pool::{Kind, Many, Membership, Note, Over, Promise, Sender, Waiting};
+use crate::endpoint::matching::{HeldMessage, Pattern};
+use crate::endpoint::pool::{
+    EndedReceive, Many, MemberNote, Membership, PostedReceive, ReceiveKind, ReservedReceive, SenderPeer,
+};
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::head::Head;
 
 impl Core {
     /// Takes a shared receive for a message that matches none of the endpoint's own receives.
     #[cold]
     #[inline(never)]
-    pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+    pub(super) fn match_shared(&mut self, from: ConnectionId, head: &Head, len: u64) -> Option<Receive> {
         let pool = self.shared.membership()?;
         let tagged = is_tagged(head.kind);
         let tag = if tagged { head.tag } else { 0 };
@@ -35,7 +37,7 @@ impl Core {
     /// that receive.
     #[cold]
     #[inline(never)]
-    pub(super) fn announce(&mut self, tagged: bool, held: Held) {
+    pub(super) fn announce(&mut self, tagged: bool, held: HeldMessage) {
         let (Some(pool), Some(message)) = (self.shared.membership(), self.if_held(tagged, held)) else { return };
         let sender = self.sender(message.0);
         let tag = if tagged { message.1 } else { 0 };
@@ -47,13 +49,13 @@ impl Core {
     }
 
     /// Returns the peer of a slot in the form that the pool uses.
-    pub(super) fn sender(&self, slot: Connection) -> Sender {
+    pub(super) fn sender(&self, slot: ConnectionId) -> SenderPeer {
         let peer = self.peers.get(slot);
-        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation() }
+        SenderPeer { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation() }
     }
 
     /// Notifies the pool of a connection.
-    pub(super) fn shared_connected(&self, slot: Connection) {
+    pub(super) fn shared_connected(&self, slot: ConnectionId) {
         if let Some(pool) = self.shared.membership() {
             pool.connected(self.sender(slot));
         }
@@ -61,30 +63,31 @@ impl Core {
 
     /// Notifies the pool that two slots are the same peer: `slot` is an alias of `real`. If `had_address` is false,
     /// `real` had no address before and now has that of `slot`.
-    pub(super) fn shared_alias(&self, slot: Connection, real: Connection, had_address: bool) {
+    pub(super) fn shared_alias(&self, slot: ConnectionId, real: ConnectionId, had_address: bool) {
         let Some(pool) = self.shared.membership() else { return };
         let (peer, at) = (self.sender(real), self.peers.get(slot).at());
-        if had_address { pool.met(peer, at) } else { pool.named(peer) }
+        if had_address { pool.record_reached(peer, at) } else { pool.named(peer) }
     }
 
     /// Returns the sender, the tag and the length of a message that is held here.
-    fn if_held(&self, tagged: bool, held: Held) -> Option<(Connection, u64, u64)> {
-        let table = self.messages.look_at(tagged);
+    fn if_held(&self, tagged: bool, held: HeldMessage) -> Option<(ConnectionId, u64, u64)> {
+        let table = self.messages.table_ref(tagged);
         table.held(held).map(|message| (message.from, message.head.tag, message.len))
     }
 
     /// Converts a shared receive to a receive of this endpoint.
-    fn shared_receive(&mut self, waiting: Waiting) -> Receive {
-        let Waiting { segments, mut context, reports, kind, .. } = waiting;
+    fn shared_receive(&mut self, waiting: PostedReceive) -> Receive {
+        let PostedReceive { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
         let place = self.messages.memory_mut().place(&segments);
         let mut multi = None;
         match kind {
-            Kind::Plain => {}
-            Kind::Safe(owed, buffer) => {
-                (context, notify) = (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation);
+            ReceiveKind::Plain => {}
+            ReceiveKind::Safe(receive_report, buffer) => {
+                (context, notify) =
+                    (self.operations.start_shared_receive(buffer, receive_report).to_u64(), Notify::Operation);
             }
-            Kind::Many(many) => {
+            ReceiveKind::Many(many) => {
                 multi = Some(self.messages.memory_mut().add_shared_part(segments, many, context, notify));
             }
         }
@@ -93,7 +96,7 @@ impl Core {
 
     /// Removes a multi-receive buffer that is a part of a buffer of a shared receive context, and returns that buffer.
     #[cold]
-    pub(super) fn shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
+    pub(super) fn shared_part(&mut self, multi: Id<MultiReceive>) -> Option<Arc<Many>> {
         self.messages.memory_mut().take_shared_part(multi)
     }
 
@@ -106,8 +109,8 @@ impl Core {
             Ok(entry) => (true, entry.flags),
             Err(error) => (false, error.entry.flags),
         };
-        match self.shared.heir() {
-            Some(pool) => pool.report(Over { notify, part: Some(many), result }),
+        match self.shared.successor() {
+            Some(pool) => pool.report(EndedReceive { notify, part: Some(many), result }),
             None => self.report_part(&many, notify, result),
         }
         if success {
@@ -141,8 +144,8 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
-        if let Some(pool) = self.shared.heir() {
-            return pool.report(Over { notify, part: None, result });
+        if let Some(pool) = self.shared.successor() {
+            return pool.report(EndedReceive { notify, part: None, result });
         }
         match result {
             Ok(entry) => self.reporting.push_event(Side::Receive, entry),
@@ -161,13 +164,13 @@ impl Core {
         for promise in pool.leave() {
             if let Some(gone) = self.keep_promise(promise) {
                 let (tagged, receive) = give_back(&pool, gone);
-                self.promise_over(tagged, receive);
+                self.end_reserved_receive(tagged, receive);
             }
         }
     }
 
     /// Gives a shared receive the message that was promised to it. Returns the promise if the message no longer exists.
-    fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
+    fn keep_promise(&mut self, promise: ReservedReceive) -> Option<ReservedReceive> {
         let Some(message) = self.messages.table(promise.tagged).take(promise.held) else { return Some(promise) };
         let receive = self.shared_receive(promise.receive);
         self.fill(message, receive);
@@ -176,19 +179,19 @@ impl Core {
 
     /// Ends a shared receive whose promised message no longer exists, if the receive gets no other message.
     #[cold]
-    fn promise_over(&mut self, tagged: bool, receive: Option<Waiting>) {
+    fn end_reserved_receive(&mut self, tagged: bool, receive: Option<PostedReceive>) {
         let Some(receive) = receive else { return };
         let why = "the sender of the matched message disconnected, and later messages have been received since";
         self.end_shared(tagged, receive, ErrorCode::PeerDied, why);
     }
 
     /// Fails the shared receives that only this peer could have satisfied.
-    pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn fail_shared(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         let Some(pool) = self.shared.membership() else { return };
         let peer = self.sender(from);
         let receives = match (self.peers.get(from).state(), peer.at) {
-            (State::Up, _) => pool.disconnected(peer),
-            (_, Some(at)) => pool.not_met(at),
+            (PeerState::Up, _) => pool.disconnected(peer),
+            (_, Some(at)) => pool.record_unreached(at),
             (_, None) => return,
         };
         for (tagged, waiting) in receives {
@@ -204,7 +207,7 @@ impl Core {
         let Some(pool) = self.shared.with_notes() else { return };
         for note in pool.take_notes() {
             match note {
-                Note::LookFor(_) | Note::LookAt(_) => {
+                MemberNote::LookFor(_) | MemberNote::LookAt(_) => {
                     if let Some(pool) = self.shared.membership() {
                         pool.keep_note(note);
                     }
@@ -216,13 +219,13 @@ impl Core {
 
     /// Returns the first message held here that matches the pattern and was not promised to a shared receive. From now
     /// on the message cannot be promised. The caller has to take or claim it.
-    pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
+    pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<HeldMessage> {
         let held = self.messages.table(tagged).find(pattern)?;
         if self.shared.is_member() { self.keep_own(tagged, pattern) } else { Some(held) }
     }
 
     #[cold]
-    fn keep_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
+    fn keep_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<HeldMessage> {
         loop {
             let held = self.messages.table(tagged).find(pattern)?;
             if self.shared.membership().is_some_and(|pool| pool.withdraw(tagged, held)) {
@@ -240,46 +243,48 @@ impl Core {
     #[cold]
     pub(super) fn withdraw_gone(&self, tagged: bool) {
         let Some(pool) = self.shared.membership() else { return };
-        let table = self.messages.look_at(tagged);
+        let table = self.messages.table_ref(tagged);
         pool.withdraw_all(tagged, |held| table.held(held).is_none());
     }
 
     /// Handles a note of the pool about a receive.
-    fn read_note(&mut self, note: Note) {
+    fn read_note(&mut self, note: MemberNote) {
         match note {
-            Note::Fill(promise) => {
+            MemberNote::Fill(promise) => {
                 let Some(gone) = self.keep_promise(promise) else { return };
                 let Some(pool) = self.shared.membership() else { return };
                 let (tagged, receive) = give_back(pool, gone);
-                self.promise_over(tagged, receive);
+                self.end_reserved_receive(tagged, receive);
             }
-            Note::Canceled { tagged, receive } => {
+            MemberNote::Canceled { tagged, receive } => {
                 self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message arrived");
             }
-            Note::Over(over) => {
-                let Over { notify, part, result } = *over;
+            MemberNote::Over(over) => {
+                let EndedReceive { notify, part, result } = *over;
                 // The member that took the receive counted it.
                 match part {
                     Some(many) => self.report_part(&many, notify, result),
                     None => self.report_result(notify, result),
                 }
             }
-            Note::LookFor(_) | Note::LookAt(_) => {}
+            MemberNote::LookFor(_) | MemberNote::LookAt(_) => {}
         }
     }
 
     /// Ends a shared receive that gets no message.
-    fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
+    fn end_shared(&mut self, tagged: bool, waiting: PostedReceive, error: ErrorCode, why: &str) {
         let released = match &waiting.kind {
             // Another endpoint still receives into a part of the buffer. The last such endpoint releases the buffer.
-            Kind::Many(many) if !many.close() => return,
-            Kind::Many(_) => CompletionFlags::MULTI_RECEIVE,
-            Kind::Plain | Kind::Safe(..) => CompletionFlags::empty(),
+            ReceiveKind::Many(many) if !many.close() => return,
+            ReceiveKind::Many(_) => CompletionFlags::MULTI_RECEIVE,
+            ReceiveKind::Plain | ReceiveKind::Safe(..) => CompletionFlags::empty(),
         };
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let flags = CompletionFlags::RECEIVE | kind | released;
         let (context, notify) = match waiting.kind {
-            Kind::Safe(owed, buffer) => (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation),
+            ReceiveKind::Safe(receive_report, buffer) => {
+                (self.operations.start_shared_receive(buffer, receive_report).to_u64(), Notify::Operation)
+            }
             _ => (waiting.context, Notify::Shared),
         };
         let entry = Entry { context, flags, ..Entry::default() };
@@ -289,8 +294,8 @@ impl Core {
 
 /// Returns to the pool a shared receive whose promised message no longer exists. Returns whether it is for tagged
 /// messages, and the receive if it gets no other message.
-fn give_back(pool: &Membership, promise: Promise) -> (bool, Option<Waiting>) {
-    let Promise { tagged, receive, pattern, .. } = promise;
+fn give_back(pool: &Membership, promise: ReservedReceive) -> (bool, Option<PostedReceive>) {
+    let ReservedReceive { tagged, receive, pattern, .. } = promise;
     (tagged, pool.give_back(tagged, pattern, receive))
 }
 
@@ -302,10 +307,10 @@ impl Engine {
         let Some(pool) = self.core.shared.with_notes() else { return false };
         for note in pool.take_notes() {
             match note {
-                Note::LookFor(peer) => self.look_for(peer),
-                Note::LookAt(at) => {
+                MemberNote::LookFor(peer) => self.reconnect_for_receive(peer),
+                MemberNote::LookAt(at) => {
                     let slot = self.core.peers.real_slot(at);
-                    self.look_at_slot(slot);
+                    self.check_slot(slot);
                 }
                 note => self.core.read_note(note),
             }

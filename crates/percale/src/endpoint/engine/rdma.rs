@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::event::epoll;
 
 use super::Engine;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::transport::any::AnyLink;
 use crate::transport::verbs::VerbsLink;
 
@@ -15,7 +15,7 @@ pub(super) const WATCH: u64 = 1 << 32;
 
 impl Engine {
     /// Adds the descriptors of a link that is in use to the epoll.
-    pub(super) fn watch_pair(&mut self, slot: Connection, link: &VerbsLink) {
+    pub(super) fn watch_pair(&mut self, slot: ConnectionId, link: &VerbsLink) {
         self.poller.sockets += 1;
         self.has_descriptor();
         self.poller.add_polled(slot);
@@ -41,7 +41,7 @@ impl Engine {
 
     /// Handles an event of a link that is not a completion.
     #[cold]
-    pub(super) fn look_after(&mut self, slot: Connection) {
+    pub(super) fn handle_link_event(&mut self, slot: ConnectionId) {
         if let Some(Some(AnyLink::Verbs(link))) = self.links.get_mut(slot as usize)
             && link.look()
         {

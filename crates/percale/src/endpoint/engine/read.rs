@@ -2,19 +2,19 @@
 //!
 //! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to
 //! its receive and reported to the reader at once, without passing through the queue. While nothing arrives, most reads
-//! check only the rings, so that the next read sees a message sooner. Everything else is polled at every [`GLANCES`]th
-//! read.
+//! check only the rings, so that the next read sees a message sooner. Everything else is polled at every
+//! [`PEEKED_READS`]th read.
 
 use super::Engine;
 use super::core::Core;
-use super::waiting::GLANCES;
+use super::waiting::PEEKED_READS;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
 use crate::local_memory::volatile::View;
 use crate::system::spin;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::transport::any::AnyLink;
-use crate::transport::shm::Glance;
+use crate::transport::shm::PeekResult;
 use crate::wire::head::Head;
 
 /// The maximum number of messages that one read takes, as for links that are polled.
@@ -24,7 +24,7 @@ const BATCH: usize = 16;
 const SOCKET_LOOKS: u32 = 16;
 
 /// The result of a poll of the rings.
-enum Found {
+enum RingPollResult {
     /// Nothing has arrived.
     Nothing,
     /// A message, which was taken. No other message arrived with it.
@@ -44,22 +44,22 @@ impl Engine {
         self.pace.count();
         let empty = self.core.reporting.is_empty();
         if empty && !self.pace.is_progress_due() {
-            match self.look(entries) {
-                Found::Message => return Ok(1),
-                Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
-                Found::Messages => return Ok(1),
-                Found::Nothing if self.pace.may_glance() => {
+            match self.poll_rings(entries) {
+                RingPollResult::Message => return Ok(1),
+                RingPollResult::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
+                RingPollResult::Messages => return Ok(1),
+                RingPollResult::Nothing if self.pace.may_peek_only() => {
                     // Measured between distant cores: without this hint a cache line often takes three transfers
                     // instead of two. The line is probably requested again before its mark is written, and has to be
                     // transferred once more. The hint is given only for a while after a message, because a client that
                     // polls after each step of its own work loses time by it (HPCC's MPIRandomAccess on two ranks: 1.75
                     // s with the hint at every read, 1.38 s like this).
-                    if self.poller.was_heard_lately() {
+                    if self.poller.was_recently_active() {
                         std::hint::spin_loop();
                     }
                     return Ok(0);
                 }
-                Found::Nothing | Found::More => {}
+                RingPollResult::Nothing | RingPollResult::More => {}
             }
         }
         if empty || self.pace.is_progress_due() || !self.poller.busy.is_empty() {
@@ -75,14 +75,14 @@ impl Engine {
         self.pace.count();
         if !self.pace.is_progress_due() {
             match self.look_for_others() {
-                Found::Message | Found::Messages => return false,
-                Found::Nothing if self.pace.may_glance() => {
-                    if self.poller.was_heard_lately() {
+                RingPollResult::Message | RingPollResult::Messages => return false,
+                RingPollResult::Nothing if self.pace.may_peek_only() => {
+                    if self.poller.was_recently_active() {
                         std::hint::spin_loop(); // See `poll`.
                     }
                     return false;
                 }
-                Found::Nothing | Found::More => {}
+                RingPollResult::Nothing | RingPollResult::More => {}
             }
         }
         self.pace.begin_progress();
@@ -92,12 +92,12 @@ impl Engine {
         true
     }
 
-    /// Like [`look`](Self::look), but a message is reported to its queue or its operation.
+    /// Like [`poll_rings`](Self::poll_rings), but a message is reported to its queue or its operation.
     #[inline(always)]
-    fn look_for_others(&mut self) -> Found {
+    fn look_for_others(&mut self) -> RingPollResult {
         match *self.poller.hot.as_slice() {
             [only] => self.look_with(only, |core, head, payload| core.message_in_place(only, head, payload)),
-            _ => Found::More,
+            _ => RingPollResult::More,
         }
     }
 
@@ -112,47 +112,52 @@ impl Engine {
 
     /// Checks the rings of hot links for a message that can be reported at once, while no results wait.
     #[inline(always)]
-    fn look(&mut self, entries: &mut [Entry]) -> Found {
-        let Some(first) = entries.first_mut() else { return Found::More };
+    fn poll_rings(&mut self, entries: &mut [Entry]) -> RingPollResult {
+        let Some(first) = entries.first_mut() else { return RingPollResult::More };
         match *self.poller.hot.as_slice() {
-            [] => Found::More,
-            [only] => self.look_at(only, first),
-            _ => self.look_in_turn(first),
+            [] => RingPollResult::More,
+            [only] => self.poll_ring(only, first),
+            _ => self.poll_rings_in_turn(first),
         }
     }
 
-    /// Like [`look`](Self::look), but for one link.
+    /// Like [`poll_rings`](Self::poll_rings), but for one link.
     #[inline(always)]
-    fn look_at(&mut self, slot: Connection, into: &mut Entry) -> Found {
+    fn poll_ring(&mut self, slot: ConnectionId, into: &mut Entry) -> RingPollResult {
         self.look_with(slot, |core, head, payload| core.message_at_once(slot, head, payload, into))
     }
 
     /// Checks the ring of a link for a message that `deliver` accepts.
     #[inline(always)]
-    fn look_with(&mut self, slot: Connection, deliver: impl FnOnce(&mut Core, &Head, View<'_>) -> bool) -> Found {
+    fn look_with(
+        &mut self,
+        slot: ConnectionId,
+        deliver: impl FnOnce(&mut Core, &Head, View<'_>) -> bool,
+    ) -> RingPollResult {
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core, links, poller, .. } = self;
-        let Some(Some(AnyLink::Shm(link))) = links.get_mut(slot as usize) else { return Found::More };
-        let message = match link.glance() {
-            Glance::Message(message) => message,
-            Glance::Nothing => return Found::Nothing,
-            Glance::More => return Found::More,
+        let Some(Some(AnyLink::Shm(link))) = links.get_mut(slot as usize) else { return RingPollResult::More };
+        let message = match link.peek() {
+            PeekResult::Message(message) => message,
+            PeekResult::Nothing => return RingPollResult::Nothing,
+            PeekResult::More => return RingPollResult::More,
         };
         if !deliver(core, message.head(), link.payload(&message)) {
-            return Found::More;
+            return RingPollResult::More;
         }
-        poller.heard(slot);
-        if link.take(&message) { Found::Messages } else { Found::Message }
+        poller.received(slot);
+        if link.take(&message) { RingPollResult::Messages } else { RingPollResult::Message }
     }
 
-    /// Like [`look`](Self::look), but for several links. The next call begins after the link that had a frame.
+    /// Like [`poll_rings`](Self::poll_rings), but for several links. The next call begins after the link that had a
+    /// frame.
     #[inline(never)]
-    fn look_in_turn(&mut self, into: &mut Entry) -> Found {
-        let mut found = Found::More;
+    fn poll_rings_in_turn(&mut self, into: &mut Entry) -> RingPollResult {
+        let mut found = RingPollResult::More;
         for _ in 0..self.poller.hot.len() {
             let slot = self.poller.next_turn();
-            found = self.look_at(slot, into);
-            if !matches!(found, Found::Nothing) {
+            found = self.poll_ring(slot, into);
+            if !matches!(found, RingPollResult::Nothing) {
                 break;
             }
         }
@@ -164,7 +169,10 @@ impl Engine {
     fn take_more(&mut self, entries: &mut [Entry]) -> usize {
         let most = entries.len().min(BATCH);
         for (count, entry) in entries[..most].iter_mut().enumerate().skip(1) {
-            if !matches!(self.look(std::slice::from_mut(entry)), Found::Message | Found::Messages) {
+            if !matches!(
+                self.poll_rings(std::slice::from_mut(entry)),
+                RingPollResult::Message | RingPollResult::Messages
+            ) {
                 return count;
             }
         }
@@ -175,8 +183,8 @@ impl Engine {
     /// that progress, or if the peer is notified only then. (A send that was reported as complete arrives without
     /// further progress of this endpoint from the moment at which the completion can be read.)
     #[inline]
-    pub(super) const fn owe_progress(&mut self) {
-        self.pace.owe_progress();
+    pub(super) const fn require_progress(&mut self) {
+        self.pace.require_progress();
     }
 
     // Not inlined, so that a read of waiting results need not save the registers that this uses.
@@ -189,7 +197,7 @@ impl Engine {
         if self.progress() {
             self.pace.found();
         } else {
-            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { GLANCES });
+            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { PEEKED_READS });
         }
     }
 
@@ -198,7 +206,7 @@ impl Engine {
     /// because the caller yielded or did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
-        if self.poller.was_heard() {
+        if self.poller.was_active() {
             self.pace.found(); // A message was taken from its ring, without progress.
         }
         if self.pace.is_offer_due(looks) {
@@ -209,9 +217,9 @@ impl Engine {
 
     /// Decides, after everything was polled, whether the next reads may check only the rings.
     #[inline]
-    pub(super) fn glance_next(&mut self) {
-        if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attention.any() {
-            self.pace.allow_glances();
+    pub(super) fn allow_peeks_if_calm(&mut self) {
+        if self.poller.is_calm() && !self.core.peers.has_actions() && !self.optional_work.any() {
+            self.pace.allow_peeks();
         }
     }
 }

@@ -2,17 +2,19 @@
 
 use super::core::Core;
 use super::kinds::{envelope, is_collective, is_tagged};
-use super::messages::Multi;
+use super::messages::MultiReceive;
 use super::peers::{Unresolved, charge_of};
-use super::types::{Body, Identity, Notify, Pending, Place, Receive, Side, Unexpected};
+use super::types::{
+    Notify, OperationIdentity, PendingOperation, Receive, ReceiveDestination, Side, Unexpected, UnexpectedPayload,
+};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
+use crate::endpoint::matching::{Envelope, HeldMessage, Pattern, SourceFilter};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::Segment;
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::types::PeerAddress;
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 impl Core {
     /// Posts a receive on the fast path, which handles receives that have one segment, report to the endpoint's own
@@ -27,25 +29,25 @@ impl Core {
         notify: Notify,
     ) -> bool {
         let Self { messages, peers, reporting, .. } = self;
-        let (queue, detour) = reporting.receive_path();
+        let (queue, fast_path_disabled) = reporting.receive_path();
         let (table, tag, ignore) = match tag {
             Some((tag, ignore)) => (messages.table(true), tag, ignore),
             None => (messages.table(false), 0, 0),
         };
-        if detour || table.holds_any() {
+        if fast_path_disabled || table.holds_any() {
             return false;
         }
         let source = match from {
-            PeerAddress::UNSPECIFIED => Source::Any,
+            PeerAddress::UNSPECIFIED => SourceFilter::Any,
             peer => match peers.resolved(peer) {
-                Some(slot) if !peers.get(slot).takes_detour() => Source::From(u64::from(slot)),
+                Some(slot) if !peers.get(slot).needs_slow_path() => SourceFilter::From(u64::from(slot)),
                 _ => return false,
             },
         };
         if notify == Notify::Queue && queue.reserve().is_err() {
             return false;
         }
-        let place = Place::One(segment);
+        let place = ReceiveDestination::One(segment);
         table.post(Pattern { tag, ignore, source }, Receive { place, context, notify, multi: None });
         true
     }
@@ -75,8 +77,8 @@ impl Core {
 
     /// Redirects receives from one slot to another because both are the same peer. Messages of that peer may be held
     /// here already, and are matched with these receives.
-    pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
-        let source = |slot: Connection| Source::From(slot.into());
+    pub(super) fn redirect_receives(&mut self, from: ConnectionId, to: ConnectionId) {
+        let source = |slot: ConnectionId| SourceFilter::From(slot.into());
         for tagged in [false, true] {
             for pattern in self.messages.table(tagged).redirect(source(from), source(to)) {
                 while let Some(held) = self.messages.table(tagged).find(&pattern) {
@@ -103,10 +105,10 @@ impl Core {
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.is_single() {
-            Source::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
+            SourceFilter::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
-            Source::From(u64::from(self.peers.direct_receive(slot)))
+            SourceFilter::From(u64::from(self.peers.direct_receive(slot)))
         };
         Ok(Pattern { tag, ignore, source })
     }
@@ -133,7 +135,7 @@ impl Core {
         if !work.flags.contains(OpFlags::CLAIM) {
             return Err(PostError::Flags("DISCARD requires PEEK or CLAIM"));
         }
-        let identity = Identity::of(notify, work.context);
+        let identity = OperationIdentity::of(notify, work.context);
         let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
         // A claimed message no longer exists if its sender has disconnected before the payload arrived.
         let message = self.messages.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
@@ -166,7 +168,7 @@ impl Core {
             return Ok(());
         }
         if work.flags.contains(OpFlags::CLAIM) {
-            let identity = Identity::of(notify, work.context);
+            let identity = OperationIdentity::of(notify, work.context);
             if !self.messages.claim(identity, tagged, held) {
                 return Err(PostError::Flags("a message is already claimed with this context"));
             }
@@ -175,10 +177,10 @@ impl Core {
         Ok(())
     }
 
-    fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
+    fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: HeldMessage) {
         let Some(message) = self.messages.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
-        let place = Place::One(Segment::EMPTY); // The message is only reported.
+        let place = ReceiveDestination::One(Segment::EMPTY); // The message is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.report(Side::Receive, notify, entry); // It is counted once it is received.
@@ -187,30 +189,30 @@ impl Core {
     /// Discards a message: the sender's operation completes, and the local operation reports the message's properties.
     fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
         let Unexpected { from, head, len, .. } = message;
-        self.throw_away(message);
-        let place = Place::One(Segment::EMPTY); // The message is only reported.
+        self.drop_message(message);
+        let place = ReceiveDestination::One(Segment::EMPTY); // The message is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.complete(Side::Receive, notify, entry);
     }
 
     /// Drops a message that no receive will take, and answers its sender if the sender expects an answer.
-    pub(super) fn throw_away(&mut self, message: Unexpected) {
+    pub(super) fn drop_message(&mut self, message: Unexpected) {
         self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, body, .. } = message;
         match body {
-            Body::Short(_) | Body::Whole(_) => {
+            UnexpectedPayload::Short(_) | UnexpectedPayload::Whole(_) => {
                 if head.flags.contains(Flags::ACK) {
-                    self.peers.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, FrameKind::Ack, head.id, 0);
                 }
             }
-            Body::Offered(_) => {
-                self.peers.reply(from, Kind::Pulled, head.id, 0);
+            UnexpectedPayload::Offered(_) => {
+                self.peers.reply(from, FrameKind::Pulled, head.id, 0);
                 if head.flags.contains(Flags::ACK) {
-                    self.peers.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, FrameKind::Ack, head.id, 0);
                 }
             }
-            Body::Arriving(arrival) => self.messages.forget_arrival(arrival),
+            UnexpectedPayload::Arriving(arrival) => self.messages.forget_arrival(arrival),
         }
     }
 
@@ -240,13 +242,17 @@ impl Core {
 
     /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE
     /// if that released the buffer.
-    pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
+    pub(crate) fn multi_done(&mut self, multi: Id<MultiReceive>) -> CompletionFlags {
         let released = self.messages.memory_mut().part_over(multi);
         if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() }
     }
 
     /// Drops the held messages of this kind for which `unwanted` returns true. Returns their number.
-    pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
+    pub(super) fn drop_held(
+        &mut self,
+        kind: FrameKind,
+        unwanted: impl Fn(ConnectionId, u64, &Unexpected) -> bool,
+    ) -> usize {
         let unwanted = |envelope: Envelope, message: &Unexpected| unwanted(message.from, envelope.tag, message);
         let dropped = match is_collective(kind) {
             true => self.groups.take_held(unwanted),
@@ -254,7 +260,7 @@ impl Core {
         };
         for message in &dropped {
             self.peers.release(message.from, charge_of(message));
-            if let Body::Arriving(arrival) = message.body {
+            if let UnexpectedPayload::Arriving(arrival) = message.body {
                 self.messages.forget_arrival(arrival);
             }
         }
@@ -266,24 +272,24 @@ impl Core {
 
     /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be
     /// received.
-    pub(super) fn drop_unfinished(&mut self, from: Connection) {
-        for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
+    pub(super) fn drop_unfinished(&mut self, from: ConnectionId) {
+        for kind in [FrameKind::Message, FrameKind::Tagged, FrameKind::Collective] {
             let dropped = self.drop_held(kind, |of, _, message| {
-                of == from && !matches!(message.body, Body::Whole(_) | Body::Short(_))
+                of == from && !matches!(message.body, UnexpectedPayload::Whole(_) | UnexpectedPayload::Short(_))
             });
             crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
-        self.peers.set_left(from, true); // This is an assumption, which `has_left_messages` checks.
+        self.peers.set_holds_messages(from, true); // This is an assumption, which `has_held_messages` checks.
     }
 
     /// Assigns the held messages of a peer to receives directed at any of its slots, after its connection has ended.
-    pub(super) fn keep_left_messages(&mut self, from: Connection) {
-        if [false, true].iter().all(|tagged| !self.messages.look_at(*tagged).holds_of(from.into())) {
+    pub(super) fn assign_held_messages(&mut self, from: ConnectionId) {
+        if [false, true].iter().all(|tagged| !self.messages.table_ref(*tagged).holds_of(from.into())) {
             return;
         }
         let names = self.peers.other_slots(from);
         for name in &names {
-            self.peers.set_left(*name, true);
+            self.peers.set_holds_messages(*name, true);
         }
         let names: Vec<u64> = names.into_iter().map(u64::from).collect();
         for tagged in [false, true] {
@@ -293,9 +299,9 @@ impl Core {
 
     /// Fails the posted receives if no message will come any more.
     pub(super) fn flush_receives(&mut self) {
-        let Some((error, why)) = self.gate.over().cloned() else { return };
+        let Some((error, why)) = self.admission.over().cloned() else { return };
         for tagged in [false, true] {
-            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(SourceFilter::Any).collect();
             for receive in posted {
                 self.fail_receive(0, tagged, receive, error, &why);
             }
@@ -305,13 +311,13 @@ impl Core {
     /// Fails a posted receive that will get no message.
     pub(super) fn fail_receive(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         tagged: bool,
         receive: Receive,
         error: ErrorCode,
         why: &str,
     ) {
-        let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
+        let head = Head { kind: if tagged { FrameKind::Tagged } else { FrameKind::Message }, ..Head::default() };
         let mut entry = self.received_entry(from, &head, 0, &receive);
         self.messages.memory_mut().leave(receive.place);
         if let Some(multi) = receive.multi {
@@ -324,13 +330,14 @@ impl Core {
     }
 
     /// Fails the receives that only this peer could have satisfied, because a wait for a dead peer must end.
-    pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn fail_directed(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
         if self.peers.is_single() {
-            return; // All its receives end together, when the gate closes.
+            return; // All its receives end together, when the filter closes.
         }
         for tagged in [false, true] {
-            let directed: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::From(from.into())).collect();
+            let directed: Vec<Receive> =
+                self.messages.table(tagged).drain_posted(SourceFilter::From(from.into())).collect();
             for receive in directed {
                 self.fail_receive(from, tagged, receive, error, why);
             }
@@ -361,14 +368,14 @@ impl Core {
         let ours = |posted: u64, notify: Notify| posted == context && notify.class() == class;
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
-            if let Some(receive) = self.messages.table(tagged).cancel_where(wanted) {
+            if let Some(receive) = self.messages.table(tagged).cancel_first(wanted) {
                 self.cancel_receive(tagged, receive, "cancelled before a message arrived");
                 return true;
             }
         }
         for slot in 0..self.peers.len() as u32 {
-            let wanted = |send: &Pending| send.entry().is_some_and(|entry| ours(entry.context, send.notify));
-            let Some(send) = self.peers.get_mut(slot).take_where(wanted) else { continue };
+            let wanted = |send: &PendingOperation| send.entry().is_some_and(|entry| ours(entry.context, send.notify));
+            let Some(send) = self.peers.get_mut(slot).take_matching(wanted) else { continue };
             let Some(entry) = send.entry() else { continue };
             let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);

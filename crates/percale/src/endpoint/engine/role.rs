@@ -1,21 +1,21 @@
 //! The roles of endpoints that do not accept messages from arbitrary peers.
 
 use super::Engine;
+use super::admission::{CONTROL_LIMIT, NO_CONTROL};
 use super::core::Core;
-use super::gate::{HEARD_LIMIT, NO_CONTROL};
 use super::listening::Listening;
-use super::peers::At;
+use super::peers::ContextAddress;
 use super::single::Single;
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::connection::ConnectionError;
 use crate::local_memory::volatile::View;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::transport::kind::TransportKind;
 use crate::wire::control::Control;
 use crate::wire::head::Head;
 
 /// The slot of the endpoint itself.
-const OWN: Connection = 0;
+const OWN: ConnectionId = 0;
 
 /// The role of an endpoint that does not accept messages from arbitrary peers.
 #[derive(Debug)]
@@ -51,9 +51,9 @@ impl Engine {
 
     /// Returns the slot for a peer that has connected to this endpoint, or `None` if the peer is not accepted. An
     /// address belongs to the peer that answered there. An address that a peer merely advertises leads to no slot.
-    pub(super) fn welcome(&mut self, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
+    pub(super) fn welcome(&mut self, at: ContextAddress, incarnation: u128, proven: bool) -> Option<ConnectionId> {
         match self.role.as_deref() {
-            None if proven => Some(self.core.peers.met_slot(at)).filter(|slot| *slot != OWN),
+            None if proven => Some(self.core.peers.slot_of_answer(at)).filter(|slot| *slot != OWN),
             // A listener answers each requester over the connection of its request.
             None | Some(Role::Listener(_)) => Some(self.core.peers.nameless_slot(at)),
             Some(Role::Single(single)) => {
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// Handles a new link of an endpoint with a role.
-    pub(super) fn link_stands(&mut self, slot: Connection, transport: TransportKind) {
+    pub(super) fn link_established(&mut self, slot: ConnectionId, transport: TransportKind) {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.single_link(slot, transport),
             Some(Role::Listener(_)) => self.listener_link(slot),
@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Handles the end of a link of an endpoint with a role, or the end of an attempt to establish one.
-    pub(super) fn link_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
+    pub(super) fn link_over(&mut self, slot: ConnectionId, error: ErrorCode, reason: &str) {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.single_over(slot, error, reason),
             Some(Role::Listener(_)) => self.listener_over(slot),
@@ -85,60 +85,60 @@ impl Engine {
     /// Performs the work that only some endpoints have: for roles, shared receive contexts and counters. Returns
     /// whether any of it counts as progress.
     #[cold]
-    pub(super) fn attend(&mut self) -> bool {
+    pub(super) fn poll_role(&mut self) -> bool {
         let mut any = match self.role.as_deref() {
-            Some(Role::Single(_)) => self.attend_single(),
+            Some(Role::Single(_)) => self.poll_single(),
             Some(Role::Listener(_)) => {
-                self.attend_listener();
+                self.poll_listener();
                 false
             }
             None => false,
         };
         any |= self.core.shared.is_member() && self.read_notes();
-        (self.attention.triggers() && self.begin_due()) | any
+        (self.optional_work.triggers() && self.begin_due()) | any
     }
 }
 
 impl Core {
     /// Takes the control frames that have arrived.
-    pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
-        let heard = self.gate.take_heard();
-        heard.iter().for_each(|(from, _)| self.peers.control_handled(*from));
-        heard
+    pub(super) fn take_control_frames(&mut self) -> Vec<(ConnectionId, Control)> {
+        let received = self.admission.take_control_frames();
+        received.iter().for_each(|(from, _)| self.peers.control_handled(*from));
+        received
     }
 
-    /// Opens the gate: from now on messages pass, and control frames do not.
-    pub(super) fn open_gate(&mut self) {
-        self.gate.open();
-        self.reporting.detour_receives(false);
+    /// Opens the filter: from now on messages pass, and control frames do not.
+    pub(super) fn admit_peers(&mut self) {
+        self.admission.open();
+        self.reporting.disable_receive_fast_path(false);
     }
 
-    /// Closes the gate because no message will come any more. Receives that match no message fail, both those already
+    /// Closes the filter because no message will come any more. Receives that match no message fail, both those already
     /// posted and those posted later.
-    pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
-        self.gate.close(error, why);
-        self.reporting.detour_receives(true);
+    pub(super) fn stop_admitting(&mut self, error: ErrorCode, why: &str) {
+        self.admission.close(error, why);
+        self.reporting.disable_receive_fast_path(true);
         self.flush_receives();
     }
 
     /// Handles a control frame.
-    pub(super) fn control(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        if !self.gate.takes_control() {
-            return self.peers.accuse(from, NO_CONTROL);
+    pub(super) fn control(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        if !self.admission.takes_control() {
+            return self.peers.flag_violation(from, NO_CONTROL);
         }
         let peer = self.peers.get(from);
-        if peer.accused().is_some() {
+        if peer.violation().is_some() {
             return;
         }
-        if peer.control_frames() == HEARD_LIMIT {
-            return self.peers.accuse(from, "too many unprocessed control frames");
+        if peer.control_frames() == CONTROL_LIMIT {
+            return self.peers.flag_violation(from, "too many unprocessed control frames");
         }
         match Control::parse(head, payload) {
             Ok(control) => {
                 self.peers.count_control(from);
-                self.gate.hear(from, control);
+                self.admission.receive_notice(from, control);
             }
-            Err(why) => self.peers.accuse(from, why),
+            Err(why) => self.peers.flag_violation(from, why),
         }
     }
 }

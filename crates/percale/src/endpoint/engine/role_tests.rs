@@ -2,20 +2,20 @@
 //! use a simulated network, and run on one thread.
 
 use super::Engine;
-use super::gate::Gate;
-use super::types::Action;
+use super::admission::Admission;
+use super::types::LinkAction;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::{Event, EventQueue};
 use crate::domain::Domain;
 use crate::endpoint::connection::{ConnectionState, Listener};
-use crate::endpoint::ownership::reach::Reach;
+use crate::endpoint::ownership::reach::EngineAccess;
 use crate::endpoint::{Endpoint, EndpointBuilder};
 use crate::local_memory::volatile::View;
 use crate::local_memory::volatile::ViewExt as _;
 use crate::transport::sim::{Network, SimOptions};
-use crate::transport::{Connection, Sink};
+use crate::transport::{ConnectionId, Sink};
 use crate::wire::control::{Control, Rejection};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// A number of turns after which all pending work is done.
 const MANY: usize = 3000;
@@ -71,9 +71,9 @@ impl World {
 }
 
 /// Sends an arbitrary frame.
-fn send(engine: &mut Engine, to: Connection, head: Head, payload: Vec<u8>) {
+fn send(engine: &mut Engine, to: ConnectionId, head: Head, payload: Vec<u8>) {
     let head = Head { len: payload.len() as u32, ..head };
-    engine.core.peers.push(to, Action::Bytes(head, payload));
+    engine.core.peers.push(to, LinkAction::Bytes(head, payload));
     engine.act();
 }
 
@@ -96,15 +96,15 @@ fn listener_disconnects_peer_after_invalid_frame() {
         frames(&[request.clone(), request.clone()]),
         frames(&[granted("10.0.0.9:9")]),
         frames(&[rejected]),
-        vec![(other(Kind::Control), vec![1; 300])],
-        vec![(Head { id: 1, ..other(Kind::Control) }, vec![1; 257])],
-        vec![(other(Kind::Message), vec![1; 8])],
-        vec![(other(Kind::Message), vec![1; 2000])],
-        vec![(other(Kind::TaggedOffer), vec![1; 40])],
-        vec![(other(Kind::Read), vec![1; 16])],
-        vec![(other(Kind::Write), vec![1; 2000])],
-        vec![(other(Kind::Wrote), Vec::new())],
-        vec![(other(Kind::Pull), vec![1; 40])],
+        vec![(other(FrameKind::Control), vec![1; 300])],
+        vec![(Head { id: 1, ..other(FrameKind::Control) }, vec![1; 257])],
+        vec![(other(FrameKind::Message), vec![1; 8])],
+        vec![(other(FrameKind::Message), vec![1; 2000])],
+        vec![(other(FrameKind::TaggedOffer), vec![1; 40])],
+        vec![(other(FrameKind::Read), vec![1; 16])],
+        vec![(other(FrameKind::Write), vec![1; 2000])],
+        vec![(other(FrameKind::Wrote), Vec::new())],
+        vec![(other(FrameKind::Pull), vec![1; 40])],
         frames(&vec![request; 5000]),
     ];
     for (case, frames) in wrong.into_iter().enumerate() {
@@ -186,21 +186,21 @@ fn control_frames_are_counted_per_peer_and_poll() {
     world.listener.with_engine(|engine| {
         let slots = [flooding, calling].map(|address| engine.core.peers.slot((address, 0)));
         assert_ne!(slots[0], slots[1]);
-        let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused().is_some());
+        let violation = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).violation().is_some());
         // A few requests at a time, which the listener handles in between, are not a flood.
         for _ in 0..10 {
             for slot in slots {
                 (0..3).for_each(|_| engine.core.frame(slot, &head, View::of(&payload)));
             }
-            assert_eq!(engine.core.take_heard().len(), 6);
+            assert_eq!(engine.core.take_control_frames().len(), 6);
         }
-        assert_eq!(accused(engine), [false, false]);
+        assert_eq!(violation(engine), [false, false]);
         // If more frames arrive between two polls than all peers together may send, only their sender is disconnected.
         (0..5000).for_each(|_| engine.core.frame(slots[0], &head, View::of(&payload)));
         engine.core.frame(slots[1], &head, View::of(&payload));
-        assert_eq!(accused(engine), [true, false]);
-        let heard = engine.core.take_heard();
-        assert!(heard.len() < 10 && heard.iter().any(|(from, _)| *from == slots[1]), "{} frames", heard.len());
+        assert_eq!(violation(engine), [true, false]);
+        let received = engine.core.take_control_frames();
+        assert!(received.len() < 10 && received.iter().any(|(from, _)| *from == slots[1]), "{} frames", received.len());
     });
 }
 
@@ -226,11 +226,11 @@ fn client_disconnects_from_listener_after_invalid_frame() {
         ]
     };
     for case in 0..cases("1.1.1.1:1", "1.1.1.1:1").len() {
-        let (events, told) = (EventQueue::default(), EventQueue::default());
+        let (events, reported) = (EventQueue::default(), EventQueue::default());
         let hostile = world.open(&events);
-        hostile.access.with_here(|engine| engine.core.gate = Gate::closed());
+        hostile.access.with_here(|engine| engine.core.admission = Admission::closed());
         let there = hostile.address().to_string();
-        let client = world.builder().event_queue(&told).bind_single("10.0.0.3:0").unwrap();
+        let client = world.builder().event_queue(&reported).bind_single("10.0.0.3:0").unwrap();
         let own = client.address().to_string();
         client.connect(&there, b"").unwrap();
         let mut receive = Some(client.recv(vec![0; 2000]).start().unwrap());
@@ -242,13 +242,13 @@ fn client_disconnects_from_listener_after_invalid_frame() {
             hostile.access.with_here(|engine| send(engine, slot, head, payload));
         }
         world.turns(MANY, &[&client, &hostile]);
-        match told.read() {
-            Some(Event::ConnectionRefused { error: told, reason, .. }) => {
-                assert!(told == error || told == ErrorCode::Protocol, "case {case}: {told:?}: {reason}");
+        match reported.read() {
+            Some(Event::ConnectionRefused { error: reported, reason, .. }) => {
+                assert!(reported == error || reported == ErrorCode::Protocol, "case {case}: {reported:?}: {reason}");
             }
             other => panic!("case {case}: {other:?}"),
         }
-        assert_eq!(told.read(), None, "case {case}: it is told once");
+        assert_eq!(reported.read(), None, "case {case}: it is told once");
         receive.take().unwrap().wait().map(drop).expect_err("it took nothing");
         world.serves();
     }

@@ -5,9 +5,9 @@ use zerocopy::IntoBytes;
 
 use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
-use super::peers::{Leaving, Queuing};
+use super::peers::{OutgoingKind, QueuingKind};
 use super::receive::unresolved;
-use super::types::{GroupMessage, Notify, Pending, Side, Work};
+use super::types::{GroupMessage, Notify, PendingOperation, QueuedWork, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
@@ -15,9 +15,9 @@ use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, Sen
 use crate::local_memory::sealed;
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::transport::any::AnyLink;
-use crate::transport::{Connection, Link, Refused};
+use crate::transport::{ConnectionId, Link, Refused};
 use crate::types::PeerAddress;
-use crate::wire::head::{Flags, Head, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, Head, Offer};
 
 /// The flags that make the peer acknowledge the message.
 const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
@@ -46,14 +46,14 @@ impl Engine {
         }
         // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, reporting, .. }, links, pace, .. } = self;
-        let (queue, detour) = reporting.transmit_path();
+        let (queue, fast_path_disabled) = reporting.transmit_path();
         let len = segment.len();
         // A message that is short enough to be injected is always sent at once.
-        if !PLAIN.contains(flags) || len > INJECT_LIMIT || detour {
+        if !PLAIN.contains(flags) || len > INJECT_LIMIT || fast_path_disabled {
             return None;
         }
         let slot = peers.resolved(peer)?;
-        if !peers.get(slot).may_leave(Leaving::Message) {
+        if !peers.get(slot).may_send(OutgoingKind::Message) {
             return None;
         }
         let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
@@ -61,15 +61,15 @@ impl Engine {
         if reports && queue.reserve().is_err() {
             return Some(Err(PostError::Again));
         }
-        let (kind, tag, tagged) = tag.map_or((Kind::Message, 0, false), |tag| (Kind::Tagged, tag, true));
-        let (told, data) = data.map_or((Flags::empty(), 0), |data| (Flags::DATA, data));
-        let head = Head { kind, flags: told, len: len as u32, tag, data, id: 0 };
+        let (kind, tag, tagged) = tag.map_or((FrameKind::Message, 0, false), |tag| (FrameKind::Tagged, tag, true));
+        let (data_flag, data) = data.map_or((Flags::empty(), 0), |data| (Flags::DATA, data));
+        let head = Head { kind, flags: data_flag, len: len as u32, tag, data, id: 0 };
         let more = flags.contains(OpFlags::MORE);
         // This leaves nothing on the link that was not there before, so the poller need not be notified.
         match link.send_plain(&head, segment, more) {
             Ok(()) => {
                 if more {
-                    pace.owe_progress(); // As in `owe_progress`: the peer is not notified yet.
+                    pace.require_progress(); // As in `require_progress`: the peer is not notified yet.
                 }
                 if reports {
                     queue.push(sent_entry(context, send_flags(tagged), len));
@@ -91,13 +91,13 @@ impl Engine {
         if !self.process.is_here() {
             return Err(self.refusal()); // In a forked child the rings are not even mapped.
         }
-        self.owe_progress();
+        self.require_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
-        let direct = self.core.peers.get(slot).may_leave(Leaving::Message)
+        let direct = self.core.peers.get(slot).may_send(OutgoingKind::Message)
             && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE);
         if direct
             && let Some(link) = &mut self.links[slot as usize]
-            && (!work.flags.contains(OpFlags::INJECT) || leaves_whole(link, work))
+            && (!work.flags.contains(OpFlags::INJECT) || sends_whole(link, work))
         {
             match transmit(link, &mut self.core, slot, work, notify, || Posted::lent(*work)) {
                 Ok(()) => {
@@ -120,7 +120,7 @@ impl Engine {
             return false;
         }
         let Some(slot) = self.core.peers.resolved(work.peer) else { return false };
-        if !self.core.peers.get(slot).may_leave(Leaving::Message) {
+        if !self.core.peers.get(slot).may_send(OutgoingKind::Message) {
             return false;
         }
         let Some(Some(link @ AnyLink::Shm(_))) = self.links.get_mut(slot as usize) else { return false };
@@ -133,7 +133,7 @@ impl Engine {
             return false;
         }
         self.poller.sent(slot, link);
-        self.owe_progress();
+        self.require_progress();
         true
     }
 
@@ -146,7 +146,7 @@ impl Engine {
     /// Posts a send that cannot go to the link at once: the peer is not connected, other operations wait for it
     /// already, or the operation is special.
     #[cold]
-    fn post_send_slow(&mut self, slot: Connection, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+    fn post_send_slow(&mut self, slot: ConnectionId, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if work.flags.contains(OpFlags::DEVICE) {
             return self.post_located(Operation::Send(*work), notify);
         }
@@ -167,12 +167,12 @@ impl Engine {
         if inject && peer.is_up() && peer.takes_offers_only() {
             return Err(PostError::Again); // An offer would need the buffer after the call.
         }
-        if !peer.may_queue(Queuing::Message, notify, work.flags.contains(OpFlags::FENCE)) {
+        if !peer.may_queue(QueuingKind::Message, notify, work.flags.contains(OpFlags::FENCE)) {
             return Err(PostError::Again);
         }
         let posted =
             if inject { Posted::injected(*work).map_err(PostError::InjectTooLong)? } else { Posted::lent(*work) };
-        self.core.peers.get_mut(slot).queue(Pending { work: Work::Send(posted), notify });
+        self.core.peers.get_mut(slot).queue(PendingOperation { work: QueuedWork::Send(posted), notify });
         if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
         }
@@ -181,43 +181,43 @@ impl Engine {
     }
 
     /// Hands the message at the head of the queue to its link. Returns false if the message has to wait.
-    fn start_message(&mut self, slot: Connection) -> bool {
+    fn start_message(&mut self, slot: ConnectionId) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
-        let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).take_first() else { return false };
+        let Some(PendingOperation { work, notify }) = self.core.peers.get_mut(slot).take_first() else { return false };
         let (work, left) = match work {
-            Work::Send(posted) => {
+            QueuedWork::Send(posted) => {
                 let (work, mut posted) = (*posted.work(), Some(posted));
                 let taken = || posted.take().unwrap_or_else(|| Posted::lent(work));
                 let left = transmit(link, &mut self.core, slot, &work, notify, taken).is_ok();
-                (posted.map(Work::Send), left)
+                (posted.map(QueuedWork::Send), left)
             }
-            Work::Collective(message) => {
+            QueuedWork::Collective(message) => {
                 let result = transmit_collective(link, &mut self.core, slot, &message);
                 if result == Ok(true) {
                     self.core.complete(Side::Transmit, notify, message.entry());
                 }
-                (Some(Work::Collective(message)), result.is_ok())
+                (Some(QueuedWork::Collective(message)), result.is_ok())
             }
             work => (Some(work), false),
         };
         if !left && let Some(work) = work {
-            self.core.peers.get_mut(slot).put_back(Pending { work, notify });
+            self.core.peers.get_mut(slot).put_back(PendingOperation { work, notify });
         }
         left
     }
 
     /// Hands waiting operations to their link, in order, until it refuses one.
-    pub(crate) fn drain(&mut self, slot: Connection) {
+    pub(crate) fn drain(&mut self, slot: ConnectionId) {
         if !self.core.peers.get(slot).is_up() || self.links[slot as usize].is_none() {
             return;
         }
         while let Some(first) = self.core.peers.get(slot).first()
-            && self.core.peers.get(slot).may_first_leave()
+            && self.core.peers.get(slot).may_send_first()
         {
             let left = match &first.work {
-                Work::Send(_) | Work::Collective(_) => self.start_message(slot),
-                Work::Access(_) => self.start_access(slot),
-                Work::Window(_) => self.start_window(slot),
+                QueuedWork::Send(_) | QueuedWork::Collective(_) => self.start_message(slot),
+                QueuedWork::Access(_) => self.start_access(slot),
+                QueuedWork::Window(_) => self.start_window(slot),
             };
             if !left {
                 break;
@@ -238,8 +238,8 @@ impl Engine {
 impl Core {
     /// Records that a link took a whole send. Reports the send if all of its bytes have left.
     #[inline]
-    fn sent(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) {
-        if self.has_left(to, link, notify, || entry) {
+    fn sent(&mut self, to: ConnectionId, link: &AnyLink, notify: Notify, entry: Entry) {
+        if self.is_sent(to, link, notify, || entry) {
             self.complete(Side::Transmit, notify, entry);
         }
     }
@@ -247,7 +247,7 @@ impl Core {
     /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it
     /// is reported when its last byte has left.
     #[inline]
-    fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
+    fn is_sent(&mut self, to: ConnectionId, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
         self.report_sent(to, link); // This reports earlier sends: their last bytes may have left with this one.
         let Some((_, end)) = link.unsent() else { return true };
         self.messages.unsent().keep(to, end, notify, entry());
@@ -256,14 +256,14 @@ impl Core {
 
     /// Reports the sends that have left meanwhile. Returns whether there were any.
     #[inline]
-    pub(super) fn report_sent(&mut self, to: Connection, link: &AnyLink) -> bool {
-        self.messages.unsent().any() && self.report_left(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
+    pub(super) fn report_sent(&mut self, to: ConnectionId, link: &AnyLink) -> bool {
+        self.messages.unsent().any() && self.report_unsent_end(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
     }
 
     #[inline(never)]
-    fn report_left(&mut self, to: Connection, left: u64) -> bool {
+    fn report_unsent_end(&mut self, to: ConnectionId, left: u64) -> bool {
         let mut any = false;
-        while let Some((notify, entry)) = self.messages.unsent().take_left(to, left) {
+        while let Some((notify, entry)) = self.messages.unsent().take_sent(to, left) {
             any = true;
             self.complete(Side::Transmit, notify, entry);
         }
@@ -272,7 +272,7 @@ impl Core {
 
     /// Fails the sends that have not left. They will not arrive, because the connection has ended.
     #[cold]
-    pub(super) fn fail_unsent(&mut self, to: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn fail_unsent(&mut self, to: ConnectionId, error: ErrorCode, why: &str) {
         for (notify, entry) in self.messages.unsent().take_lost(to) {
             self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
@@ -282,7 +282,7 @@ impl Core {
 /// Returns whether the memory of an injected message is no longer needed once its link has taken it. Any other injected
 /// message is copied first.
 #[inline]
-fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
+fn sends_whole(link: &AnyLink, work: &SendWork) -> bool {
     work.segments.len() <= link.frame_limit().min(INJECT_LIMIT) && !work.flags.intersects(ACKNOWLEDGED)
 }
 
@@ -292,7 +292,7 @@ fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
 fn transmit(
     link: &mut AnyLink,
     core: &mut Core,
-    slot: Connection,
+    slot: ConnectionId,
     work: &SendWork,
     notify: Notify,
     posted: impl FnOnce() -> Posted<SendWork>,
@@ -306,13 +306,17 @@ fn transmit(
         (head.kind, head.len) = (message(tagged), len as u32);
         link.send(&head, &work.segments, more)?;
         if notify == Notify::Silent && !more {
-            link.hurry();
+            link.flush_queued();
         }
         core.sent(slot, link, notify, sent_entry(work.context, send_flags(tagged), len));
         return Ok(());
     }
     let eager = len <= link.frame_limit() && !offers_only;
-    let kinds = if tagged { (Kind::Tagged, Kind::TaggedOffer) } else { (Kind::Message, Kind::MessageOffer) };
+    let kinds = if tagged {
+        (FrameKind::Tagged, FrameKind::TaggedOffer)
+    } else {
+        (FrameKind::Message, FrameKind::MessageOffer)
+    };
     let kind = if eager { Ok(kinds.0) } else { Err(kinds.1) };
     transmit_tracked(link, core, slot, work, notify, head, kind, posted)
 }
@@ -324,8 +328,8 @@ fn head_of(work: &SendWork) -> Head {
     Head { flags, tag: work.tag.unwrap_or(0), data: work.data.unwrap_or(0), ..Head::default() }
 }
 
-const fn message(tagged: bool) -> Kind {
-    if tagged { Kind::Tagged } else { Kind::Message }
+const fn message(tagged: bool) -> FrameKind {
+    if tagged { FrameKind::Tagged } else { FrameKind::Message }
 }
 
 /// Like [`transmit`], but for a message of a group. Returns whether the message has left. If it has, its end is not
@@ -333,14 +337,14 @@ const fn message(tagged: bool) -> Kind {
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
-    slot: Connection,
+    slot: ConnectionId,
     message: &GroupMessage,
 ) -> Result<bool, Refused> {
     let notify = Notify::Collective;
     let (len, tag, data) = (message.segments.len(), message.tag, message.data);
-    let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
+    let mut head = Head { kind: FrameKind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
     if len > link.frame_limit() || core.peers.get(slot).takes_offers_only() && len > 0 {
-        let kind = Err(Kind::CollectiveOffer);
+        let kind = Err(FrameKind::CollectiveOffer);
         let work = message.to_send();
         // The group keeps the memory until the transfers of its operation have ended.
         let posted = || Posted::lent(work);
@@ -350,7 +354,7 @@ pub(super) fn transmit_collective(
     }
     head.len = len as u32;
     link.send(&head, &message.segments, false)?;
-    Ok(core.has_left(slot, link, notify, || message.entry()))
+    Ok(core.is_sent(slot, link, notify, || message.entry()))
 }
 
 /// Like [`transmit`], but for a send that waits for an answer of its peer. `kind` is the kind of the message (`Ok`), or
@@ -359,11 +363,11 @@ pub(super) fn transmit_collective(
 fn transmit_tracked(
     link: &mut AnyLink,
     core: &mut Core,
-    slot: Connection,
+    slot: ConnectionId,
     work: &SendWork,
     notify: Notify,
     mut head: Head,
-    kind: Result<Kind, Kind>,
+    kind: Result<FrameKind, FrameKind>,
     posted: impl FnOnce() -> Posted<SendWork>,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
@@ -398,7 +402,7 @@ fn transmit_tracked(
     };
     result?;
     if notify == Notify::Silent && !more {
-        link.hurry();
+        link.flush_queued();
     }
     core.messages.sends_mut().add(slot, posted(), notify, kind.is_err(), acknowledged);
     core.peers.started(slot);

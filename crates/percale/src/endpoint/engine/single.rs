@@ -10,7 +10,7 @@
 //!       └─────── await ─────────────────────────> Awaiting ────┘
 //! ```
 //! Every state before `Connected` can also lead to `Over`, without a connection. Until the connection is established
-//! the gate is closed, sends are refused, and receives can be posted.
+//! the filter is closed, sends are refused, and receives can be posted.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,14 +20,14 @@ use super::Engine;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionState};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::transport::kind::TransportKind;
 use crate::wire::control::{Control, DATA_LIMIT};
 
 /// The state of an endpoint that has one connection (FI_EP_MSG).
 #[derive(Debug)]
 pub(crate) struct Single {
-    stage: Stage,
+    stage: ConnectStage,
     /// Whether the endpoint listens on every interface.
     anywhere: bool,
     /// The address of the other side: the called listener, or the awaited caller.
@@ -35,7 +35,7 @@ pub(crate) struct Single {
     /// The data that the other side passed.
     data: Vec<u8>,
     deadline: Option<Deadline>,
-    ending: Option<Ending>,
+    ending: Option<EndingConnection>,
 }
 
 /// A connection that has ended, with receives that found no message and are about to fail.
@@ -43,7 +43,7 @@ pub(crate) struct Single {
 /// Other endpoints may report to the same queue, and may have received messages before this connection ended. So a
 /// reader of the queue polls all of them before these receives fail.
 #[derive(Debug)]
-struct Ending {
+struct EndingConnection {
     /// The remaining rounds of progress.
     rounds: u32,
     error: ErrorCode,
@@ -55,24 +55,24 @@ struct Ending {
 const ROUNDS: u32 = 2;
 
 #[derive(Debug)]
-enum Stage {
+enum ConnectStage {
     Unconnected,
     /// The endpoint connects to a listener, in order to send a request with this data.
-    Calling(Connection, Vec<u8>),
+    Calling(ConnectionId, Vec<u8>),
     /// The endpoint has sent a request to this listener.
-    Asking(Connection),
+    Asking(ConnectionId),
     /// The endpoint connects to the endpoint whose address this listener sent.
     Joining {
-        listener: Connection,
-        peer: Connection,
+        listener: ConnectionId,
+        peer: ConnectionId,
         incarnation: u128,
     },
     /// The endpoint awaits the call of this peer.
     Awaiting {
-        peer: Connection,
+        peer: ConnectionId,
         incarnation: u128,
     },
-    Connected(Connection),
+    Connected(ConnectionId),
     Over {
         stood: bool,
         error: ErrorCode,
@@ -98,13 +98,20 @@ pub(crate) struct Awaiting {
 
 impl Single {
     pub(crate) const fn new(anywhere: bool) -> Self {
-        Self { stage: Stage::Unconnected, anywhere, remote: None, data: Vec::new(), deadline: None, ending: None }
+        Self {
+            stage: ConnectStage::Unconnected,
+            anywhere,
+            remote: None,
+            data: Vec::new(),
+            deadline: None,
+            ending: None,
+        }
     }
 
     /// Returns the slot of the awaited peer if this is its incarnation.
-    pub(super) fn awaited(&self, incarnation: u128) -> Option<Connection> {
+    pub(super) fn awaited(&self, incarnation: u128) -> Option<ConnectionId> {
         match self.stage {
-            Stage::Awaiting { peer, incarnation: awaited } if awaited == incarnation => Some(peer),
+            ConnectStage::Awaiting { peer, incarnation: awaited } if awaited == incarnation => Some(peer),
             _ => None,
         }
     }
@@ -120,7 +127,7 @@ impl Engine {
         }
         let single = self.single()?;
         match single.stage {
-            Stage::Unconnected => Ok(single),
+            ConnectStage::Unconnected => Ok(single),
             _ => Err(ConnectionError::Used),
         }
     }
@@ -131,9 +138,9 @@ impl Engine {
         let deadline = self.deadline(after);
         let slot = self.core.peers.slot((address, 0));
         let single = self.single()?;
-        single.stage = Stage::Calling(slot, data.to_vec());
+        single.stage = ConnectStage::Calling(slot, data.to_vec());
         (single.remote, single.deadline) = (Some(address), Some(deadline));
-        self.attention.set_role(true);
+        self.optional_work.set_role(true);
         if slot == 0 {
             self.fail_single(ErrorCode::Refused, "the address is this endpoint's own", Vec::new());
         } else {
@@ -157,15 +164,15 @@ impl Engine {
         let (own, own_incarnation) = (self.address(), self.core.peers.get(0).incarnation());
         self.core.peers.name_single(address).map_err(|_| ConnectionError::Gone)?;
         let single = self.single()?;
-        single.stage = Stage::Awaiting { peer, incarnation };
+        single.stage = ConnectStage::Awaiting { peer, incarnation };
         (single.remote, single.data, single.deadline) = (Some(address), theirs.to_vec(), Some(deadline));
         let anywhere = single.anywhere;
-        self.attention.set_role(true);
+        self.optional_work.set_role(true);
         Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
     }
 
     /// Stops awaiting a caller that will not call, because its request no longer exists.
-    pub(crate) fn call_off(&mut self, why: &str) {
+    pub(crate) fn stop_awaiting(&mut self, why: &str) {
         self.end_single(false, ErrorCode::Refused, why);
     }
 
@@ -178,38 +185,38 @@ impl Engine {
     }
 
     /// Handles a new link of this endpoint.
-    pub(super) fn single_link(&mut self, slot: Connection, transport: TransportKind) {
+    pub(super) fn single_link(&mut self, slot: ConnectionId, transport: TransportKind) {
         let there = self.core.peers.get(slot).incarnation();
         let Ok(single) = self.single() else { return };
         match &mut single.stage {
-            Stage::Calling(listener, data) if *listener == slot => {
+            ConnectStage::Calling(listener, data) if *listener == slot => {
                 let data = std::mem::take(data);
-                single.stage = Stage::Asking(slot);
-                self.say(slot, &Control::Request { data });
+                single.stage = ConnectStage::Asking(slot);
+                self.send_control(slot, &Control::Request { data });
             }
-            Stage::Joining { listener, peer, incarnation } if *peer == slot => {
+            ConnectStage::Joining { listener, peer, incarnation } if *peer == slot => {
                 if *incarnation != there {
                     return self.fail_single(ErrorCode::Refused, "replaced by another endpoint", Vec::new());
                 }
                 let listener = *listener;
                 self.connected(slot, transport);
-                self.hang_up(listener, ErrorCode::Closed, "the listener has answered", Instant::now());
+                self.close_gracefully(listener, ErrorCode::Closed, "the listener has answered", Instant::now());
             }
-            Stage::Awaiting { peer, .. } if *peer == slot => self.connected(slot, transport),
+            ConnectStage::Awaiting { peer, .. } if *peer == slot => self.connected(slot, transport),
             _ => {}
         }
     }
 
     /// Handles the established connection.
-    fn connected(&mut self, slot: Connection, transport: TransportKind) {
+    fn connected(&mut self, slot: ConnectionId, transport: TransportKind) {
         let Ok(single) = self.single() else { return };
-        (single.stage, single.deadline) = (Stage::Connected(slot), None);
+        (single.stage, single.deadline) = (ConnectStage::Connected(slot), None);
         let data = single.data.clone();
-        self.attention.set_role(false);
+        self.optional_work.set_role(false);
         if transport == TransportKind::Tcp {
-            self.poller.favour(slot);
+            self.poller.poll_next(slot);
         }
-        self.core.open_gate();
+        self.core.admit_peers();
         self.core.reporting.count_change(); // This wakes threads that wait for the connection.
         let (peer, address) = self.core.peers.identify(slot);
         let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason().to_owned());
@@ -218,25 +225,27 @@ impl Engine {
     }
 
     /// Handles the end of a link, or of an attempt to establish one.
-    pub(super) fn single_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
-        self.hear_single(); // An answer may have arrived before.
+    pub(super) fn single_over(&mut self, slot: ConnectionId, error: ErrorCode, reason: &str) {
+        self.receive_control(); // An answer may have arrived before.
         let Ok(single) = self.single() else { return };
         match single.stage {
-            Stage::Asking(listener) if listener == slot && error == ErrorCode::Closed => {
+            ConnectStage::Asking(listener) if listener == slot && error == ErrorCode::Closed => {
                 self.fail_single(ErrorCode::Refused, "the listener closed before it answered", Vec::new());
             }
-            Stage::Calling(wanted, _) | Stage::Asking(wanted) | Stage::Joining { peer: wanted, .. }
+            ConnectStage::Calling(wanted, _)
+            | ConnectStage::Asking(wanted)
+            | ConnectStage::Joining { peer: wanted, .. }
                 if wanted == slot =>
             {
                 self.fail_single(error, reason, Vec::new());
             }
-            Stage::Connected(peer) if peer == slot => {
+            ConnectStage::Connected(peer) if peer == slot => {
                 self.leave_single(true, error, reason);
                 let why = reason.to_owned();
                 if let Ok(single) = self.single() {
-                    single.ending = Some(Ending { rounds: ROUNDS, error, why });
+                    single.ending = Some(EndingConnection { rounds: ROUNDS, error, why });
                 }
-                self.attention.set_role(true);
+                self.optional_work.set_role(true);
                 self.ring(); // Sleepers wake up and perform the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
                 let address = self.core.peers.get(slot).address();
@@ -260,20 +269,20 @@ impl Engine {
     /// Ends the connection or the attempt to establish it, and fails everything that waits for it.
     fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         self.leave_single(stood, error, why);
-        self.core.close_gate(error, why);
+        self.core.stop_admitting(error, why);
         self.core.reporting.count_change();
     }
 
     /// Ends the connection or the attempt to establish it, and closes all links to peers.
     fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
-        single.stage = Stage::Over { stood, error, reason: why.to_owned() };
+        single.stage = ConnectStage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
-        self.attention.set_role(false);
+        self.optional_work.set_role(false);
         self.attempts.clear();
         for slot in 1..self.links.len() {
             if self.links[slot].is_some() {
-                self.hang_up(slot as Connection, error, why, Instant::now());
+                self.close_gracefully(slot as ConnectionId, error, why, Instant::now());
             }
         }
     }
@@ -292,48 +301,50 @@ impl Engine {
 
     /// Fails the receives of an ended connection without waiting for the remaining rounds.
     fn end_receives_now(&mut self) {
-        let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
+        let Some(EndingConnection { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take())
+        else {
             return;
         };
-        self.attention.set_role(false);
-        self.core.close_gate(error, &why);
+        self.optional_work.set_role(false);
+        self.core.stop_admitting(error, &why);
         self.core.reporting.count_change();
     }
 
     /// Handles the answer of a listener, and the deadline. Returns whether the end of a connection was pending in this
     /// round.
-    pub(super) fn attend_single(&mut self) -> bool {
-        self.hear_single();
+    pub(super) fn poll_single(&mut self) -> bool {
+        self.receive_control();
         self.end_receives()
     }
 
-    fn hear_single(&mut self) {
-        for (from, control) in self.core.take_heard() {
+    fn receive_control(&mut self) {
+        for (from, control) in self.core.take_control_frames() {
             let Ok(single) = self.single() else { return };
             match (control, &single.stage) {
-                (Control::Granted { address, anywhere, incarnation, data }, Stage::Asking(listener))
+                (Control::Granted { address, anywhere, incarnation, data }, ConnectStage::Asking(listener))
                     if *listener == from =>
                 {
                     single.data = data;
                     self.join(from, address, anywhere, incarnation);
                 }
-                (Control::Rejected { why, data }, Stage::Asking(listener)) if *listener == from => {
+                (Control::Rejected { why, data }, ConnectStage::Asking(listener)) if *listener == from => {
                     self.fail_single(ErrorCode::Refused, why.text(), data);
                 }
-                _ => self.core.peers.accuse(from, "unexpected reply"),
+                _ => self.core.peers.flag_violation(from, "unexpected reply"),
             }
         }
         let Ok(single) = self.single() else { return };
         let Some(deadline) = &single.deadline else { return };
         if Instant::now() >= deadline.at {
-            let what = if matches!(single.stage, Stage::Asking(_)) { "the listener's owner" } else { "the peer" };
+            let what =
+                if matches!(single.stage, ConnectStage::Asking(_)) { "the listener's owner" } else { "the peer" };
             let reason = format!("{what} did not answer within {:?}", deadline.after);
             self.fail_single(ErrorCode::TimedOut, &reason, Vec::new());
         }
     }
 
     /// Connects to the endpoint whose address a listener sent.
-    fn join(&mut self, listener: Connection, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
+    fn join(&mut self, listener: ConnectionId, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
         let there = self.core.peers.get(listener).address().ip();
         if anywhere && !there.is_unspecified() {
             address.set_ip(there);
@@ -341,10 +352,10 @@ impl Engine {
         let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
-            return self.core.peers.accuse(listener, "a connection to an unknown endpoint");
+            return self.core.peers.flag_violation(listener, "a connection to an unknown endpoint");
         }
         if let Ok(single) = self.single() {
-            single.stage = Stage::Joining { listener, peer, incarnation };
+            single.stage = ConnectStage::Joining { listener, peer, incarnation };
             self.start_connecting(peer);
         }
     }
@@ -357,23 +368,23 @@ impl Engine {
         }
         let single = self.single()?;
         match single.stage {
-            Stage::Connected(slot) => {
+            ConnectStage::Connected(slot) => {
                 let until = self.flush();
                 let why = "the endpoint was shut down";
-                if !matches!(self.single()?.stage, Stage::Connected(_)) {
+                if !matches!(self.single()?.stage, ConnectStage::Connected(_)) {
                     return Ok(()); // The peer has already ended the connection.
                 }
-                self.hang_up(slot, ErrorCode::Canceled, why, until);
+                self.close_gracefully(slot, ErrorCode::Canceled, why, until);
                 self.end_single(true, ErrorCode::Canceled, why);
             }
-            Stage::Over { .. } => self.end_receives_now(),
+            ConnectStage::Over { .. } => self.end_receives_now(),
             _ => self.end_single(false, ErrorCode::Canceled, "it was shut down before it was connected"),
         }
         Ok(())
     }
 
     /// Gives up a connection that is not established yet, because the endpoint is being closed.
-    pub(super) fn give_up_connecting(&mut self) {
+    pub(super) fn stop_connecting(&mut self) {
         self.end_receives_now();
         if matches!(self.connection_state(), Some(ConnectionState::Unconnected | ConnectionState::Connecting)) {
             self.end_single(false, ErrorCode::Canceled, "the endpoint was closed");
@@ -383,10 +394,10 @@ impl Engine {
     /// Returns the state of the connection.
     pub(crate) fn connection_state(&mut self) -> Option<ConnectionState> {
         Some(match self.single().ok()?.stage {
-            Stage::Unconnected => ConnectionState::Unconnected,
-            Stage::Connected(_) => ConnectionState::Connected,
-            Stage::Over { stood: true, .. } => ConnectionState::Shutdown,
-            Stage::Over { stood: false, .. } => ConnectionState::Refused,
+            ConnectStage::Unconnected => ConnectionState::Unconnected,
+            ConnectStage::Connected(_) => ConnectionState::Connected,
+            ConnectStage::Over { stood: true, .. } => ConnectionState::Shutdown,
+            ConnectStage::Over { stood: false, .. } => ConnectionState::Refused,
             _ => ConnectionState::Connecting,
         })
     }
@@ -399,12 +410,12 @@ impl Engine {
             Err(error) => return Some(Err(error)),
         };
         match &single.stage {
-            Stage::Connected(_) | Stage::Over { stood: true, .. } => Some(Ok(single.data.clone())),
-            Stage::Over { error, reason, .. } => {
+            ConnectStage::Connected(_) | ConnectStage::Over { stood: true, .. } => Some(Ok(single.data.clone())),
+            ConnectStage::Over { error, reason, .. } => {
                 let (error, reason, data) = (*error, reason.clone(), single.data.clone());
                 Some(Err(ConnectionError::Refused { error, reason, data }))
             }
-            Stage::Unconnected => Some(Err(ConnectionError::Unconnected)),
+            ConnectStage::Unconnected => Some(Err(ConnectionError::Unconnected)),
             _ => None,
         }
     }

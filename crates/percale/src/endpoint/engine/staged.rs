@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::triggered::Triggered;
-use super::types::{Identity, Notify, Side};
+use super::types::{Notify, OperationIdentity, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::device::{Arriving, CopyWay, Device, DeviceError, LONG, Pieces, Pinned};
 use crate::endpoint::operation::Operation;
@@ -23,7 +23,7 @@ use crate::local_memory::volatile::Segments;
 
 /// The location of an operation's memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Located {
+pub(crate) struct OperationLocation {
     /// The memory that the operation reads: the payload, or the operands.
     source: Option<Pieces>,
     /// The memory of the values that are compared.
@@ -90,7 +90,7 @@ impl Operation {
     }
 }
 
-impl Located {
+impl OperationLocation {
     /// Determines the location of an operation's memory if the flag DEVICE requests that, and removes the flag. Returns
     /// `None` if all of the memory is host memory.
     pub(crate) fn find(operation: &mut Operation) -> Result<Option<Box<Self>>, PostError> {
@@ -199,7 +199,9 @@ impl Engine {
     /// except for a collective operation.
     #[cold]
     pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
-        let Some(located) = Located::find(&mut operation)? else { return self.post_operation(&operation, notify) };
+        let Some(located) = OperationLocation::find(&mut operation)? else {
+            return self.post_operation(&operation, notify);
+        };
         if !self.process.is_here() {
             return Err(self.refusal());
         }
@@ -218,10 +220,10 @@ impl Engine {
             false => Posted::lent(operation),
         };
         let mut operation = *posted.work();
-        let own = Identity::of(notify, operation.context());
+        let own = OperationIdentity::of(notify, operation.context());
         let id = self.core.triggered.add_begun(Triggered::staged(notify, posted, staged));
         operation.set_context(id.to_u64());
-        let inner = Identity::of(Notify::Triggered, id.to_u64());
+        let inner = OperationIdentity::of(Notify::Triggered, id.to_u64());
         if claimed {
             self.core.messages.rename_claim(own, inner);
         }

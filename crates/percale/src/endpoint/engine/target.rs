@@ -13,23 +13,23 @@ use zerocopy::little_endian::U64;
 
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
-use super::remote::{PART_LIMIT, ServeMode, Told};
-use super::types::{Action, Notify, Pull, Request, Side};
+use super::remote::{PART_LIMIT, RemoteWriteData, ServeMode};
+use super::types::{LinkAction, Notify, PayloadPull, PullFrame, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
-use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, KindWireExt as _, Request as Atomic};
+use crate::local_memory::atomic::{AtomicOp, AtomicRequest as Atomic, Datatype, Kind as AtomicKind, KindWireExt as _};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Access, Refusal, Registered};
 use crate::transport::stream::{expected_pull, refused_pull};
-use crate::transport::{Connection, PullError};
-use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
+use crate::transport::{ConnectionId, PullError};
+use crate::wire::head::{AtomicHead, Counts, Flags, FrameKind, Head, Offer, RMA_EAGER, ReadHead, WriteNotice};
 
 /// A long write that is being fetched.
 #[derive(Debug)]
-pub(crate) struct Store {
-    from: Connection,
+pub(crate) struct FetchedWrite {
+    from: ConnectionId,
     /// The request.
     head: Head,
     region: Arc<Registered>,
@@ -37,67 +37,73 @@ pub(crate) struct Store {
     staged: Option<Buffer>,
 }
 
-impl Store {
-    pub(super) const fn from(&self) -> Connection {
+impl FetchedWrite {
+    pub(super) const fn from(&self) -> ConnectionId {
         self.from
     }
 }
 
 impl Core {
     /// Handles a frame of a remote access.
-    pub(super) fn remote(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    pub(super) fn remote(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         if self.too_many(from) {
             return;
         }
         match head.kind {
-            Kind::Write => self.write(from, head, payload),
-            Kind::WriteOffer => self.write_offered(from, head, payload),
-            Kind::Read => self.read(from, head, payload),
-            Kind::Atomic => self.atomic(from, head, payload),
-            Kind::ReadData => self.read_data(from, head, payload),
-            Kind::ReadOffer => self.read_offered(from, head, payload),
-            Kind::Done => self.done(from, head),
-            Kind::Wrote => self.written(from, head, payload),
-            _ => self.peers.accuse(from, "a frame that is not a remote access"),
+            FrameKind::Write => self.write(from, head, payload),
+            FrameKind::WriteOffer => self.write_offered(from, head, payload),
+            FrameKind::Read => self.read(from, head, payload),
+            FrameKind::Atomic => self.atomic(from, head, payload),
+            FrameKind::ReadData => self.read_data(from, head, payload),
+            FrameKind::ReadOffer => self.read_offered(from, head, payload),
+            FrameKind::Done => self.done(from, head),
+            FrameKind::Wrote => self.written(from, head, payload),
+            _ => self.peers.flag_violation(from, "a frame that is not a remote access"),
         }
     }
 
     /// Returns whether the peer has more requests under way than it may. Such a peer is disconnected.
-    fn too_many(&mut self, from: Connection) -> bool {
-        let too_many = self.peers.get(from).asks_too_much();
+    fn too_many(&mut self, from: ConnectionId) -> bool {
+        let too_many = self.peers.get(from).exceeds_request_limit();
         if too_many {
-            self.peers.accuse(from, "too many requests in progress");
+            self.peers.flag_violation(from, "too many requests in progress");
         }
         too_many
     }
 
     /// Answers a request that has ended.
-    fn answer(&mut self, to: Connection, head: &Head, result: Result<(), Refusal>) {
+    fn answer(&mut self, to: ConnectionId, head: &Head, result: Result<(), Refusal>) {
         let number = result.err().map_or(0, Refusal::number);
         self.peers.get_mut(to).reply_queued();
-        self.peers.reply(to, Kind::Done, head.id, number);
+        self.peers.reply(to, FrameKind::Done, head.id, number);
     }
 
     /// Answers a request that changed a region, if the initiator may send a notice of the access later. The notice
     /// identifies the region by the generation in this answer.
     #[cold]
-    fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
+    fn answer_part(&mut self, to: ConnectionId, head: &Head, region: &Registered) {
         self.peers.get_mut(to).reply_queued();
         let (flags, data) = (Flags::ID | Flags::DATA, region.generation());
-        let done = Head { kind: Kind::Done, flags, len: 0, tag: 0, data, id: head.id };
-        self.peers.push(to, Action::Frame(done));
+        let done = Head { kind: FrameKind::Done, flags, len: 0, tag: 0, data, id: head.id };
+        self.peers.push(to, LinkAction::Frame(done));
     }
 
     /// Ends a request that changed a region, or that was refused.
-    fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, told: Option<Told>) {
+    fn changed(
+        &mut self,
+        from: ConnectionId,
+        head: &Head,
+        result: Result<&Registered, Refusal>,
+        report_data: Option<RemoteWriteData>,
+    ) {
         if let Ok(region) = result {
-            if let Some(told) = told {
-                self.report_written(from, told);
+            if let Some(report_data) = report_data {
+                self.report_written(from, report_data);
             }
             if is_whole(head) {
                 self.count_access(Some(region), Counts::REGION | Counts::WRITES);
             }
-            if !is_whole(head) || head.kind == Kind::Atomic {
+            if !is_whole(head) || head.kind == FrameKind::Atomic {
                 return self.answer_part(from, head, region);
             }
         }
@@ -106,26 +112,28 @@ impl Core {
 
     /// Counts an answer, or a notice, that the link took.
     #[inline]
-    pub(super) fn answered(&mut self, to: Connection, action: &Action) {
-        let (Action::Frame(head) | Action::Bytes(head, _) | Action::Notice(head, _)) = action else { return };
+    pub(super) fn answered(&mut self, to: ConnectionId, action: &LinkAction) {
+        let (LinkAction::Frame(head) | LinkAction::Bytes(head, _) | LinkAction::Notice(head, _)) = action else {
+            return;
+        };
         let peer = self.peers.get_mut(to);
-        if head.kind == Kind::Wrote {
+        if head.kind == FrameKind::Wrote {
             peer.notice_left();
-        } else if matches!(head.kind, Kind::Done | Kind::Data) || matches!(action, Action::Bytes(..)) {
+        } else if matches!(head.kind, FrameKind::Done | FrameKind::Data) || matches!(action, LinkAction::Bytes(..)) {
             peer.reply_left();
         }
     }
 
-    fn report_written(&mut self, from: Connection, Told { data, len }: Told) {
+    fn report_written(&mut self, from: ConnectionId, RemoteWriteData { data, len }: RemoteWriteData) {
         let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
         let entry = Entry { flags, len, data, source: self.peers.source(from), ..Entry::default() };
         self.complete(Side::Receive, Notify::Event, entry);
     }
 
-    fn write(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn write(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let (bytes, data) = if head.flags.contains(Flags::TELLS) {
             let Some(len) = payload.len().checked_sub(size_of::<U64>()) else {
-                return self.peers.accuse(from, "write without its data");
+                return self.peers.flag_violation(from, "write without its data");
             };
             (payload.first(len), payload.read::<U64>(len).map(U64::get))
         } else {
@@ -134,7 +142,7 @@ impl Core {
         match self.region(from, head.data) {
             Ok(region) => {
                 let result = region.store(head.tag, bytes).map(|()| &*region);
-                self.changed(from, head, result, data.map(|data| Told { data, len: bytes.len() as u64 }));
+                self.changed(from, head, result, data.map(|data| RemoteWriteData { data, len: bytes.len() as u64 }));
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
@@ -144,10 +152,10 @@ impl Core {
     /// assembled first.
     pub(super) fn place_of_write(
         &self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
     ) -> Result<Option<(Arc<Registered>, Lease)>, Refusal> {
-        if head.kind != Kind::Write || head.flags.contains(Flags::TELLS) {
+        if head.kind != FrameKind::Write || head.flags.contains(Flags::TELLS) {
             return Ok(None);
         }
         let region = self.region(from, head.data)?;
@@ -162,7 +170,7 @@ impl Core {
 
     /// Ends a write that arrived in pieces. It has arrived in its region or, if it was refused, its bytes were
     /// discarded.
-    pub(super) fn write_landed(&mut self, from: Connection, head: &Head, region: Result<Arc<Registered>, Refusal>) {
+    pub(super) fn write_landed(&mut self, from: ConnectionId, head: &Head, region: Result<Arc<Registered>, Refusal>) {
         if self.too_many(from) {
             return;
         }
@@ -175,7 +183,7 @@ impl Core {
     }
 
     /// Allocates a buffer for bytes with a destination that only the kernel may touch.
-    fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
+    fn stage(&mut self, from: ConnectionId, len: u64) -> Result<Buffer, Refusal> {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| Refusal::Memory)?;
@@ -185,13 +193,13 @@ impl Core {
     }
 
     /// Counts bytes that are kept for a peer.
-    fn count_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
+    fn count_staged(&mut self, from: ConnectionId, len: u64) -> Result<(), Refusal> {
         if self.peers.get_mut(from).stage(len) { Ok(()) } else { Err(Refusal::Memory) }
     }
 
-    fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn write_offered(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.accuse(from, "offer frame too short");
+            return self.peers.flag_violation(from, "offer frame too short");
         };
         let len = offer.len.get();
         match self.start_store(from, head, &offer, len) {
@@ -200,7 +208,7 @@ impl Core {
         }
     }
 
-    fn start_store(&mut self, from: Connection, head: &Head, offer: &Offer, len: u64) -> Result<(), Refusal> {
+    fn start_store(&mut self, from: ConnectionId, head: &Head, offer: &Offer, len: u64) -> Result<(), Refusal> {
         let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_WRITE)?;
         if len == 0 || len > PART_LIMIT {
@@ -214,14 +222,14 @@ impl Core {
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
         self.peers.get_mut(from).serving_started();
-        let token = self.messages.begin_pull(Pull::Store(Store { from, head: *head, region, staged }));
-        self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
+        let token = self.messages.begin_pull(PayloadPull::Store(FetchedWrite { from, head: *head, region, staged }));
+        self.peers.push(from, LinkAction::Pull { id: head.id, offer: *offer, into, token });
         Ok(())
     }
 
     /// Ends the fetch of a long write.
-    pub(super) fn stored(&mut self, store: Store, result: Result<u64, PullError>) {
-        let Store { from, head, region, staged } = store;
+    pub(super) fn stored(&mut self, store: FetchedWrite, result: Result<u64, PullError>) {
+        let FetchedWrite { from, head, region, staged } = store;
         self.peers.get_mut(from).serving_ended(staged.as_ref());
         let result = result.map_err(|error| match error {
             PullError::Fault | PullError::Gone | PullError::Refused(_) | PullError::Unknown => Refusal::Fault,
@@ -240,9 +248,9 @@ impl Core {
         }
     }
 
-    fn read(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    fn read(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let Some(ReadHead { len, expected }) = payload.read::<ReadHead>(0) else {
-            return self.peers.accuse(from, "read without a length");
+            return self.peers.flag_violation(from, "read without a length");
         };
         let Some(expected) = expected.get().checked_sub(1) else {
             if let Err(refusal) = self.start_read(from, head, len.get()) {
@@ -251,17 +259,17 @@ impl Core {
             return;
         };
         let Ok(token) = u32::try_from(expected) else {
-            return self.peers.accuse(from, "read without a destination");
+            return self.peers.flag_violation(from, "read without a destination");
         };
-        let action = match self.lend_read(from, head, len.get()) {
+        let action = match self.prepare_read(from, head, len.get()) {
             Ok((source, staged)) => self.push_read(from, token, source, staged, is_whole(head)),
-            Err(refusal) => Action::Frame(refused_pull(token, refusal)),
+            Err(refusal) => LinkAction::Frame(refused_pull(token, refusal)),
         };
         self.peers.get_mut(from).reply_queued();
         self.peers.push(from, action);
     }
 
-    fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
+    fn start_read(&mut self, from: ConnectionId, head: &Head, len: u64) -> Result<(), Refusal> {
         if len <= RMA_EAGER as u64 {
             let bytes = self.region(from, head.data)?.load(head.tag, len, |bytes| bytes.to_vec())?;
             if is_whole(head) {
@@ -270,7 +278,7 @@ impl Core {
             self.send_data(from, head, None, bytes);
             return Ok(());
         }
-        let (source, staged) = self.lend_read(from, head, len)?;
+        let (source, staged) = self.prepare_read(from, head, len)?;
         let offer = self.serve(from, head.id, source, staged, is_whole(head));
         self.peers.get_mut(from).reply_queued();
         self.peers.push(from, offer);
@@ -278,7 +286,7 @@ impl Core {
     }
 
     /// Returns the bytes that a long read requests, and their copy if one has to be kept.
-    fn lend_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
+    fn prepare_read(&mut self, from: ConnectionId, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
         let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_READ)?;
         if len > PART_LIMIT {
@@ -293,41 +301,48 @@ impl Core {
     }
 
     /// Lets a peer fetch the bytes that its part reads, and returns the offer.
-    fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
+    fn serve(
+        &mut self,
+        to: ConnectionId,
+        part: u32,
+        source: Lease,
+        staged: Option<Buffer>,
+        counted: bool,
+    ) -> LinkAction {
         // The offer contains no address: the region may be closed while the peer copies, so only this endpoint copies.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         self.peers.get_mut(to).serving_started();
         let serve = self.remote.serve(to, source, staged, ServeMode::Offered, counted);
         let head = Head {
-            kind: Kind::ReadOffer,
+            kind: FrameKind::ReadOffer,
             flags: Flags::ID,
             len: size_of::<Offer>() as u32,
             tag: u64::from(serve),
             data: 0,
             id: part,
         };
-        Action::Bytes(head, offer.as_bytes().to_vec())
+        LinkAction::Bytes(head, offer.as_bytes().to_vec())
     }
 
     /// Sends the bytes that a peer's part reads into the pull that expects them.
     fn push_read(
         &mut self,
-        to: Connection,
+        to: ConnectionId,
         token: u32,
         source: Lease,
         staged: Option<Buffer>,
         counted: bool,
-    ) -> Action {
+    ) -> LinkAction {
         let (token, wanted) = expected_pull(source.len() as u64, token);
-        let request = Request::of(View::of(wanted.as_bytes()));
+        let request = PullFrame::of(View::of(wanted.as_bytes()));
         self.peers.get_mut(to).serving_started();
         let id = self.remote.serve(to, source.clone(), staged, ServeMode::Expected, counted);
-        Action::Push { id, token, request, source }
+        LinkAction::Push { id, token, request, source }
     }
 
     /// Offers an answer that is too long for a frame of its link.
     #[cold]
-    pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
+    pub(super) fn offer(&mut self, to: ConnectionId, head: &Head, bytes: Vec<u8>) -> LinkAction {
         self.peers.get_mut(to).stage_answer(bytes.len() as u64);
         let buffer = Buffer::from(bytes);
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
@@ -335,17 +350,17 @@ impl Core {
     }
 
     /// Sends bytes of a region; `changed` is the region if it was changed too.
-    fn send_data(&mut self, to: Connection, head: &Head, changed: Option<&Registered>, bytes: Vec<u8>) {
+    fn send_data(&mut self, to: ConnectionId, head: &Head, changed: Option<&Registered>, bytes: Vec<u8>) {
         let mut flags = Flags::ID;
         flags.set(Flags::DATA, changed.is_some());
         let data = changed.map_or(0, Registered::generation);
-        let head = Head { kind: Kind::ReadData, flags, len: bytes.len() as u32, tag: 0, data, id: head.id };
+        let head = Head { kind: FrameKind::ReadData, flags, len: bytes.len() as u32, tag: 0, data, id: head.id };
         self.peers.get_mut(to).reply_queued();
-        self.peers.push(to, Action::Bytes(head, bytes));
+        self.peers.push(to, LinkAction::Bytes(head, bytes));
     }
 
     /// Ends a transfer to a peer: its pull reported that it has all bytes, or that the transfer failed.
-    pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
+    pub(super) fn served(&mut self, from: ConnectionId, id: u32, whole: bool) {
         let Some(serve) = self.remote.served(from, id) else { return };
         self.peers.get_mut(from).serving_ended(serve.staged());
         if whole && serve.is_counted() {
@@ -356,9 +371,9 @@ impl Core {
         }
     }
 
-    fn atomic(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(request) = AtomicRequest::parse(payload) else {
-            return self.peers.accuse(from, "unknown atomic operation");
+    fn atomic(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        let Some(request) = AtomicAccess::parse(payload) else {
+            return self.peers.flag_violation(from, "unknown atomic operation");
         };
         let mut fetched = Vec::new();
         let result = self.region(from, head.data).and_then(|region| {
@@ -376,9 +391,9 @@ impl Core {
     }
 
     /// Handles a notice of a peer that wrote or read a region itself, or that made an access of several parts.
-    fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(Notice { generation, len }) = payload.read::<Notice>(0) else {
-            return self.peers.accuse(from, "access notification without a region");
+    fn written(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
+        let Some(WriteNotice { generation, len }) = payload.read::<WriteNotice>(0) else {
+            return self.peers.flag_violation(from, "access notification without a region");
         };
         let Ok(region) = self.region(from, head.tag) else { return }; // The region was closed meanwhile.
         let counts = Counts::from_bits_truncate(head.id);
@@ -392,21 +407,21 @@ impl Core {
             return;
         }
         if head.flags.contains(Flags::DATA) {
-            self.report_written(from, Told { data: head.data, len: len.get() });
+            self.report_written(from, RemoteWriteData { data: head.data, len: len.get() });
         }
         self.count_access(Some(&region), counts);
     }
 }
 
 /// A request for an atomic operation, which was checked.
-struct AtomicRequest {
+struct AtomicAccess {
     op: AtomicOp,
     datatype: Datatype,
     kind: AtomicKind,
     count: usize,
 }
 
-impl AtomicRequest {
+impl AtomicAccess {
     fn parse(payload: View<'_>) -> Option<Self> {
         let head = payload.read::<AtomicHead>(0)?;
         let (op, datatype) = (AtomicOp::from_u8(head.op)?, Datatype::from_u8(head.datatype)?);

@@ -9,7 +9,7 @@ use rustix::time::{
 };
 
 use super::{Connector, Engine, TICKS};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::transport::any::AnyLink;
 
 fn time(time: Duration) -> Timespec {
@@ -60,10 +60,10 @@ impl Engine {
         }
         for slot in 0..self.links.len() {
             if let Some(Some(AnyLink::Tcp(link))) = self.links.get_mut(slot)
-                && link.is_unanswered(self.core.peers.get(slot as Connection).address())
+                && link.is_unanswered(self.core.peers.get(slot as ConnectionId).address())
             {
                 let broken = link.give_up();
-                self.down(slot as Connection, &broken);
+                self.down(slot as ConnectionId, &broken);
             }
         }
     }

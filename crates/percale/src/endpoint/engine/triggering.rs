@@ -11,7 +11,7 @@ use super::Engine;
 use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
 use super::remote::{atomic_entry, rma_entry};
-use super::staged::{Located, refused};
+use super::staged::{OperationLocation, refused};
 use super::triggered::Triggered;
 use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;
@@ -96,7 +96,7 @@ impl Engine {
         if !self.process.is_here() {
             return Err(self.refusal());
         }
-        let located = Located::find(&mut operation)?;
+        let located = OperationLocation::find(&mut operation)?;
         self.watch_begun();
         let posted = if !flags.contains(OpFlags::INJECT) {
             Posted::lent(operation)
@@ -116,7 +116,7 @@ impl Engine {
     /// Makes progress check, from now on, for operations that are due and for the end of operations that have begun.
     /// This adds no cost to other endpoints.
     pub(super) const fn watch_begun(&mut self) {
-        self.attention.expect_triggers();
+        self.optional_work.expect_triggers();
         self.core.triggered.expect();
         self.core.reporting.count_all();
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::core::{send_flags, sent_entry};
-use super::messages::Multi;
-use super::remote::Waiting;
+use super::messages::MultiReceive;
+use super::remote::PendingAccess;
 use crate::completion::entry::Entry;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
@@ -13,11 +13,11 @@ use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, Registered};
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::types::PeerAddress;
-use crate::wire::head::{Head, Notice, Offer};
+use crate::wire::head::{Head, Offer, WriteNotice};
 
-use super::super::matching::Held;
+use super::super::matching::HeldMessage;
 
 /// Where the end of an operation is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,13 +73,13 @@ impl Notify {
 /// The identity of an operation. Contexts of different classes are never confused: a context that the application chose
 /// is not a number that the engine assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct OperationIdentity {
     /// The class of the operation ([`Notify::class`]).
     class: u8,
     context: u64,
 }
 
-impl Identity {
+impl OperationIdentity {
     /// Returns the identity of the operation with this context that is reported in this way.
     #[inline]
     pub(crate) const fn of(notify: Notify, context: u64) -> Self {
@@ -99,22 +99,22 @@ pub(crate) enum Side {
 /// An operation that its link has not taken: the connection is being established, a fence holds the operation, or the
 /// link had no room.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingOperation {
     /// The operation.
-    pub(crate) work: Work,
+    pub(crate) work: QueuedWork,
     /// Where its end is reported.
     pub(crate) notify: Notify,
 }
 
 /// An operation that can wait for its turn.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum QueuedWork {
     /// A message.
     Send(Posted<SendWork>),
     /// A message between members of a group.
     Collective(GroupMessage),
     /// An access to the peer's memory.
-    Access(Waiting),
+    Access(PendingAccess),
     /// Binds or invalidates a local window.
     Window(Box<crate::endpoint::window_work::WindowWork>),
 }
@@ -148,14 +148,14 @@ impl GroupMessage {
     }
 }
 
-impl Pending {
+impl PendingOperation {
     /// Returns the flags of the operation.
     pub(crate) fn flags(&self) -> OpFlags {
         match &self.work {
-            Work::Send(posted) => posted.work().flags,
-            Work::Collective(_) => OpFlags::empty(),
-            Work::Access(access) => access.flags(),
-            Work::Window(window) => window.flags,
+            QueuedWork::Send(posted) => posted.work().flags,
+            QueuedWork::Collective(_) => OpFlags::empty(),
+            QueuedWork::Access(access) => access.flags(),
+            QueuedWork::Window(window) => window.flags,
         }
     }
 
@@ -163,13 +163,13 @@ impl Pending {
     /// ends like an executed access.
     pub(crate) fn entry(&self) -> Option<Entry> {
         Some(match &self.work {
-            Work::Send(posted) => {
+            QueuedWork::Send(posted) => {
                 let work = posted.work();
                 sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
             }
-            Work::Collective(message) => message.entry(),
-            Work::Access(access) => access.entry()?,
-            Work::Window(window) => window.post().entry(),
+            QueuedWork::Collective(message) => message.entry(),
+            QueuedWork::Access(access) => access.entry()?,
+            QueuedWork::Window(window) => window.post().entry(),
         })
     }
 }
@@ -177,7 +177,7 @@ impl Pending {
 /// The destination of a received message. The type is small, since receives are often moved: the rare lists of several
 /// segments are kept elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ReceiveDestination {
     /// In one segment.
     One(Segment),
     /// In the segments of this entry of [`ReceiveMemory`](super::messages::ReceiveMemory), with the total number of
@@ -185,7 +185,7 @@ pub(crate) enum Place {
     Several(Id<Segments>, usize),
 }
 
-impl Place {
+impl ReceiveDestination {
     /// Returns the total number of bytes.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
@@ -200,37 +200,37 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Receive {
     /// Where the message goes.
-    pub(crate) place: Place,
+    pub(crate) place: ReceiveDestination,
     /// The context that the completion returns.
     pub(crate) context: u64,
     /// Where its end is reported.
     pub(crate) notify: Notify,
     /// The multi-receive buffer, if this receive is one, or if `place` is a part of one.
-    pub(crate) multi: Option<Id<Multi>>,
+    pub(crate) multi: Option<Id<MultiReceive>>,
 }
 
 /// A message for which no receive was posted yet.
 #[derive(Debug)]
 pub(crate) struct Unexpected {
     /// The peer that sent it.
-    pub(crate) from: Connection,
+    pub(crate) from: ConnectionId,
     /// Its head.
     pub(crate) head: Head,
     /// The message's length (not the frame's: an offer's frame is short).
     pub(crate) len: u64,
     /// Where its payload is.
-    pub(crate) body: Body,
+    pub(crate) body: UnexpectedPayload,
 }
 
 /// Where the payload of an unexpected message is.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum UnexpectedPayload {
     /// In this entry: the payload is short enough to need no allocation.
     Short(Short),
     /// In this buffer.
     Whole(Vec<u8>),
     /// Still arriving, into the buffer of this landing.
-    Arriving(Id<Arrival>),
+    Arriving(Id<StreamArrival>),
     /// Still at its sender.
     Offered(Offer),
 }
@@ -261,9 +261,9 @@ impl Short {
 
 /// A payload that is arriving over a byte stream.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct StreamArrival {
     /// The peer that sends it.
-    pub(crate) from: Connection,
+    pub(crate) from: ConnectionId,
     /// The message's head.
     pub(crate) head: Head,
     /// The receive of the message, once there is one.
@@ -271,7 +271,7 @@ pub(crate) struct Arrival {
     /// The buffer into which the payload arrives while there is no receive.
     pub(crate) heap: Option<Buffer>,
     /// Where the message is held while there is no receive.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldMessage>,
     /// For a write: the region into which its bytes arrive directly, or the reason for refusing the write. The bytes
     /// of a refused write are dropped.
     pub(crate) region: Option<Result<Arc<Registered>, Refusal>>,
@@ -279,11 +279,11 @@ pub(crate) struct Arrival {
 
 /// A payload that is being fetched.
 #[derive(Debug)]
-pub(crate) enum Pull {
+pub(crate) enum PayloadPull {
     /// The payload of an offered message.
     Message {
         /// The peer that offered it.
-        from: Connection,
+        from: ConnectionId,
         /// The offer's head.
         head: Head,
         /// The message's length.
@@ -292,19 +292,19 @@ pub(crate) enum Pull {
         receive: Receive,
     },
     /// The payload of a long write to a local region.
-    Store(super::target::Store),
+    Store(super::target::FetchedWrite),
     /// The bytes that this part of a local read fetches.
     Fetch {
         /// The peer that owns the memory.
-        from: Connection,
+        from: ConnectionId,
         /// The part of the read.
-        part: Id<super::remote::Part>,
+        part: Id<super::remote::AccessPart>,
     },
 }
 
-impl Pull {
+impl PayloadPull {
     /// Returns the peer from which the payload comes.
-    pub(crate) const fn from(&self) -> Connection {
+    pub(crate) const fn from(&self) -> ConnectionId {
         match self {
             Self::Message { from, .. } | Self::Fetch { from, .. } => *from,
             Self::Store(store) => store.from(),
@@ -313,7 +313,7 @@ impl Pull {
 }
 
 /// The result of a pull request.
-pub(super) enum Asked {
+pub(super) enum PullAnswer {
     /// The bytes of a local operation.
     Source(Lease),
     /// The operation no longer exists: the request is late.
@@ -324,15 +324,15 @@ pub(super) enum Asked {
 
 /// An action for a link. It was requested while the link was borrowed to hand over frames.
 #[derive(Clone, Debug)]
-pub(crate) enum Action {
+pub(crate) enum LinkAction {
     /// Send this frame, which has no payload.
     Frame(Head),
     /// Advance the groups that can continue. This action uses no link.
     Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),
-    /// Send this [`Kind::Wrote`](crate::wire::head::Kind::Wrote) and its payload.
-    Notice(Head, Notice),
+    /// Send this [`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote) and its payload.
+    Notice(Head, WriteNotice),
     /// Fetch an offer.
     Pull {
         /// The sender's operation.
@@ -351,7 +351,7 @@ pub(crate) enum Action {
         /// The receiver's token.
         token: u64,
         /// The receiver's request, copied out of the transport's memory.
-        request: Request,
+        request: PullFrame,
         /// The bytes that the receiver gets.
         source: Lease,
     },
@@ -359,14 +359,14 @@ pub(crate) enum Action {
 
 /// The payload of a pull frame, at most [`MAX`](Self::MAX) bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct PullFrame {
     /// The bytes, of which the first `len` are valid.
-    pub(crate) bytes: [u8; Request::MAX],
+    pub(crate) bytes: [u8; PullFrame::MAX],
     /// The number of valid bytes.
     pub(crate) len: u8,
 }
 
-impl Request {
+impl PullFrame {
     /// The maximum length of a pull request, in bytes. Longer requests are refused.
     pub(crate) const MAX: usize = 64;
 

@@ -2,7 +2,8 @@
 //! invalidate keys.
 //!
 //! No call blocks here: a key that a peer is still using becomes invalid at once, and the report that depends on it
-//! (the end of the operation, or the message) is kept in [`Left`](super::residue::Left), which progress checks.
+//! (the end of the operation, or the message) is kept in [`DrainingTransfers`](super::draining::DrainingTransfers),
+//! which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -10,38 +11,38 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::core::Core;
-use super::peers::{Leaving, Queuing};
+use super::draining::{PendingRevocation, RevocationOutcome};
+use super::peers::{OutgoingKind, QueuingKind};
 use super::receive::unresolved;
-use super::residue::{Dying, News};
-use super::types::{Notify, Pending, Receive, Side, Work};
-use super::{Connection, Engine};
+use super::types::{Notify, PendingOperation, QueuedWork, Receive, Side};
+use super::{ConnectionId, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::window_work::{What, WindowPost};
+use crate::endpoint::window_work::{WindowAction, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::region::window::{By, WindowError};
-use crate::region::{Refusal, Registered, Via};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::region::window::{Invalidator, WindowError};
+use crate::region::{AccessOrigin, Refusal, Registered};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 impl Core {
     /// Returns the region with this key, if the peer may access it.
     #[inline]
-    pub(super) fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
+    pub(super) fn region(&self, from: ConnectionId, key: u64) -> Result<Arc<Registered>, Refusal> {
         self.local.find(key, self.peers.get(from).incarnation())
     }
 
     /// Returns the identity under which a peer's accesses are made.
     #[inline]
-    pub(crate) fn via(&self, from: Connection) -> Via {
+    pub(crate) fn via(&self, from: ConnectionId) -> AccessOrigin {
         self.local.via(self.peers.get(from).incarnation())
     }
 
     /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use,
     /// or is being invalidated.
-    fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
+    fn do_window(&mut self, slot: ConnectionId, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
         let entry = post.entry();
         let result = match post.what {
-            What::Bind { window, region, binding, key } => {
-                if self.left.is_dying(window.cell) {
+            WindowAction::Bind { window, region, binding, key } => {
+                if self.left.has_pending_revocation(window.cell) {
                     return None; // The old key is reported as invalidated before the new one is bound.
                 }
                 let peer = (self.peers.get(slot).incarnation(), post.peer);
@@ -50,16 +51,18 @@ impl Core {
                     result => result,
                 }
             }
-            What::Invalidate(key) => match self.local.invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
-                Ok(None) => Ok(()),
-                Ok(Some(cell)) => {
-                    let until = Instant::now().checked_add(self.local.revoke_timeout());
-                    self.peers.started(slot);
-                    self.left.await_operation(cell, key, (slot, notify, entry), until);
-                    return Some(());
+            WindowAction::Invalidate(key) => {
+                match self.local.invalidate(key, Invalidator::Owner(self.via(slot), post.peer.0)) {
+                    Ok(None) => Ok(()),
+                    Ok(Some(cell)) => {
+                        let until = Instant::now().checked_add(self.local.revoke_timeout());
+                        self.peers.started(slot);
+                        self.left.await_operation(cell, key, (slot, notify, entry), until);
+                        return Some(());
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
         };
         match result {
             Ok(()) => self.complete(Side::Transmit, notify, entry),
@@ -71,14 +74,14 @@ impl Core {
     /// Handles a message that invalidates a key. Returns false if the message may not invalidate the
     /// key. The message is then not delivered, and its sender gets an error.
     #[cold]
-    pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
-        use Kind::{Message, MessageOffer, Tagged, TaggedOffer};
+    pub(super) fn invalidates(&mut self, from: ConnectionId, head: &Head) -> bool {
+        use FrameKind::{Message, MessageOffer, Tagged, TaggedOffer};
         let message = matches!(head.kind, Message | Tagged | MessageOffer | TaggedOffer);
         if !message || !head.flags.contains(Flags::ID | Flags::ACK | Flags::DATA) {
-            self.peers.accuse(from, "a message that invalidates a key must request an acknowledgement");
+            self.peers.flag_violation(from, "a message that invalidates a key must request an acknowledgement");
             return false;
         }
-        match self.local.invalidate(head.data, By::Peer(self.via(from))) {
+        match self.local.invalidate(head.data, Invalidator::Peer(self.via(from))) {
             Ok(None) => true,
             Ok(Some(cell)) => {
                 self.left.await_message(cell, head.data, from);
@@ -87,7 +90,7 @@ impl Core {
             Err(error) => {
                 // The answer is the same for every error, so a peer that guesses keys gets no information.
                 crate::later::later!(debug: %error, "a peer's message invalidates a key without permission");
-                self.peers.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
+                self.peers.reply(from, FrameKind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
             }
         }
@@ -95,16 +98,16 @@ impl Core {
 
     /// Returns whether a message that invalidated a key can be reported now that its payload is in its buffer.
     #[cold]
-    pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
+    pub(super) fn may_report(&mut self, from: ConnectionId, head: &Head, len: u64, receive: &Receive) -> bool {
         self.left.may_report(from, head, len, receive)
     }
 
     /// Reports the operation or message that waited for a dead key, because the key's users have finished, or the wait
     /// took too long.
-    pub(super) fn died(&mut self, dying: Dying) {
-        let is_settled = dying.is_settled();
-        match dying.into_news() {
-            News::Operation { to, notify, entry, .. } => {
+    pub(super) fn died(&mut self, pending_revocation: PendingRevocation) {
+        let is_settled = pending_revocation.is_settled();
+        match pending_revocation.into_outcome() {
+            RevocationOutcome::Operation { to, notify, entry, .. } => {
                 self.peers.finished(to);
                 if is_settled {
                     self.complete(Side::Transmit, notify, entry);
@@ -112,19 +115,19 @@ impl Core {
                     self.fail(Side::Transmit, notify, failure(entry, WindowError::Busy));
                 }
             }
-            News::Nothing { .. } => {}
-            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits.
+            RevocationOutcome::Nothing { .. } => {}
+            RevocationOutcome::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits.
         }
     }
 
     /// Handles the end of a connection: messages of its peer that wait for dead keys are not answered.
-    pub(super) fn windows_down(&mut self, from: Connection) {
+    pub(super) fn windows_down(&mut self, from: ConnectionId) {
         self.left.peer_gone(from);
     }
 
     /// Counts the invalidations that have not ended, because fences wait for them. Called after the counters of a
     /// connection were reset.
-    pub(super) fn windows_still_wait(&mut self, from: Connection) {
+    pub(super) fn windows_still_wait(&mut self, from: ConnectionId) {
         for _ in 0..self.left.operations_to(from) {
             self.peers.started(from);
         }
@@ -149,23 +152,25 @@ impl Engine {
         if !self.process.is_here() {
             return Err(self.refusal());
         }
-        self.owe_progress();
+        self.require_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
         if self.core.peers.is_single() && !peer.is_up() {
             return Err(PostError::NotConnected);
         }
-        let (invalidates, fenced) = (matches!(work.what, What::Invalidate(_)), work.flags.contains(OpFlags::FENCE));
-        if !peer.may_queue(Queuing::Window, notify, fenced) {
+        let (invalidates, fenced) =
+            (matches!(work.what, WindowAction::Invalidate(_)), work.flags.contains(OpFlags::FENCE));
+        if !peer.may_queue(QueuingKind::Window, notify, fenced) {
             return Err(PostError::Again);
         }
         // A key can be invalidated even if its peer is not connected.
         let idle = peer.is_idle();
-        if peer.may_leave(Leaving::Window { invalidates, fenced }) && self.core.do_window(slot, work, notify).is_some()
+        if peer.may_send(OutgoingKind::Window { invalidates, fenced })
+            && self.core.do_window(slot, work, notify).is_some()
         {
             return Ok(());
         }
-        let pending = Pending { work: Work::Window(Box::new(work.keep())), notify };
+        let pending = PendingOperation { work: QueuedWork::Window(Box::new(work.keep())), notify };
         self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);
@@ -175,9 +180,9 @@ impl Engine {
     }
 
     /// Starts the first waiting operation, if it is a window operation that may start now. Returns false otherwise.
-    pub(super) fn start_window(&mut self, slot: Connection) -> bool {
+    pub(super) fn start_window(&mut self, slot: ConnectionId) -> bool {
         let front = self.core.peers.get_mut(slot).take_first();
-        let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };
+        let Some(PendingOperation { work: QueuedWork::Window(mut work), notify }) = front else { return false };
         if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
         }
@@ -185,13 +190,13 @@ impl Engine {
             self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
             return true;
         }
-        let pending = Pending { work: Work::Window(work), notify };
+        let pending = PendingOperation { work: QueuedWork::Window(work), notify };
         self.core.peers.get_mut(slot).put_back(pending);
         false
     }
 }
 
 /// Returns the completion flag for the data of a message: data of the sender, or a key that the message invalidated.
-pub(super) fn told(head: &Head) -> CompletionFlags {
+pub(super) fn invalidation_flag(head: &Head) -> CompletionFlags {
     if head.flags.contains(Flags::INVALIDATE) { CompletionFlags::INVALIDATED } else { CompletionFlags::REMOTE_DATA }
 }

@@ -12,13 +12,13 @@ pub(super) const NIL: u32 = u32::MAX;
 
 /// The handle of a posted receive. It is valid until the receive is matched or canceled, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Posted(pub(super) Handle);
+pub(crate) struct PostedHandle(pub(super) EntryHandle);
 
 /// The handle of a held message. It is valid until the message is taken, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Held(pub(super) Handle);
+pub(crate) struct HeldMessage(pub(super) EntryHandle);
 
-impl Held {
+impl HeldMessage {
     /// Returns a number that is lower for messages that arrived earlier at the same queue.
     pub(super) const fn sequence(&self) -> u64 {
         self.0.sequence
@@ -27,7 +27,7 @@ impl Held {
 
 /// The index of an entry and its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Handle {
+pub(super) struct EntryHandle {
     pub(super) index: u32,
     sequence: u64,
 }
@@ -85,7 +85,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
 
     /// Stores an entry, and appends it to a list of slot 0. Its links of other slots are not initialized.
     #[inline(always)]
-    pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> Handle {
+    pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> EntryHandle {
         self.last += 1;
         let first = Links { prev: list.tail, next: NIL };
         let index = self.free;
@@ -104,17 +104,17 @@ impl<K, T, const L: usize> Arena<K, T, L> {
 
     /// Appends the entry that was just stored to the list.
     #[inline(always)]
-    fn join(&mut self, list: &mut List, index: u32) -> Handle {
+    fn join(&mut self, list: &mut List, index: u32) -> EntryHandle {
         match list.tail {
             NIL => list.head = index,
             tail => self.node_mut(tail).links[0].next = index,
         }
         list.tail = index;
-        Handle { index, sequence: self.last }
+        EntryHandle { index, sequence: self.last }
     }
 
     #[cold]
-    fn grow(&mut self, list: &mut List, node: Node<K, T, L>) -> Handle {
+    fn grow(&mut self, list: &mut List, node: Node<K, T, L>) -> EntryHandle {
         let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
         let index = index.expect("an endpoint has fewer than 2^32 - 1 receives or messages waiting");
         self.nodes.push(node);
@@ -146,14 +146,14 @@ impl<K, T, const L: usize> Arena<K, T, L> {
 
     /// Returns the index of a handle's entry, if the entry still exists.
     #[inline]
-    pub(super) fn resolve(&self, handle: Handle) -> Option<u32> {
+    pub(super) fn resolve(&self, handle: EntryHandle) -> Option<u32> {
         let node = self.nodes.get(handle.index as usize)?;
         (node.sequence == handle.sequence).then_some(handle.index)
     }
 
     #[inline]
-    pub(super) fn handle(&self, index: u32) -> Handle {
-        Handle { index, sequence: self.sequence(index) }
+    pub(super) fn handle(&self, index: u32) -> EntryHandle {
+        EntryHandle { index, sequence: self.sequence(index) }
     }
 
     /// Returns the sequence number. Lower numbers are older.

@@ -10,12 +10,12 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::arena::{List, NIL};
-use super::key::Key;
+use super::key::MatchKey;
 use super::steps::step;
 
 #[derive(Debug)]
 struct Bin {
-    key: Key,
+    key: MatchKey,
     hash: u32,
     /// The next bin of this bucket, or of the list of free bins.
     next: u32,
@@ -49,7 +49,7 @@ impl Bins {
 
     /// Returns the bin of this key, if an entry is filed under it.
     #[inline]
-    pub(super) fn find(&self, key: Key) -> Option<u32> {
+    pub(super) fn find(&self, key: MatchKey) -> Option<u32> {
         if self.live == 0 {
             return None;
         }
@@ -58,7 +58,7 @@ impl Bins {
     }
 
     #[inline]
-    fn find_hashed(&self, key: Key, hash: u32) -> Option<u32> {
+    fn find_hashed(&self, key: MatchKey, hash: u32) -> Option<u32> {
         let mut bin = *self.buckets.get(self.bucket(hash))?;
         while bin != NIL {
             step();
@@ -73,7 +73,7 @@ impl Bins {
 
     /// Returns the bin of this key, and creates it if it does not exist. The caller adds an entry to it.
     #[inline]
-    pub(super) fn find_or_make(&mut self, key: Key) -> u32 {
+    pub(super) fn find_or_make(&mut self, key: MatchKey) -> u32 {
         let hash = self.hash(key);
         match self.find_hashed(key, hash) {
             Some(bin) => bin,
@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    fn make(&mut self, key: Key, hash: u32) -> u32 {
+    fn make(&mut self, key: MatchKey, hash: u32) -> u32 {
         if self.live == self.buckets.len() {
             self.grow();
         }
@@ -158,7 +158,7 @@ impl Bins {
     /// Combines two folded products. One is not enough: if one word of the keys is constant (tags from any sender), the
     /// product has a constant factor, and for some seeds hundreds of keys then have the same low bits.
     #[inline]
-    fn hash(&self, key: Key) -> u32 {
+    fn hash(&self, key: MatchKey) -> u32 {
         /// 2^64 divided by the golden ratio. Successive multiples of it are spread evenly.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let words = folded(key.tag ^ self.seeds[0], key.source ^ self.seeds[1]);

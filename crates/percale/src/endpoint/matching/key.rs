@@ -17,7 +17,7 @@ pub(crate) struct Envelope {
 
 /// The senders from which a receive takes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SourceFilter {
     /// Any sender.
     Any,
     /// Only the sender with this number (a directed receive).
@@ -32,37 +32,37 @@ pub(crate) struct Pattern {
     /// The bits in which the tags may differ.
     pub(crate) ignore: u64,
     /// The requested sender.
-    pub(crate) source: Source,
+    pub(crate) source: SourceFilter,
 }
 
 /// The two words that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct MatchKey {
     pub(super) tag: u64,
     pub(super) source: u64,
 }
 
-impl Key {
+impl MatchKey {
     #[inline]
     pub(super) fn of(pattern: &Pattern) -> Self {
         let source = match pattern.source {
-            Source::Any => 0,
-            Source::From(source) => source,
+            SourceFilter::Any => 0,
+            SourceFilter::From(source) => source,
         };
         Self { tag: pattern.tag, source }
     }
 }
 
-impl From<Envelope> for Key {
+impl From<Envelope> for MatchKey {
     #[inline]
     fn from(envelope: Envelope) -> Self {
         Self { tag: envelope.tag, source: envelope.source }
     }
 }
 
-impl From<Key> for Envelope {
+impl From<MatchKey> for Envelope {
     #[inline]
-    fn from(key: Key) -> Self {
+    fn from(key: MatchKey) -> Self {
         Self { tag: key.tag, source: key.source }
     }
 }
@@ -78,8 +78,8 @@ impl Masks {
     #[inline]
     pub(super) fn of(pattern: &Pattern) -> Self {
         let source = match pattern.source {
-            Source::Any => 0,
-            Source::From(_) => u64::MAX,
+            SourceFilter::Any => 0,
+            SourceFilter::From(_) => u64::MAX,
         };
         Self { tag: !pattern.ignore, source }
     }
@@ -92,20 +92,20 @@ impl Masks {
 
     /// Returns the pattern from which these masks and this key were made.
     #[inline]
-    pub(super) fn pattern(self, key: Key) -> Pattern {
-        let source = if self.source == 0 { Source::Any } else { Source::From(key.source) };
+    pub(super) fn pattern(self, key: MatchKey) -> Pattern {
+        let source = if self.source == 0 { SourceFilter::Any } else { SourceFilter::From(key.source) };
         Pattern { tag: key.tag, ignore: !self.tag, source }
     }
 
     /// Returns the key with only the bits that the masks select, which is the key in the class's hash table.
     #[inline]
-    pub(super) fn apply(self, key: Key) -> Key {
-        Key { tag: key.tag & self.tag, source: key.source & self.source }
+    pub(super) fn apply(self, key: MatchKey) -> MatchKey {
+        MatchKey { tag: key.tag & self.tag, source: key.source & self.source }
     }
 
     /// Returns whether two keys agree in all bits that the masks select.
     #[inline]
-    pub(super) fn agree(self, one: Key, other: Key) -> bool {
+    pub(super) fn agree(self, one: MatchKey, other: MatchKey) -> bool {
         ((one.tag ^ other.tag) & self.tag) | ((one.source ^ other.source) & self.source) == 0
     }
 }

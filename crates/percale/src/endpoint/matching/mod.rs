@@ -25,8 +25,8 @@
 
 mod arena;
 mod bins;
+mod departed;
 mod key;
-mod left;
 mod posted;
 mod steps;
 #[cfg(test)]
@@ -35,29 +35,29 @@ mod unexpected;
 
 use std::collections::HashSet;
 
-pub(crate) use arena::{Held, Posted};
-pub(crate) use key::{Envelope, Pattern, Source};
-pub(crate) use posted::{Keep, Met};
+pub(crate) use arena::{HeldMessage, PostedHandle};
+pub(crate) use key::{Envelope, Pattern, SourceFilter};
+pub(crate) use posted::{AfterMatch, MatchedReceive};
 
 /// The posted receives (`R`) and the unexpected messages (`U`) of one kind.
 #[derive(Debug)]
 pub(crate) struct Matching<R, U> {
-    posted: posted::Queue<R>,
-    unexpected: unexpected::Queue<U>,
+    posted: posted::PostedQueue<R>,
+    unexpected: unexpected::UnexpectedQueue<U>,
     /// Created when a sender first disconnects while its messages are held. It is boxed because there are many
     /// endpoints and this is rare.
-    left: Option<Box<left::Left>>,
+    left: Option<Box<departed::DepartedSenders>>,
 }
 
 impl<R, U> Matching<R, U> {
     /// Creates an empty state, without allocating memory.
     pub(crate) fn new() -> Self {
-        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new(), left: None }
+        Self { posted: posted::PostedQueue::new(), unexpected: unexpected::UnexpectedQueue::new(), left: None }
     }
 
     /// Appends a receive. Does not search the held messages: call [`find`](Self::find) first.
     #[inline(always)]
-    pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
+    pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> PostedHandle {
         self.posted.post(pattern, receive)
     }
 
@@ -74,7 +74,7 @@ impl<R, U> Matching<R, U> {
     pub(crate) fn arrive_with<X>(
         &mut self,
         envelope: Envelope,
-        decide: impl FnOnce(Posted, &mut R) -> (Keep, X),
+        decide: impl FnOnce(PostedHandle, &mut R) -> (AfterMatch, X),
     ) -> Option<(X, Option<R>)> {
         self.posted.arrive_with(envelope, decide)
     }
@@ -83,38 +83,38 @@ impl<R, U> Matching<R, U> {
     /// [`arrive_with`](Self::arrive_with), for a receive that is processed in place. The receive stays posted until
     /// [`use_up`](Self::use_up) is called.
     #[inline(always)]
-    pub(crate) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
+    pub(crate) fn meet(&mut self, envelope: Envelope) -> Option<MatchedReceive> {
         self.posted.meet(envelope)
     }
 
     /// Returns a receive that was just matched.
     #[inline(always)]
-    pub(crate) fn met(&self, met: Met) -> &R {
+    pub(crate) fn met(&self, met: MatchedReceive) -> &R {
         self.posted.met(met)
     }
 
     /// Drops a receive that was just matched.
     #[inline(always)]
-    pub(crate) fn use_up(&mut self, met: Met) {
+    pub(crate) fn use_up(&mut self, met: MatchedReceive) {
         self.posted.use_up(met);
     }
 
     /// Redirects the receives from one source to another and keeps their positions. Returns their patterns in posting
     /// order. The caller then matches them with the held messages that fit.
-    pub(crate) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
+    pub(crate) fn redirect(&mut self, from: SourceFilter, to: SourceFilter) -> Vec<Pattern> {
         self.posted.redirect(from, to)
     }
 
     /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` identifies a receive by its
     /// context).
-    pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
+    pub(crate) fn cancel_first(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.extract(move |_, receive| pick(receive)).next()
     }
 
-    /// Removes, in posting order, the receives directed at one source after its peer has died, or with [`Source::Any`]
-    /// every receive, directed or not. Receives that the iterator has not reached stay posted.
-    pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
-        self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
+    /// Removes, in posting order, the receives directed at one source after its peer has died, or with
+    /// [`SourceFilter::Any`] every receive, directed or not. Receives that the iterator has not reached stay posted.
+    pub(crate) fn drain_posted(&mut self, source: SourceFilter) -> impl Iterator<Item = R> {
+        self.posted.extract(move |pattern, _| source == SourceFilter::Any || source == pattern.source)
     }
 
     /// Removes, in posting order, the receives that `pick` accepts. Receives that the iterator has not reached stay
@@ -125,7 +125,7 @@ impl<R, U> Matching<R, U> {
 
     /// Returns whether a receive is directed at this source. Examines all receives.
     pub(crate) fn is_directed_at(&self, source: u64) -> bool {
-        self.posted.sources().any(|from| from == Source::From(source))
+        self.posted.sources().any(|from| from == SourceFilter::From(source))
     }
 
     /// Returns whether a message that fits receives directed at this source is held, claimed or not. Examines all
@@ -143,7 +143,7 @@ impl<R, U> Matching<R, U> {
             return;
         }
         let Self { unexpected, left, .. } = self;
-        let left = left.get_or_insert_with(|| Box::new(left::Left::new()));
+        let left = left.get_or_insert_with(|| Box::new(departed::DepartedSenders::new()));
         let held: HashSet<u64> = unexpected.sources().collect();
         left.retain(|label| held.contains(&label));
         unexpected.rename(from, left.label([names, &[from]].concat()));
@@ -156,7 +156,7 @@ impl<R, U> Matching<R, U> {
 
     /// Returns the posted receives in posting order.
     #[cfg(test)]
-    pub(crate) fn posted(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
+    pub(crate) fn posted(&self) -> impl Iterator<Item = (PostedHandle, Pattern, &R)> {
         self.posted.iter()
     }
 
@@ -168,7 +168,7 @@ impl<R, U> Matching<R, U> {
 
     /// Appends a message that no receive took.
     #[inline]
-    pub(crate) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
+    pub(crate) fn hold(&mut self, envelope: Envelope, message: U) -> HeldMessage {
         self.unexpected.hold(envelope, message)
     }
 
@@ -180,42 +180,42 @@ impl<R, U> Matching<R, U> {
 
     /// Returns the first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
-    pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
-        if self.left.is_none() { self.unexpected.find(pattern) } else { self.find_left(pattern) }
+    pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<HeldMessage> {
+        if self.left.is_none() { self.unexpected.find(pattern) } else { self.find_departed(pattern) }
     }
 
     /// Like [`find`](Self::find), for the case that messages of disconnected senders may be held.
     #[cold]
     #[inline(never)]
-    fn find_left(&mut self, pattern: &Pattern) -> Option<Held> {
+    fn find_departed(&mut self, pattern: &Pattern) -> Option<HeldMessage> {
         let Self { unexpected, left, .. } = self;
-        let (Source::From(source), Some(left)) = (pattern.source, left) else { return unexpected.find(pattern) };
+        let (SourceFilter::From(source), Some(left)) = (pattern.source, left) else { return unexpected.find(pattern) };
         let sources = left.labels_of(source).chain([source]);
-        let found = sources.filter_map(|of| unexpected.find(&Pattern { source: Source::From(of), ..*pattern }));
-        found.min_by_key(Held::sequence)
+        let found = sources.filter_map(|of| unexpected.find(&Pattern { source: SourceFilter::From(of), ..*pattern }));
+        found.min_by_key(HeldMessage::sequence)
     }
 
     /// Returns the message of a handle, claimed or not, unless it was taken.
     #[inline]
-    pub(crate) fn held(&self, handle: Held) -> Option<&U> {
+    pub(crate) fn held(&self, handle: HeldMessage) -> Option<&U> {
         self.unexpected.get(handle)
     }
 
     /// Like [`held`](Self::held), but mutable (when more of its payload arrived).
     #[inline]
-    pub(crate) fn held_mut(&mut self, handle: Held) -> Option<&mut U> {
+    pub(crate) fn held_mut(&mut self, handle: HeldMessage) -> Option<&mut U> {
         self.unexpected.get_mut(handle)
     }
 
     /// Claims a held message (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) skips it, and only its handle can take it.
     /// Returns false if it was taken or claimed before.
-    pub(crate) fn claim(&mut self, handle: Held) -> bool {
+    pub(crate) fn claim(&mut self, handle: HeldMessage) -> bool {
         self.unexpected.claim(handle)
     }
 
     /// Removes a held message, claimed or not, unless it was taken before.
     #[inline]
-    pub(crate) fn take(&mut self, handle: Held) -> Option<U> {
+    pub(crate) fn take(&mut self, handle: HeldMessage) -> Option<U> {
         self.unexpected.take(handle)
     }
 
@@ -231,7 +231,7 @@ impl<R, U> Matching<R, U> {
 
     /// Returns the held messages that are not claimed, in arrival order.
     #[cfg(test)]
-    pub(crate) fn unexpected(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
+    pub(crate) fn unexpected(&self) -> impl Iterator<Item = (HeldMessage, Envelope, &U)> {
         self.unexpected.iter()
     }
 

@@ -12,9 +12,9 @@
 //! 3. `order`, `rest` and every bin are in posting order. Entries are only appended to them, so an entry that is filed
 //!    must be newer than all entries of that list.
 
-use super::arena::{Arena, List, NIL, Posted};
+use super::arena::{Arena, List, NIL, PostedHandle};
 use super::bins::Bins;
-use super::key::{Envelope, Key, Masks, Pattern, Source};
+use super::key::{Envelope, Masks, MatchKey, Pattern, SourceFilter};
 use super::steps::step;
 
 /// The number of receives that an arrival examines without hash tables.
@@ -33,7 +33,7 @@ const REST: u32 = u32::MAX;
 
 /// Whether a receive that matched is removed or stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub(crate) enum AfterMatch {
     /// The receive takes no more messages.
     Remove,
     /// The receive takes more messages and keeps its position in the order.
@@ -42,11 +42,11 @@ pub(crate) enum Keep {
 
 /// The index of a receive that a message has just matched. It is valid until something is posted or removed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Met(u32);
+pub(crate) struct MatchedReceive(u32);
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: Key,
+struct PostedEntry {
+    key: MatchKey,
     masks: Masks,
     /// The class in which it is filed, while the queue is filed.
     class: u32,
@@ -54,23 +54,23 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Class {
+struct PostedClass {
     masks: Masks,
     bins: Bins,
 }
 
 /// Receives in posting order.
 #[derive(Debug)]
-pub(super) struct Queue<R> {
-    arena: Arena<Entry, R, 2>,
+pub(super) struct PostedQueue<R> {
+    arena: Arena<PostedEntry, R, 2>,
     order: List,
     len: usize,
     filed: bool,
-    classes: Vec<Class>,
+    classes: Vec<PostedClass>,
     rest: List,
 }
 
-impl<R> Queue<R> {
+impl<R> PostedQueue<R> {
     pub(super) const fn new() -> Self {
         let arena = Arena::new();
         Self { arena, order: List::EMPTY, len: 0, filed: false, classes: Vec::new(), rest: List::EMPTY }
@@ -82,15 +82,15 @@ impl<R> Queue<R> {
     }
 
     #[inline(always)]
-    pub(super) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
-        let entry = Entry { key: Key::of(&pattern), masks: Masks::of(&pattern), class: REST, bin: NIL };
+    pub(super) fn post(&mut self, pattern: Pattern, receive: R) -> PostedHandle {
+        let entry = PostedEntry { key: MatchKey::of(&pattern), masks: Masks::of(&pattern), class: REST, bin: NIL };
         const { assert!(ORDER == 0) };
         let handle = self.arena.append(&mut self.order, entry, receive);
         self.len += 1;
         if self.filed {
             self.file(handle.index);
         }
-        Posted(handle)
+        PostedHandle(handle)
     }
 
     #[cfg(test)]
@@ -103,14 +103,14 @@ impl<R> Queue<R> {
     pub(super) fn arrive_with<X>(
         &mut self,
         envelope: Envelope,
-        decide: impl FnOnce(Posted, &mut R) -> (Keep, X),
+        decide: impl FnOnce(PostedHandle, &mut R) -> (AfterMatch, X),
     ) -> Option<(X, Option<R>)> {
         let index = self.first(envelope)?;
-        let handle = Posted(self.arena.handle(index));
+        let handle = PostedHandle(self.arena.handle(index));
         let (keep, found) = decide(handle, self.arena.value_mut(index));
         let removed = match keep {
-            Keep::Remove => Some(self.remove(index)),
-            Keep::Stay => None,
+            AfterMatch::Remove => Some(self.remove(index)),
+            AfterMatch::Stay => None,
         };
         Some((found, removed))
     }
@@ -133,7 +133,7 @@ impl<R> Queue<R> {
 
     /// Redirects the receives from one source to another and keeps their positions. Returns their patterns in posting
     /// order.
-    pub(super) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
+    pub(super) fn redirect(&mut self, from: SourceFilter, to: SourceFilter) -> Vec<Pattern> {
         if self.filed {
             self.unfile_all(); // They are filed under words that change.
         }
@@ -144,7 +144,7 @@ impl<R> Queue<R> {
             let pattern = entry.masks.pattern(entry.key);
             if pattern.source == from {
                 let pattern = Pattern { source: to, ..pattern };
-                (entry.key, entry.masks) = (Key::of(&pattern), Masks::of(&pattern));
+                (entry.key, entry.masks) = (MatchKey::of(&pattern), Masks::of(&pattern));
                 patterns.push(pattern);
             }
             index = self.arena.next(ORDER, index);
@@ -153,7 +153,7 @@ impl<R> Queue<R> {
     }
 
     /// Returns the source of each receive, in posting order.
-    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+    pub(super) fn sources(&self) -> impl Iterator<Item = SourceFilter> {
         self.arena.walk(ORDER, self.order).map(|index| {
             let entry = self.arena.key(index);
             entry.masks.pattern(entry.key).source
@@ -161,17 +161,17 @@ impl<R> Queue<R> {
     }
 
     #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PostedHandle, Pattern, &R)> {
         self.arena.walk(ORDER, self.order).map(|index| {
             let entry = self.arena.key(index);
-            (Posted(self.arena.handle(index)), entry.masks.pattern(entry.key), self.arena.value(index))
+            (PostedHandle(self.arena.handle(index)), entry.masks.pattern(entry.key), self.arena.value(index))
         })
     }
 
     /// Returns the first receive that fits. Usually it is the oldest of all, filed or not.
     #[inline(always)]
     fn first(&mut self, envelope: Envelope) -> Option<u32> {
-        let (key, oldest) = (Key::from(envelope), self.order.head());
+        let (key, oldest) = (MatchKey::from(envelope), self.order.head());
         let entry = self.arena.get_key(oldest)?;
         step();
         if entry.masks.agree(entry.key, key) { Some(oldest) } else { self.first_of_others(key) }
@@ -179,7 +179,7 @@ impl<R> Queue<R> {
 
     // Not inlined, so that the registers it needs are not saved and restored when the oldest receive fits.
     #[inline(never)]
-    fn first_of_others(&mut self, key: Key) -> Option<u32> {
+    fn first_of_others(&mut self, key: MatchKey) -> Option<u32> {
         if self.filed {
             return self.first_filed(key);
         }
@@ -202,7 +202,7 @@ impl<R> Queue<R> {
         self.first_filed(key)
     }
 
-    fn first_filed(&self, key: Key) -> Option<u32> {
+    fn first_filed(&self, key: MatchKey) -> Option<u32> {
         let mut best = None;
         let mut best_sequence = u64::MAX;
         for class in &self.classes {
@@ -226,17 +226,17 @@ impl<R> Queue<R> {
     }
 
     #[inline(always)]
-    pub(super) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
-        self.first(envelope).map(Met)
+    pub(super) fn meet(&mut self, envelope: Envelope) -> Option<MatchedReceive> {
+        self.first(envelope).map(MatchedReceive)
     }
 
     #[inline(always)]
-    pub(super) fn met(&self, Met(index): Met) -> &R {
+    pub(super) fn met(&self, MatchedReceive(index): MatchedReceive) -> &R {
         self.arena.value(index)
     }
 
     #[inline(always)]
-    pub(super) fn use_up(&mut self, Met(index): Met) {
+    pub(super) fn use_up(&mut self, MatchedReceive(index): MatchedReceive) {
         if self.filed {
             self.use_up_filed(index);
         } else {
@@ -278,7 +278,7 @@ impl<R> Queue<R> {
     // Not inlined, like `first_of_others`.
     #[inline(never)]
     fn file(&mut self, index: u32) {
-        let Entry { key, masks, .. } = *self.arena.key(index);
+        let PostedEntry { key, masks, .. } = *self.arena.key(index);
         let Some(class) = self.class(masks) else {
             debug_assert!(self.arena.is_newest(&self.rest, index), "`rest` is in posting order");
             self.arena.key_mut(index).class = REST;
@@ -306,12 +306,12 @@ impl<R> Queue<R> {
         if self.classes.len() == CLASSES {
             return None;
         }
-        self.classes.push(Class { masks, bins: Bins::new() });
+        self.classes.push(PostedClass { masks, bins: Bins::new() });
         Some(self.classes.len() - 1)
     }
 
     fn unfile(&mut self, index: u32) {
-        let Entry { class, bin, .. } = *self.arena.key(index);
+        let PostedEntry { class, bin, .. } = *self.arena.key(index);
         if class == REST {
             self.arena.unlink(FILE, &mut self.rest, index);
         } else {

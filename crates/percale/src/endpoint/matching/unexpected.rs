@@ -13,9 +13,9 @@
 //! 3. `order` and every bin are in arrival order, so that the first entry of a bin is the oldest. Entries are only
 //!    appended to a bin, so an entry that is filed must be newer than all entries of its bin.
 
-use super::arena::{Arena, Held, List, NIL};
+use super::arena::{Arena, HeldMessage, List, NIL};
 use super::bins::Bins;
-use super::key::{Envelope, Key, Masks, Pattern};
+use super::key::{Envelope, Masks, MatchKey, Pattern};
 use super::steps::step;
 
 /// The longest walk after which no class is created.
@@ -33,35 +33,35 @@ const ORDER: usize = 0;
 const FILE: usize = 1;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: Key,
+struct UnexpectedEntry {
+    key: MatchKey,
     claimed: bool,
     /// The bin in which the message is filed, for each class in use.
     bins: [u32; CLASSES],
 }
 
 #[derive(Debug)]
-struct Class {
+struct UnexpectedClass {
     masks: Masks,
     in_use: bool,
     /// The number of the last search that used the class.
-    asked: u64,
+    requested: u64,
     bins: Bins,
 }
 
 /// Messages in arrival order.
 #[derive(Debug)]
-pub(super) struct Queue<U> {
-    arena: Arena<Entry, U, { FILE + CLASSES }>,
+pub(super) struct UnexpectedQueue<U> {
+    arena: Arena<UnexpectedEntry, U, { FILE + CLASSES }>,
     order: List,
     claimed: List,
     len: usize,
-    classes: Vec<Class>,
+    classes: Vec<UnexpectedClass>,
     in_use: usize,
     searches: u64,
 }
 
-impl<U> Queue<U> {
+impl<U> UnexpectedQueue<U> {
     pub(super) const fn new() -> Self {
         let (order, claimed) = (List::EMPTY, List::EMPTY);
         Self { arena: Arena::new(), order, claimed, len: 0, classes: Vec::new(), in_use: 0, searches: 0 }
@@ -73,8 +73,8 @@ impl<U> Queue<U> {
     }
 
     #[inline]
-    pub(super) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
-        let entry = Entry { key: envelope.into(), claimed: false, bins: [NIL; CLASSES] };
+    pub(super) fn hold(&mut self, envelope: Envelope, message: U) -> HeldMessage {
+        let entry = UnexpectedEntry { key: envelope.into(), claimed: false, bins: [NIL; CLASSES] };
         const { assert!(ORDER == 0) };
         let handle = self.arena.append(&mut self.order, entry, message);
         self.len += 1;
@@ -85,7 +85,7 @@ impl<U> Queue<U> {
                 }
             }
         }
-        Held(handle)
+        HeldMessage(handle)
     }
 
     #[inline]
@@ -94,27 +94,27 @@ impl<U> Queue<U> {
     }
 
     #[inline]
-    pub(super) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
+    pub(super) fn find(&mut self, pattern: &Pattern) -> Option<HeldMessage> {
         if self.is_empty() {
             return None;
         }
-        let (key, masks) = (Key::of(pattern), Masks::of(pattern));
+        let (key, masks) = (MatchKey::of(pattern), Masks::of(pattern));
         let index = if self.in_use > 0 { self.find_filed(key, masks) } else { self.find_walking(key, masks) };
-        index.map(|index| Held(self.arena.handle(index)))
+        index.map(|index| HeldMessage(self.arena.handle(index)))
     }
 
-    fn find_filed(&mut self, key: Key, masks: Masks) -> Option<u32> {
+    fn find_filed(&mut self, key: MatchKey, masks: Masks) -> Option<u32> {
         self.searches += 1;
         let Some(class) = self.classes.iter_mut().find(|class| class.in_use && class.masks == masks) else {
             return self.find_walking(key, masks);
         };
-        class.asked = self.searches;
+        class.requested = self.searches;
         let bin = class.bins.find(masks.apply(key))?;
         Some(class.bins.list(bin).head())
     }
 
     #[inline]
-    fn find_walking(&mut self, key: Key, masks: Masks) -> Option<u32> {
+    fn find_walking(&mut self, key: MatchKey, masks: Masks) -> Option<u32> {
         let mut index = self.order.head();
         let mut walked = 0;
         while index != NIL && !masks.agree(self.arena.key(index).key, key) {
@@ -129,18 +129,18 @@ impl<U> Queue<U> {
     }
 
     #[inline]
-    pub(super) fn get(&self, handle: Held) -> Option<&U> {
+    pub(super) fn get(&self, handle: HeldMessage) -> Option<&U> {
         let index = self.arena.resolve(handle.0)?;
         Some(self.arena.value(index))
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, handle: Held) -> Option<&mut U> {
+    pub(super) fn get_mut(&mut self, handle: HeldMessage) -> Option<&mut U> {
         let index = self.arena.resolve(handle.0)?;
         Some(self.arena.value_mut(index))
     }
 
-    pub(super) fn claim(&mut self, handle: Held) -> bool {
+    pub(super) fn claim(&mut self, handle: HeldMessage) -> bool {
         let Some(index) = self.arena.resolve(handle.0).filter(|&index| !self.arena.key(index).claimed) else {
             return false;
         };
@@ -151,7 +151,7 @@ impl<U> Queue<U> {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, handle: Held) -> Option<U> {
+    pub(super) fn take(&mut self, handle: HeldMessage) -> Option<U> {
         let index = self.arena.resolve(handle.0)?;
         Some(self.remove(index))
     }
@@ -226,15 +226,15 @@ impl<U> Queue<U> {
 
     /// Returns whether the class is in use and compares the source of messages.
     fn compares_source(&self, class: usize) -> bool {
-        let Class { masks, in_use, .. } = &self.classes[class];
+        let UnexpectedClass { masks, in_use, .. } = &self.classes[class];
         *in_use && masks.compares_source()
     }
 
     #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
-        self.arena
-            .walk(ORDER, self.order)
-            .map(|index| (Held(self.arena.handle(index)), self.arena.key(index).key.into(), self.arena.value(index)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (HeldMessage, Envelope, &U)> {
+        self.arena.walk(ORDER, self.order).map(|index| {
+            (HeldMessage(self.arena.handle(index)), self.arena.key(index).key.into(), self.arena.value(index))
+        })
     }
 
     #[inline]
@@ -266,7 +266,7 @@ impl<U> Queue<U> {
 
     /// Appends an entry to its bin of a class. The entry must be newer than all entries of that bin.
     fn file(&mut self, class: usize, index: u32) {
-        let Class { masks, bins, .. } = &mut self.classes[class];
+        let UnexpectedClass { masks, bins, .. } = &mut self.classes[class];
         let bin = bins.find_or_make(masks.apply(self.arena.key(index).key));
         debug_assert!(self.arena.is_newest(bins.list(bin), index), "a bin is in arrival order");
         self.arena.push_back(FILE + class, bins.list_mut(bin), index);
@@ -285,7 +285,7 @@ impl<U> Queue<U> {
     fn learn(&mut self, masks: Masks) {
         let Some(class) = self.vacant_class() else { return };
         let taken = &mut self.classes[class];
-        (taken.masks, taken.in_use, taken.asked) = (masks, true, self.searches);
+        (taken.masks, taken.in_use, taken.requested) = (masks, true, self.searches);
         self.in_use += 1;
         let mut index = self.order.head();
         while index != NIL {
@@ -301,11 +301,16 @@ impl<U> Queue<U> {
             return Some(unused);
         }
         if self.classes.len() < CLASSES {
-            self.classes.push(Class { masks: Masks::default(), in_use: false, asked: 0, bins: Bins::new() });
+            self.classes.push(UnexpectedClass {
+                masks: Masks::default(),
+                in_use: false,
+                requested: 0,
+                bins: Bins::new(),
+            });
             return Some(self.classes.len() - 1);
         }
-        let (oldest, class) = self.classes.iter().enumerate().min_by_key(|(_, class)| class.asked)?;
-        if self.searches - class.asked < LATELY {
+        let (oldest, class) = self.classes.iter().enumerate().min_by_key(|(_, class)| class.requested)?;
+        if self.searches - class.requested < LATELY {
             return None;
         }
         self.forget(oldest);

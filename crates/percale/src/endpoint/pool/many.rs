@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::endpoint::matching::Keep;
+use crate::endpoint::matching::AfterMatch;
 use crate::local_memory::volatile::{Segment, Segments};
 
 /// A buffer for many messages.
@@ -28,7 +28,7 @@ impl Many {
     }
 
     /// Returns the next part, for a message of `len` bytes, and whether the buffer has room for more messages.
-    pub(super) fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
+    pub(super) fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, AfterMatch) {
         let mut state = self.lock();
         // The buffer is one segment, as was checked when it was posted. A message of zero bytes has a position in it
         // too.
@@ -37,7 +37,7 @@ impl Many {
         state.used += part.len();
         state.in_flight += 1;
         state.closed = whole.len() - state.used < minimum.max(1);
-        (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
+        (Segments::one(part), if state.closed { AfterMatch::Remove } else { AfterMatch::Stay })
     }
 
     /// Ends the part of a message. No peer writes to the part any more. `report` queues the result. Its argument states

@@ -22,14 +22,14 @@ use super::future::Started;
 use super::operation::Operation;
 use super::outcome::{Outcome, sealed};
 use super::request::posted;
-use super::when::When;
+use super::when::StartCondition;
 use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
 use crate::completion::entry::Entry;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation as Work;
-use crate::endpoint::ownership::reach::Reach as _;
+use crate::endpoint::ownership::reach::EngineAccess as _;
 use crate::endpoint::ownership::{Handle, Ownership};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
@@ -59,7 +59,7 @@ pub struct CollectiveRequest<H: Handle> {
     what: Collective,
     elements: (AtomicOp, Datatype),
     buffer: Buffer,
-    when: Option<Box<When>>,
+    when: Option<Box<StartCondition>>,
 }
 
 crate::short_debug!(for [H: Handle] CollectiveRequest<H>, "CollectiveRequest");
@@ -196,14 +196,14 @@ impl<H: Handle> CollectiveRequest<H> {
     /// [`trigger`](crate::trigger). The operation takes its place in the order of the group's operations when it
     /// begins.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = Some(When::once(self.when.take(), counter, threshold));
+        self.when = Some(StartCondition::once(self.when.take(), counter, threshold));
         self
     }
 
     /// Makes the operation deferred work. It waits for successes *and errors* of its counter ([`when`](Self::when)),
     /// and `counter` counts its end. From now on a shared endpoint makes progress without calls by the application.
     pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = Some(When::counting(self.when.take(), counter));
+        self.when = Some(StartCondition::counting(self.when.take(), counter));
         self
     }
 

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use super::outcome::Outcome;
 use super::{Cause, OperationError};
 use crate::completion::entry::{Entry, OperationResult};
+use crate::deferred_actions;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Handle;
-use crate::endpoint::ownership::reach::{Call, Reach};
+use crate::endpoint::ownership::reach::{EngineAccess, EngineCall};
 use crate::endpoint::reactor;
-use crate::endpoint::refused::Refused;
-use crate::errands;
+use crate::endpoint::refused::RefusedResult;
 use crate::local_memory::buffer::Buffer;
 use crate::system::forked::Process;
 
@@ -194,7 +194,7 @@ type End = (OperationResult, Option<Buffer>);
 /// Takes the result and the buffer of an operation that has succeeded, or whose message is the next in its ring.
 struct TakeAtOnce(OperationId);
 
-impl Call for TakeAtOnce {
+impl EngineCall for TakeAtOnce {
     type Result = Option<(Entry, Buffer)>;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -209,7 +209,7 @@ impl Call for TakeAtOnce {
 }
 
 /// The result of a poll.
-enum Look {
+enum PollOutcome {
     Ended(End),
     /// The task's waker has to be cloned first, while the endpoint is not borrowed.
     Clone,
@@ -324,15 +324,15 @@ impl<H: Handle> InProgress<H> {
         let spin = self.marks.count_poll() < SPINS;
         let mut fresh = None;
         let look = loop {
-            match self.look(context.waker(), &mut fresh, spin) {
-                Look::Clone => fresh = Some(context.waker().clone()),
+            match self.poll_outcome(context.waker(), &mut fresh, spin) {
+                PollOutcome::Clone => fresh = Some(context.waker().clone()),
                 look => break look,
             }
         };
-        errands::discard(fresh);
+        deferred_actions::discard(fresh);
         match look {
-            Look::Ended(end) => return Poll::Ready(self.end(end)),
-            Look::Sleep => {
+            PollOutcome::Ended(end) => return Poll::Ready(self.end(end)),
+            PollOutcome::Sleep => {
                 let (id, descriptor) =
                     self.reach().with_here(|engine| (engine.id(), std::sync::Arc::clone(engine.descriptor())));
                 match reactor::wake_when_readable(id, &descriptor, self.id, context.waker()) {
@@ -343,30 +343,30 @@ impl<H: Handle> InProgress<H> {
                     }
                 }
             }
-            Look::Clone | Look::Spin => context.waker().wake_by_ref(),
+            PollOutcome::Clone | PollOutcome::Spin => context.waker().wake_by_ref(),
         }
         Poll::Pending
     }
 
-    fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
+    fn poll_outcome(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> PollOutcome {
         let id = self.id();
         // The caller has checked that this is no forked child.
         self.reach().with_here(|engine| {
             engine.progress();
             if let Some(end) = engine.core.operations.take_end(id) {
-                return Look::Ended(end);
+                return PollOutcome::Ended(end);
             }
             if !engine.core.operations.set_waker(id, waker, fresh) {
-                return Look::Clone;
+                return PollOutcome::Clone;
             }
             if spin {
-                return Look::Spin;
+                return PollOutcome::Spin;
             }
             let calm = engine.watch();
             match engine.core.operations.take_end(id) {
-                Some(end) => Look::Ended(end),
-                None if calm => Look::Sleep,
-                None => Look::Spin,
+                Some(end) => PollOutcome::Ended(end),
+                None if calm => PollOutcome::Sleep,
+                None => PollOutcome::Spin,
             }
         })
     }

@@ -21,7 +21,7 @@ use super::future::Started;
 use super::operation::Operation;
 use super::outcome::{Outcome, sealed};
 use super::request::posted;
-use super::when::When;
+use super::when::StartCondition;
 use crate::completion::counter::Counter;
 use crate::completion::entry::Entry;
 use crate::conditions::variable::Variable;
@@ -30,7 +30,7 @@ use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation as Work;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::ownership::reach::Call;
+use crate::endpoint::ownership::reach::EngineCall;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind};
@@ -105,7 +105,7 @@ const RESULT: usize = 16;
 /// Makes a read or a write if it can be made at once. Returns false if it cannot.
 struct AccessAtOnce(RmaOne);
 
-impl Call for AccessAtOnce {
+impl EngineCall for AccessAtOnce {
     type Result = bool;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -118,7 +118,7 @@ impl Call for AccessAtOnce {
 /// Makes an atomic operation on a word if it can be made at once. Returns false, and does nothing, if it cannot.
 struct WordAtOnce(WordOne);
 
-impl Call for WordAtOnce {
+impl EngineCall for WordAtOnce {
     type Result = bool;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -129,7 +129,7 @@ impl Call for WordAtOnce {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum AccessDetails {
     Read,
     Write,
     Atomic(Atomic),
@@ -169,10 +169,10 @@ pub struct AccessRequest<'e, A: Ownership, R> {
     peer: PeerAddress,
     remote: RemoteMemory,
     buffer: Buffer,
-    what: What,
+    what: AccessDetails,
     data: Option<u64>,
     flags: OpFlags,
-    when: Option<Box<When>>,
+    when: Option<Box<StartCondition>>,
     outcome: PhantomData<R>,
 }
 
@@ -182,7 +182,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Creates a read of a peer's memory into the buffer, which has the same length. The result is the buffer.
     #[inline(always)]
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
-        self.access_request(peer, from, into.into(), What::Read)
+        self.access_request(peer, from, into.into(), AccessDetails::Read)
     }
 
     /// Creates a write of the buffer to a peer's memory, which has the same length. It completes when the bytes have
@@ -194,7 +194,7 @@ impl<A: Ownership> Endpoint<A> {
         buffer: impl Into<Buffer>,
         to: RemoteMemory,
     ) -> AccessRequest<'_, A, Buffer> {
-        self.access_request(peer, to, buffer.into(), What::Write)
+        self.access_request(peer, to, buffer.into(), AccessDetails::Write)
     }
 
     #[inline(always)]
@@ -255,7 +255,7 @@ impl<A: Ownership> Endpoint<A> {
     ) -> AccessRequest<'_, A, T> {
         let (operand, compare) = (operand.to_bytes(), compare.to_bytes());
         let atomic = Atomic { kind, op, datatype: T::DATATYPE, operand, compare };
-        self.access_request(peer, word, Buffer::from(Vec::new()), What::Atomic(atomic))
+        self.access_request(peer, word, Buffer::from(Vec::new()), AccessDetails::Atomic(atomic))
     }
 
     #[inline(always)]
@@ -264,7 +264,7 @@ impl<A: Ownership> Endpoint<A> {
         peer: PeerAddress,
         remote: RemoteMemory,
         buffer: Buffer,
-        what: What,
+        what: AccessDetails,
     ) -> AccessRequest<'_, A, R> {
         let (data, flags) = (None, OpFlags::empty());
         AccessRequest { endpoint: self, peer, remote, buffer, what, data, flags, when: None, outcome: PhantomData }
@@ -306,9 +306,9 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
             return None;
         }
         let (write, local) = match self.what {
-            What::Read => (false, self.buffer.segment_for_receive()?),
-            What::Write => (true, self.buffer.segment_for_send()),
-            What::Atomic(mut atomic) => {
+            AccessDetails::Read => (false, self.buffer.segment_for_receive()?),
+            AccessDetails::Write => (true, self.buffer.segment_for_send()),
+            AccessDetails::Atomic(mut atomic) => {
                 if !atomic.is_plain() {
                     return None;
                 }
@@ -334,9 +334,9 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
     fn start_other(self) -> Result<Operation<A::Handle<'e>, R>, OperationError> {
         let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
-            What::Write => Some(buffer.segment_for_send()),
-            What::Read => buffer.segment_for_receive(),
-            What::Atomic(atomic) => {
+            AccessDetails::Write => Some(buffer.segment_for_send()),
+            AccessDetails::Read => buffer.segment_for_receive(),
+            AccessDetails::Atomic(atomic) => {
                 buffer = atomic.to_buffer();
                 buffer.segment_for_receive()
             }
@@ -349,9 +349,9 @@ impl<'e, A: Ownership, R: Outcome<Known = ()>> AccessRequest<'e, A, R> {
             RmaWork { peer, local, remote, data, context, flags }
         };
         let operation = |context| match what {
-            What::Read => Work::Read(rma(context)),
-            What::Write => Work::Write(rma(context)),
-            What::Atomic(Atomic { kind, op, datatype, .. }) => {
+            AccessDetails::Read => Work::Read(rma(context)),
+            AccessDetails::Write => Work::Write(rma(context)),
+            AccessDetails::Atomic(Atomic { kind, op, datatype, .. }) => {
                 let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
                 let compare = (kind == Kind::Compare).then(|| part(COMPARE));
                 let (operand, result) = (part(OPERAND), Some(part(RESULT)));

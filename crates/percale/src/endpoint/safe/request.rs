@@ -2,7 +2,7 @@
 
 use super::many::ReceivingMany;
 use super::operation::{InProgress, Operation};
-use super::when::When;
+use super::when::StartCondition;
 use super::{OperationError, Received};
 use crate::completion::counter::Counter;
 use crate::conditions::variable::Variable;
@@ -12,7 +12,7 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::operation::Operation as Work;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::ownership::reach::Call;
+use crate::endpoint::ownership::reach::EngineCall;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segment, Segments};
@@ -27,7 +27,7 @@ pub struct SendRequest<'e, A: Ownership> {
     pub(super) tag: Option<u64>,
     pub(super) data: Option<u64>,
     pub(super) flags: OpFlags,
-    pub(super) when: Option<Box<When>>,
+    pub(super) when: Option<Box<StartCondition>>,
 }
 
 crate::short_debug!(for [A: Ownership] SendRequest<'_, A>, "SendRequest");
@@ -39,7 +39,7 @@ pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) buffer: Buffer,
     pub(super) from: PeerAddress,
     pub(super) tag: Option<(u64, u64)>,
-    pub(super) when: Option<Box<When>>,
+    pub(super) when: Option<Box<StartCondition>>,
 }
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
@@ -81,7 +81,7 @@ macro_rules! begins_later {
         /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
         /// [`trigger`](crate::trigger). Before that nothing is read or written, and dropping the operation cancels it.
         pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-            self.when = Some(When::once(self.when.take(), counter, threshold));
+            self.when = Some(StartCondition::once(self.when.take(), counter, threshold));
             self
         }
 
@@ -89,7 +89,7 @@ macro_rules! begins_later {
         /// (FI_TRIGGER_XPU), and all earlier operations that wait for variables have begun; see
         /// [`post_when_written`](Endpoint::post_when_written). Dropping the operation cancels it.
         pub fn when_written(mut self, variable: &Variable) -> Self {
-            self.when = Some(When::written(self.when.take(), variable));
+            self.when = Some(StartCondition::written(self.when.take(), variable));
             self
         }
 
@@ -97,7 +97,7 @@ macro_rules! begins_later {
         /// ([`when`](Self::when)), and `counter` counts its end in place of the endpoint's counters. From now on a
         /// shared endpoint makes progress without calls by the application.
         pub fn counting(mut self, counter: &Counter) -> Self {
-            self.when = Some(When::counting(self.when.take(), counter));
+            self.when = Some(StartCondition::counting(self.when.take(), counter));
             self
         }
     };
@@ -234,7 +234,7 @@ struct SendAtOnce {
     flags: OpFlags,
 }
 
-impl Call for SendAtOnce {
+impl EngineCall for SendAtOnce {
     type Result = bool;
     const LOOKS_FOR_EVENTS: bool = false;
 
@@ -254,7 +254,7 @@ struct ReceiveOperation {
     buffer: Buffer,
 }
 
-impl Call for ReceiveOperation {
+impl EngineCall for ReceiveOperation {
     type Result = Result<OperationId, OperationError>;
     const LOOKS_FOR_EVENTS: bool = false;
 

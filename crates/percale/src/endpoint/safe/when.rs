@@ -13,7 +13,7 @@ use crate::local_memory::buffer::Buffer;
 
 /// The condition under which an operation begins, and the additional counter that counts its end.
 #[derive(Clone, Debug)]
-pub(super) struct When {
+pub(super) struct StartCondition {
     begins: Begins,
     /// The counter that counts the end of the operation, if the operation is deferred work.
     counting: Option<Counter>,
@@ -27,7 +27,7 @@ enum Begins {
     Written(Variable),
 }
 
-impl When {
+impl StartCondition {
     /// Sets the condition that `counter` has reached `threshold`, and keeps the other settings of `before`.
     pub(super) fn once(before: Option<Box<Self>>, counter: &Counter, threshold: u64) -> Box<Self> {
         let counting = before.and_then(|when| when.counting);

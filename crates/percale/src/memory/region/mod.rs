@@ -48,9 +48,9 @@ pub use crate::local_memory::access::Access;
 use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
-use crate::region::handle::Handle;
-use crate::region::terms::{Kept, Terms};
-use crate::region::via::Through;
+use crate::region::access_origin::AccessScope;
+use crate::region::handle::RegionHandle;
+use crate::region::properties::{MemoryProperties, RegistrationProperties};
 #[doc(inline)]
 pub use crate::region::{
     CloseError, MapError, RAW_KEY_BYTES, RawKey, RegisterError, Registered, RemoteMemory, RemoteMemoryError,
@@ -61,7 +61,7 @@ pub use crate::region::{
 #[must_use = "nothing is registered before `own`, `raw` or `everything`"]
 pub struct Registration<'d> {
     domain: &'d Domain,
-    terms: Terms,
+    terms: RegistrationProperties,
 }
 
 crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.access);
@@ -84,21 +84,21 @@ impl Domain {
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, terms: Terms::new(access) }
+        Self { domain, terms: RegistrationProperties::new(access) }
     }
 
     /// Creates a registration with these terms.
-    const fn of(domain: &'d Domain, terms: Terms) -> Self {
+    const fn of(domain: &'d Domain, terms: RegistrationProperties) -> Self {
         Self { domain, terms }
     }
 
-    fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
+    fn register(self, memory: Segments, kept: MemoryProperties) -> Result<RegionHandle, RegisterError> {
         let inner = &self.domain.inner;
-        Handle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
+        RegionHandle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
     }
 
     /// Returns the domain and the terms.
-    fn parts(self) -> (&'d Domain, Terms) {
+    fn parts(self) -> (&'d Domain, RegistrationProperties) {
         (self.domain, self.terms)
     }
 
@@ -131,7 +131,7 @@ impl<'d> Registration<'d> {
     /// Admits only accesses through the endpoint with this [id](crate::Endpoint::id). By default accesses through every
     /// endpoint of the domain are admitted.
     pub const fn endpoint(mut self, id: u64) -> Self {
-        self.terms.through = Through::Endpoint(id);
+        self.terms.through = AccessScope::Endpoint(id);
         self
     }
 
@@ -191,7 +191,7 @@ impl<'d> Registration<'d> {
             }
             None => (memory.segment_for_send(), false),
         };
-        let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;
+        let handle = self.register(Segments::one(segment), MemoryProperties { backed: true, writable })?;
         Ok(Region { handle, memory: Some(memory) })
     }
 }
@@ -199,7 +199,7 @@ impl<'d> Registration<'d> {
 /// A region that owns its memory. It is closed by [`close`](Self::close), which returns the memory, or when it is
 /// dropped.
 pub struct Region {
-    handle: Handle,
+    handle: RegionHandle,
     /// `Some` until the region is closed.
     memory: Option<Buffer>,
 }
@@ -276,7 +276,7 @@ impl Drop for Region {
 
 /// A region of memory that it does not own ([`Registration::raw`]).
 pub struct RawRegion {
-    handle: Handle,
+    handle: RegionHandle,
 }
 
 crate::short_debug!(RawRegion, "RawRegion", access: |this| this.access());

@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 
 use crate::domain::{Domain, DomainBuilder};
 use crate::memory::region::Region;
-use crate::region::stuck::Stuck;
-use crate::region::{Access, Via};
+use crate::region::stuck::StuckPeer;
+use crate::region::{Access, AccessOrigin};
 use crate::transport::sim::{Network, SimOptions};
 
 /// Creates a region of a few bytes, and a peer that does not finish its access to it.
-fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
+fn stuck() -> (Domain, Arc<StuckPeer>, Region, std::sync::Weak<[u8]>) {
     let network = Network::new(1, SimOptions::default());
     let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
     let memory = Arc::<[u8]>::from([7; 16]);
     let weak = Arc::downgrade(&memory);
     let region = domain.register(memory, Access::REMOTE_READ).unwrap();
-    let peer = Stuck::at(&domain.inner.keys, region.key(), Via::default());
+    let peer = StuckPeer::at(&domain.inner.keys, region.key(), AccessOrigin::default());
     (domain, peer, region, weak)
 }
 
@@ -45,8 +45,8 @@ fn domain_closes_while_a_peer_uses_a_window() {
     let region = domain.register(memory, Access::REMOTE_READ).unwrap();
     let mut window = domain.window(crate::memory::window::WindowType::One).unwrap();
     let name = window.bind(&region, 0..8, crate::memory::window::WindowAccess::READ).unwrap();
-    let peer = Arc::<Stuck>::default();
-    let bound = domain.inner.keys.find(name.key, Via::default()).unwrap();
+    let peer = Arc::<StuckPeer>::default();
+    let bound = domain.inner.keys.find(name.key, AccessOrigin::default()).unwrap();
     assert!(bound.grants().add(Arc::clone(&peer) as _, 0));
     drop((bound, window, region));
     assert!(weak.upgrade().is_some());

@@ -10,20 +10,20 @@ use super::{Region, RegisterError, Registration};
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
 use crate::domain::Domain;
 use crate::local_memory::buffer::Buffer;
-use crate::region::terms::Terms;
+use crate::region::properties::RegistrationProperties;
 use crate::system::forked::ProcessMutex;
 
 /// A region that is not registered yet. Dropping it cancels the registration, and no event is reported.
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
-    shared: Arc<ProcessMutex<State>>,
+    shared: Arc<ProcessMutex<PendingState>>,
 }
 
 crate::short_debug!(PendingRegion, "PendingRegion");
 
 #[derive(Debug)]
-enum State {
-    Waiting(Box<Asked>),
+enum PendingState {
+    Waiting(Box<RegistrationRequest>),
     Over(Result<Region, RegisterError>),
     /// The result was taken, or the registration is being performed.
     Taken,
@@ -31,13 +31,13 @@ enum State {
 
 /// The requested registration.
 #[derive(Debug)]
-struct Asked {
+struct RegistrationRequest {
     domain: Domain,
-    terms: Terms,
+    terms: RegistrationProperties,
     memory: Buffer,
 }
 
-impl Asked {
+impl RegistrationRequest {
     fn register(self) -> Result<Region, RegisterError> {
         Registration::of(&self.domain, self.terms).own(self.memory)
     }
@@ -51,13 +51,15 @@ impl PendingRegion {
     /// If the event was not read yet. In a forked child the registration has failed with [`RegisterError::Forked`].
     pub fn finish(self) -> Result<Result<Region, RegisterError>, Self> {
         let Some(mut state) = self.shared.lock() else { return Ok(Err(RegisterError::Forked)) };
-        if matches!(*state, State::Waiting(_)) {
+        if matches!(*state, PendingState::Waiting(_)) {
             drop(state);
             return Err(self);
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Over(result) => Ok(result),
-            State::Waiting(_) | State::Taken => unreachable!("finishing takes it, and reading leaves a result"),
+        match std::mem::replace(&mut *state, PendingState::Taken) {
+            PendingState::Over(result) => Ok(result),
+            PendingState::Waiting(_) | PendingState::Taken => {
+                unreachable!("finishing takes it, and reading leaves a result")
+            }
         }
     }
 }
@@ -75,19 +77,21 @@ impl Registration<'_> {
         context: u64,
     ) -> Result<PendingRegion, EventQueueFull> {
         let (domain, terms) = self.parts();
-        let asked = Asked { domain: domain.clone(), terms, memory: memory.into() };
-        let shared = Arc::new(ProcessMutex::new(State::Waiting(Box::new(asked))));
+        let requested = RegistrationRequest { domain: domain.clone(), terms, memory: memory.into() };
+        let shared = Arc::new(ProcessMutex::new(PendingState::Waiting(Box::new(requested))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {
             let shared = waiting.upgrade()?; // `None` if the registration was canceled.
             let mut state = shared.lock()?;
-            let State::Waiting(asked) = std::mem::replace(&mut *state, State::Taken) else { return None };
-            let result = asked.register();
+            let PendingState::Waiting(requested) = std::mem::replace(&mut *state, PendingState::Taken) else {
+                return None;
+            };
+            let result = requested.register();
             let event = match &result {
                 Ok(_) => Event::Registered { context },
                 Err(error) => Event::RegistrationFailed { context, errno: error.errno(), reason: error.to_string() },
             };
-            *state = State::Over(result);
+            *state = PendingState::Over(result);
             Some(event)
         })?;
         Ok(PendingRegion { shared })

@@ -7,11 +7,14 @@ use crate::device::{self, DeviceError};
 use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::kernel;
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
-use crate::region::terms::Kept;
+use crate::region::properties::MemoryProperties;
 
 impl Registration<'_> {
-    fn kept(&self, backed: bool) -> Kept {
-        Kept { backed, writable: matches!(self.terms.local_write, Some(true)) || self.terms.access.changes() }
+    fn kept(&self, backed: bool) -> MemoryProperties {
+        MemoryProperties {
+            backed,
+            writable: matches!(self.terms.local_write, Some(true)) || self.terms.access.changes(),
+        }
     }
 
     /// Registers up to [`IOV_LIMIT`] segments of memory as one region. For peers the segments are consecutive.

@@ -11,14 +11,14 @@ use super::{Access, RegisterError, RemoteMemory};
 use crate::domain::Domain;
 use crate::local_memory::buffer::borrowed;
 use crate::local_memory::volatile::Segments;
-use crate::region::handle::Handle;
-use crate::region::terms::Kept;
+use crate::region::handle::RegionHandle;
+use crate::region::properties::MemoryProperties;
 
 /// A scope in which borrowed memory may be registered: see [`Domain::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     /// All regions of this scope.
-    handles: RefCell<Vec<Handle>>,
+    handles: RefCell<Vec<RegionHandle>>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -61,7 +61,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let handle = self
             .domain
             .registration(access)
-            .register(Segments::one(borrowed(memory)), Kept { backed: true, writable: true })?;
+            .register(Segments::one(borrowed(memory)), MemoryProperties { backed: true, writable: true })?;
         let remote = handle.remote();
         self.handles.borrow_mut().push(handle);
         Ok(ScopedRegion { remote, scope: PhantomData })
@@ -69,9 +69,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 /// Closes every region of the scope when it is dropped, without a timeout.
-struct Ending<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
+struct CloseOnDrop<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 
-impl Drop for Ending<'_, '_, '_> {
+impl Drop for CloseOnDrop<'_, '_, '_> {
     fn drop(&mut self) {
         for mut handle in self.0.handles.take() {
             // Borrowed memory cannot be parked. So this waits until the last peer has finished its access or its
@@ -86,7 +86,7 @@ impl Domain {
     /// peer that was stopped in the middle of an access delays the return.
     pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
         let scope = Scope { domain: self.clone(), handles: RefCell::default(), scope: PhantomData, env: PhantomData };
-        let ending = Ending(&scope);
+        let ending = CloseOnDrop(&scope);
         let result = f(&scope);
         drop(ending);
         result

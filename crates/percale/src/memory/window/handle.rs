@@ -7,13 +7,13 @@ use super::{TypeTwo, WindowAccess, WindowError, WindowType};
 use crate::domain::Domain;
 use crate::memory::region::Bindable;
 use crate::memory::region::Parts;
-use crate::region::window::{Binding, Cell};
+use crate::region::window::{WindowBinding, WindowCell};
 use crate::region::{Keys, RemoteMemory};
 
 /// A memory window: see the [module](super). It is deallocated by [`close`](Self::close), or when it is dropped.
 pub struct Window {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) cell: Arc<WindowCell>,
     /// Whether it was deallocated.
     closed: bool,
 }
@@ -129,14 +129,14 @@ impl Window {
         region: &impl Bindable,
         range: Range<u64>,
         access: WindowAccess,
-    ) -> Result<(Binding, RemoteMemory), WindowError> {
+    ) -> Result<(WindowBinding, RemoteMemory), WindowError> {
         let Parts { region, keys } = region.known();
         if !Arc::ptr_eq(keys, &self.keys) {
             return Err(WindowError::Domain);
         }
         let len = range.end.checked_sub(range.start).ok_or(WindowError::Range)?;
         let remote = RemoteMemory { key: 0, address: region.base().wrapping_add(range.start), len };
-        let binding = Binding { offset: range.start, len, access: access.remote() };
+        let binding = WindowBinding { offset: range.start, len, access: access.remote() };
         Ok((binding, remote))
     }
 

@@ -11,8 +11,8 @@ use crate::endpoint::window_work::Bind;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::access::Access;
 use crate::memory::region::Region;
-use crate::region::stuck::Stuck;
-use crate::region::{CloseError, RegisterError, RemoteMemory, Via};
+use crate::region::stuck::StuckPeer;
+use crate::region::{AccessOrigin, CloseError, RegisterError, RemoteMemory};
 use crate::transport::sim::{Network, SimOptions};
 use crate::types::PeerAddress;
 use crate::{Entry, ErrorCode};
@@ -275,8 +275,8 @@ fn window_reserves_256_keys() {
 }
 
 /// Returns a peer that never finishes its access to a window.
-fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
-    Stuck::at(&domain.inner.keys, key, via)
+fn stuck_in(domain: &Domain, key: u64, via: AccessOrigin) -> Arc<StuckPeer> {
+    StuckPeer::at(&domain.inner.keys, key, via)
 }
 
 /// Requirements: MW-050.
@@ -286,7 +286,7 @@ fn rebind_returns_busy_while_a_stopped_peer_uses_the_window() {
     let region = region(&domain);
     let mut window = domain.window(WindowType::One).unwrap();
     let name = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
-    let peer = stuck_in(&domain, name.key, Via::default());
+    let peer = stuck_in(&domain, name.key, AccessOrigin::default());
     assert_eq!(window.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::Busy));
     assert_eq!(window.state(), WindowState::Revoking(name.key));
     let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
@@ -294,7 +294,7 @@ fn rebind_returns_busy_while_a_stopped_peer_uses_the_window() {
     peer.retired.store(true, Ordering::Release);
     let again = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
     assert_ne!(again.key, name.key);
-    let peer = stuck_in(&domain, again.key, Via::default());
+    let peer = stuck_in(&domain, again.key, AccessOrigin::default());
     drop(window);
     let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
     peer.retired.store(true, Ordering::Release);

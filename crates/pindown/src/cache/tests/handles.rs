@@ -41,14 +41,14 @@ fn each_changed_registration_is_reported_once() {
     let figure_3 = [bytes(0x9_0000, 8), bytes(0x9_0800, 8)].map(|range| register(&cache, range));
     assert_eq!(cache.check(), None, "and does not wait");
     notifier.changed(pages(11, 1));
-    let told = [cache.check(), cache.check(), cache.check()];
-    assert_eq!(told, [Some(figure_4[0].handle), Some(figure_4[1].handle), None]);
+    let reported = [cache.check(), cache.check(), cache.check()];
+    assert_eq!(reported, [Some(figure_4[0].handle), Some(figure_4[1].handle), None]);
     notifier.changed(pages(11, 1));
     assert_eq!(cache.check(), None, "they were told");
     notifier.changed(pages(0x90, 1));
-    let mut told = [cache.check(), cache.check()];
-    told.sort_by_key(|handle| *handle != Some(figure_3[0].handle));
-    assert_eq!(told, figure_3.map(|registration| Some(registration.handle)));
+    let mut reported = [cache.check(), cache.check()];
+    reported.sort_by_key(|handle| *handle != Some(figure_3[0].handle));
+    assert_eq!(reported, figure_3.map(|registration| Some(registration.handle)));
     notifier.changed(pages(13, 1));
     notifier.changed(pages(9, 1));
     assert_eq!(cache.check(), None, "neighbours");
@@ -62,10 +62,10 @@ fn burst_of_changes_loses_no_handle() {
     for n in 0..3000 {
         notifier.changed(pages(10 * n, 1));
     }
-    let mut told: Vec<_> = std::iter::from_fn(|| cache.check()).collect();
-    assert_eq!(told.len(), 3000);
-    told.sort_by_key(|handle| all.iter().position(|known| known == handle));
-    assert_eq!(told, all);
+    let mut reported: Vec<_> = std::iter::from_fn(|| cache.check()).collect();
+    assert_eq!(reported.len(), 3000);
+    reported.sort_by_key(|handle| all.iter().position(|known| known == handle));
+    assert_eq!(reported, all);
 }
 
 /// Requirements: MON-048, MON-049.

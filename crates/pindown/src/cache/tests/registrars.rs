@@ -7,28 +7,28 @@ use std::sync::{Barrier, OnceLock};
 use super::*;
 
 /// An additional action that a registrar performs in a call.
-type Twist = Box<dyn Fn(Range) + Send + Sync>;
+type RegistrarAction = Box<dyn Fn(Range) + Send + Sync>;
 
 /// A registrar that pins in a [`Memory`] and runs an additional action in each call.
 #[derive(Default)]
 struct Twisted {
     memory: Arc<Memory>,
-    pin: OnceLock<Twist>,
-    unpin: OnceLock<Twist>,
+    pin: OnceLock<RegistrarAction>,
+    unpin: OnceLock<RegistrarAction>,
 }
 
 impl Registrar for Arc<Twisted> {
     type Pin = (u64, Range);
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Self::Pin>> {
-        self.pin.get().into_iter().for_each(|twist| twist(range));
+        self.pin.get().into_iter().for_each(|action| action(range));
         let Pinned { pin, local_key, remote_key } = self.memory.pin(range, access)?;
         Ok(Pinned { pin: (pin, range), local_key, remote_key })
     }
 
     fn unpin(&self, (pin, range): Self::Pin) {
         self.memory.unpin(pin);
-        self.unpin.get().into_iter().for_each(|twist| twist(range));
+        self.unpin.get().into_iter().for_each(|action| action(range));
     }
 }
 
@@ -40,12 +40,12 @@ fn twisted() -> (Arc<Twisted>, Cache<Arc<Twisted>>, Notifier) {
 }
 
 impl Twisted {
-    fn at_pin(&self, twist: impl Fn(Range) + Send + Sync + 'static) {
-        assert!(self.pin.set(Box::new(twist)).is_ok(), "once");
+    fn at_pin(&self, action: impl Fn(Range) + Send + Sync + 'static) {
+        assert!(self.pin.set(Box::new(action)).is_ok(), "once");
     }
 
-    fn at_unpin(&self, twist: impl Fn(Range) + Send + Sync + 'static) {
-        assert!(self.unpin.set(Box::new(twist)).is_ok(), "once");
+    fn at_unpin(&self, action: impl Fn(Range) + Send + Sync + 'static) {
+        assert!(self.unpin.set(Box::new(action)).is_ok(), "once");
     }
 
     /// Returns the number of current pins.

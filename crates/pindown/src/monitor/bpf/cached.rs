@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Monitor as Reports, Slot, Unavailable, Watch};
 use crate::access::Access;
-use crate::journal::{Bell, OfProcess, Page};
+use crate::journal::{JournalPage, MonitorDoorbell, PerProcess};
 use crate::mapping::Mappings;
-use crate::monitor::known::{Known, Since};
-use crate::monitor::{Monitor, Refusal, Watched, WatchedInode};
+use crate::monitor::known_mapping::{KnownMapping, QueryPosition};
+use crate::monitor::{MonitorBackend, Refusal, Watched, WatchedInode};
 use crate::range::Range;
 
 /// The monitor lives until the process exits, because hits read its page through a plain reference. A forked child
 /// opens its own monitor, and a process opens a new monitor after the previous one has ended.
-static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
+static REPORTS: PerProcess<Option<&'static Reports>> = PerProcess::new();
 
 /// The number of misses between two checks for skipped programs.
 const LOOK_EVERY: u32 = 256;
@@ -25,7 +25,7 @@ pub(crate) struct BpfMonitor {
     /// The mappings of this process. They are queried before the programs, because a query of the programs takes a
     /// hundred times as long.
     mappings: Option<Mappings>,
-    known: Known,
+    known: KnownMapping,
     misses: AtomicU32,
 }
 
@@ -40,21 +40,21 @@ impl BpfMonitor {
             Some(reports) if !reports.page().has_ended() => reports,
             _ => *known.insert(Box::leak(Box::new(Reports::open()?))),
         };
-        Ok(Self { reports, mappings: Mappings::open().ok(), known: Known::default(), misses: AtomicU32::new(0) })
+        Ok(Self { reports, mappings: Mappings::open().ok(), known: KnownMapping::default(), misses: AtomicU32::new(0) })
     }
 }
 
-impl Monitor for BpfMonitor {
+impl MonitorBackend for BpfMonitor {
     fn name(&self) -> &'static str {
         "bpf"
     }
 
-    fn page(&self) -> Option<&'static Page> {
+    fn page(&self) -> Option<&'static JournalPage> {
         Some(self.reports.page().journal())
     }
 
-    fn bell(&self) -> Option<&dyn Bell> {
-        Some(self.reports.bell())
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell> {
+        Some(self.reports.doorbell())
     }
 
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
@@ -67,7 +67,7 @@ impl Monitor for BpfMonitor {
             return Err(Refusal::MonitorEnded);
         }
         // The records report every change of private anonymous memory.
-        let now = Since::now(self.reports.page().journal());
+        let now = QueryPosition::now(self.reports.page().journal());
         if self.reports.page().has_ended() {
             return Err(Refusal::MonitorEnded);
         }

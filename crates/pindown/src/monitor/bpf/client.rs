@@ -11,13 +11,13 @@ use rustix::fs::fstat;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::bell::RingBell;
+use super::doorbell::RingDoorbell;
 use super::page::{Page, Slot};
 use super::refusal::{Denial, Unavailable, Unwatchable};
-use super::wire::{self, Message};
+use super::wire::{self, HelperMessage};
 
 /// The maximum time that the helper may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses at which no process has memory. Higher addresses are excluded, because their upper bits may be a tag.
 pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 
@@ -30,16 +30,17 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the helper. Returns the connection, the page of reports, the bell that wakes waiting threads, and
-    /// the descriptors that keep the programs attached.
-    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell, Vec<OwnedFd>), Unavailable> {
+    /// Connects to the helper. Returns the connection, the page of reports, the doorbell that wakes waiting threads,
+    /// and the descriptors that keep the programs attached.
+    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingDoorbell, Vec<OwnedFd>), Unavailable> {
         let nobody =
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| Unavailable::Helper(why.into()))?;
         // Set before connecting, because that blocks while the helper's queue of connections is full.
         for direction in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
+            set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))
+                .map_err(|why| Unavailable::Helper(why.into()))?;
         }
         connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(nobody)?;
         let user = wire::peer_user(socket.as_fd()).map_err(Unavailable::Helper)?;
@@ -48,26 +49,26 @@ impl Client {
         }
         let inode = fstat(&socket).map_err(|why| Unavailable::Helper(why.into()))?.st_ino;
         let client = Self { socket, inode };
-        let mut answer = client.ask(Message::Hello { version: wire::VERSION });
-        if let Ok((Message::Challenge { start, len }, _)) = answer {
+        let mut answer = client.ask(HelperMessage::Hello { version: wire::VERSION });
+        if let Ok((HelperMessage::Challenge { start, len }, _)) = answer {
             if !NOBODYS.contains(&start) || len == 0 || len > NOBODYS.end - start {
                 return Err(Unavailable::Denied(Denial::Protocol));
             }
             protect_nothing(start, len);
-            answer = client.ask(Message::Done);
+            answer = client.ask(HelperMessage::Done);
         }
         match answer.map_err(Unavailable::Helper)? {
-            (Message::Grant, mut fds) if fds.len() > 1 => {
+            (HelperMessage::Grant, mut fds) if fds.len() > 1 => {
                 let page = Page::open(fds.remove(0).as_fd()).map_err(Unavailable::Helper)?;
-                let bell = RingBell::open(fds.remove(0)).map_err(Unavailable::Helper)?;
-                Ok((client, page, bell, fds))
+                let doorbell = RingDoorbell::open(fds.remove(0)).map_err(Unavailable::Helper)?;
+                Ok((client, page, doorbell, fds))
             }
-            (Message::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
+            (HelperMessage::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
             _ => Err(Unavailable::Denied(Denial::Protocol)),
         }
     }
 
-    fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
+    fn ask(&self, message: HelperMessage) -> io::Result<(HelperMessage, Vec<OwnedFd>)> {
         // The program may have closed the socket, and opened another file with its number.
         if fstat(&self.socket).is_ok_and(|found| found.st_ino != self.inode) {
             return Err(io::ErrorKind::NotConnected.into());
@@ -87,19 +88,19 @@ impl Client {
     }
 
     pub(super) fn watch(&self, range: &Range<u64>) -> Result<Option<Slot>, Unwatchable> {
-        match self.ask(Message::Watch { start: range.start, end: range.end }) {
-            Ok((Message::Watched { slot: None }, _)) => Ok(None),
-            Ok((Message::Watched { slot: Some(slot) }, _)) => {
+        match self.ask(HelperMessage::Watch { start: range.start, end: range.end }) {
+            Ok((HelperMessage::Watched { slot: None }, _)) => Ok(None),
+            Ok((HelperMessage::Watched { slot: Some(slot) }, _)) => {
                 Slot::new(slot as usize).map(Some).ok_or(Unwatchable::Gone)
             }
-            Ok((Message::Unwatchable { why }, _)) => Err(Unwatchable::from_number(why)),
+            Ok((HelperMessage::Unwatchable { why }, _)) => Err(Unwatchable::from_number(why)),
             _ => Err(Unwatchable::Gone),
         }
     }
 
     pub(super) fn unwatch(&self, slot: Slot) {
         // If the helper has exited, the slot no longer exists.
-        self.ask(Message::Unwatch { slot: slot.index() as u64 }).ok();
+        self.ask(HelperMessage::Unwatch { slot: slot.index() as u64 }).ok();
     }
 }
 

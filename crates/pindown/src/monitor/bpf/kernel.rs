@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bell;
+use super::doorbell;
 use super::load::{self, Loaded};
 use super::object;
 use super::page::{self, Page, SLOTS, Slot};
@@ -16,7 +16,7 @@ use super::publish::{Maps, Publisher};
 use super::quota::Charge;
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::sys;
-use super::waiting::{Progress, Published, Put, Take};
+use super::waiting::{PageInsertion, PageRemoval, Progress, Published};
 
 /// Commands of the control program; see `control` in bpf/pindown.bpf.c.
 const END: u64 = 0;
@@ -84,14 +84,14 @@ pub(super) struct SpaceId(u64);
 
 /// One address space that is reported on.
 #[derive(Debug)]
-struct Space {
+struct AddressSpace {
     /// The kernel's pointer to the address space. It identifies this space until the page has ended. After that it may
     /// identify another space.
     mm: u64,
     map: Arc<OwnedFd>,
     page: Page,
     /// The ring that wakes waiting threads.
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
     /// Identifies the ring and the page to the programs.
     name: u64,
     slots: [Option<Watched>; SLOTS],
@@ -108,7 +108,7 @@ struct Space {
 pub(super) struct Kernel {
     loaded: Loaded,
     publisher: Publisher,
-    spaces: HashMap<SpaceId, Space>,
+    spaces: HashMap<SpaceId, AddressSpace>,
     /// The latest space of each pointer.
     by_mm: HashMap<u64, SpaceId>,
     /// The number of spaces admitted so far.
@@ -151,7 +151,7 @@ impl Identity {
 
 /// A process, and the mapping at the requested address.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct IdentifiedMapping {
     pub(super) identity: Identity,
     /// The reason why the mapping is unknown. [`Unwatchable::Locked`] is temporary: the caller tries again.
     pub(super) refused: Option<Unwatchable>,
@@ -223,7 +223,7 @@ impl Kernel {
         let mut bytes = [0_u8; 8 * ANSWER];
         bytes[..8].copy_from_slice(&range.start.to_ne_bytes());
         bytes[8..16].copy_from_slice(&range.end.to_ne_bytes());
-        let map = self.loaded.asked.as_fd();
+        let map = self.loaded.requested.as_fd();
         sys::update(map, &0_u32.to_ne_bytes(), &bytes, false)?;
         sys::iterate(self.loaded.identify.as_fd(), process)?;
         sys::lookup(map, &0_u32.to_ne_bytes(), &mut bytes)?;
@@ -245,8 +245,8 @@ impl Kernel {
     /// The pointer in the identity was read before the page is checked. The programs mark a page when its space ends,
     /// which is before the pointer can belong to another space. So while the page has no mark, the pointer that was
     /// read earlier identifies this space.
-    pub(super) fn space_of(&self, who: &Identity) -> Option<SpaceId> {
-        let id = *self.by_mm.get(&who.mm)?;
+    pub(super) fn space_of(&self, caller: &Identity) -> Option<SpaceId> {
+        let id = *self.by_mm.get(&caller.mm)?;
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
@@ -255,14 +255,14 @@ impl Kernel {
     ///
     /// The pointer may belong to another space by the time of this call. So the caller must verify again that the
     /// process is in the space ([`Self::space_of`]) before it passes the page to a client.
-    pub(super) fn admit(&mut self, who: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
+    pub(super) fn admit(&mut self, caller: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
         // The pointer's former space, if it had one, has ended.
-        if let Some(former) = self.by_mm.get(&who.mm).copied() {
+        if let Some(former) = self.by_mm.get(&caller.mm).copied() {
             self.end(&[former]);
         }
         let kernel = |_| Denial::Kernel;
         let map = sys::create_page(page::SIZE).map_err(kernel)?;
-        let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
+        let doorbell = sys::create_ring(doorbell::SIZE).map_err(kernel)?;
         let mut name = [0; 8];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty()).map_err(|_| Denial::Kernel)?;
         // 0 does not identify a page: it stands for a thread that is not in a call.
@@ -274,29 +274,38 @@ impl Kernel {
         sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &first, false).map_err(kernel)?;
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
-        let (map, bell, progress) = (Arc::new(map), Arc::new(bell), Progress::default());
-        let put = Put { mm: who.mm, name, page: Arc::clone(&map), bell: Arc::clone(&bell), progress: progress.clone() };
-        if !self.tell(ADMIT, who.mm) {
+        let (map, doorbell, progress) = (Arc::new(map), Arc::new(doorbell), Progress::default());
+        let put = PageInsertion {
+            mm: caller.mm,
+            name,
+            page: Arc::clone(&map),
+            doorbell: Arc::clone(&doorbell),
+            progress: progress.clone(),
+        };
+        if !self.send_command(ADMIT, caller.mm) {
             return Err(Denial::Kernel);
         }
         self.publisher.put(put);
         self.admitted += 1;
         let id = SpaceId(self.admitted);
         let slots = [const { None }; SLOTS];
-        self.spaces.insert(id, Space { mm: who.mm, map, page, bell, name, slots, progress, used: false, charge });
-        self.by_mm.insert(who.mm, id);
+        self.spaces.insert(
+            id,
+            AddressSpace { mm: caller.mm, map, page, doorbell, name, slots, progress, used: false, charge },
+        );
+        self.by_mm.insert(caller.mm, id);
         Ok(id)
     }
 
     /// Returns whether no thread of the process is inside a call that began before its page existed, and no io_uring
     /// worker has an earlier request. The beginnings of such calls and requests were not reported, so the caller waits
     /// until this function has returned true once.
-    pub(super) fn is_quiet(&self, who: &Identity) -> bool {
-        !self.is_beginning(who) && !who.unseen
+    pub(super) fn is_quiet(&self, caller: &Identity) -> bool {
+        !self.is_beginning(caller) && !caller.unseen
     }
 
-    fn is_beginning(&self, who: &Identity) -> bool {
-        self.starts() && who.beginning != 0
+    fn is_beginning(&self, caller: &Identity) -> bool {
+        self.starts() && caller.beginning != 0
     }
 
     /// Allows the page of a space to be used although a process in it was never quiet ([`Self::is_quiet`]).
@@ -304,8 +313,8 @@ impl Kernel {
     /// # Errors
     /// [`Denial::NeverQuiet`] if a thread is inside such a call, which must end first. For changes by workers there is
     /// an alternative: they can be distrusted.
-    pub(super) fn accept_unquiet(&self, space: SpaceId, who: &Identity) -> Result<(), Denial> {
-        if self.is_beginning(who) { Err(Denial::NeverQuiet) } else { self.distrust(space) }
+    pub(super) fn accept_unquiet(&self, space: SpaceId, caller: &Identity) -> Result<(), Denial> {
+        if self.is_beginning(caller) { Err(Denial::NeverQuiet) } else { self.distrust(space) }
     }
 
     /// Treats every operation of io_uring workers on pages as a change. Registrations are not kept if such a change may
@@ -330,15 +339,19 @@ impl Kernel {
     }
 
     /// Returns the ring that wakes threads that wait for reports on an address space.
-    pub(super) fn bell(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
-        self.spaces.get(&space).map(|space| space.bell.as_fd())
+    pub(super) fn doorbell(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
+        self.spaces.get(&space).map(|space| space.doorbell.as_fd())
     }
 
     /// Looks up the process that `process` refers to, and its mapping at the start of `range`.
-    pub(super) fn mapping(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> Result<Mapping, Unwatchable> {
+    pub(super) fn mapping(
+        &self,
+        process: BorrowedFd<'_>,
+        range: &Range<u64>,
+    ) -> Result<IdentifiedMapping, Unwatchable> {
         let sensible = range.start != 0 && range.start < range.end;
-        let asked = if sensible { range.clone() } else { 0..0 };
-        let answer = self.ask(process, &asked).map_err(|_| Unwatchable::Gone)?;
+        let requested = if sensible { range.clone() } else { 0..0 };
+        let answer = self.ask(process, &requested).map_err(|_| Unwatchable::Gone)?;
         let identity = Identity::of(&answer).ok_or(Unwatchable::Gone)?;
         let refused = match answer.0[Answer::FOUND].cast_signed() as i32 {
             _ if !sensible => Some(Unwatchable::Unmapped),
@@ -347,7 +360,7 @@ impl Kernel {
             error if error == -libc::EBUSY => Some(Unwatchable::Locked),
             _ => Some(Unwatchable::Unmapped),
         };
-        Ok(Mapping { identity, refused, answer })
+        Ok(IdentifiedMapping { identity, refused, answer })
     }
 
     /// Watches the pages of `range`, some of which the space's process is about to pin. Returns `None` if the records
@@ -356,7 +369,7 @@ impl Kernel {
         &mut self,
         space: SpaceId,
         range: &Range<u64>,
-        mapping: &Mapping,
+        mapping: &IdentifiedMapping,
         charge: impl FnOnce(Inode) -> Result<Option<[Charge; 2]>, Unwatchable>,
     ) -> Result<Option<Slot>, Unwatchable> {
         if let Some(why) = mapping.refused {
@@ -445,7 +458,7 @@ impl Kernel {
     }
 
     /// Sends a command that applies to a whole address space.
-    fn tell(&self, what: u64, mm: u64) -> bool {
+    fn send_command(&self, what: u64, mm: u64) -> bool {
         sys::run(self.loaded.control.as_fd(), &[what, mm, 0, 0, 0]).is_ok_and(|answer| answer == 1)
     }
 
@@ -457,26 +470,26 @@ impl Kernel {
     /// Marks the page of a space as ended, and stops its reports.
     pub(super) fn end_reports(&self, space: SpaceId) {
         if let Some(space) = self.spaces.get(&space) {
-            self.tell(END, space.mm);
+            self.send_command(END, space.mm);
         }
     }
 
     /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache with
     /// registrations detects the mark and drops them.
     pub(super) fn end(&mut self, which: &[SpaceId]) {
-        let ended: Vec<Space> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
+        let ended: Vec<AddressSpace> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
         if ended.is_empty() {
             return;
         }
         for space in &ended {
             if !space.page.has_ended() {
-                self.tell(END, space.mm);
+                self.send_command(END, space.mm);
             }
         }
         let mut takes = Vec::new();
         for space in ended {
             // A marked page reports nothing, so the programs no longer need to find it.
-            self.tell(DISMISS, space.mm);
+            self.send_command(DISMISS, space.mm);
             self.by_mm.remove(&space.mm);
             for (index, watched) in space.slots.iter().enumerate() {
                 if let (Some(watched), Some(slot)) = (watched, Slot::new(index)) {
@@ -487,7 +500,7 @@ impl Kernel {
             // A page that no process has used stays charged until it is removed, so that users cannot make more of them
             // than the limit allows.
             let charge = if space.used { None } else { space.charge };
-            takes.push(Take { mm: space.mm, name: space.name, _charge: charge });
+            takes.push(PageRemoval { mm: space.mm, name: space.name, _charge: charge });
         }
         self.publisher.take(takes);
     }
@@ -499,7 +512,7 @@ impl Kernel {
 
     /// Removes the spaces with pages that the programs have marked as ended, and returns them.
     pub(super) fn sweep(&mut self) -> Vec<SpaceId> {
-        let ended = |(&id, space): (&SpaceId, &Space)| space.page.has_ended().then_some(id);
+        let ended = |(&id, space): (&SpaceId, &AddressSpace)| space.page.has_ended().then_some(id);
         let ended: Vec<SpaceId> = self.spaces.iter().filter_map(ended).collect();
         self.end(&ended);
         ended

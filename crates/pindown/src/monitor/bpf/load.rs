@@ -21,7 +21,7 @@ pub(super) struct Loaded {
     pub(super) links: Vec<OwnedFd>,
     pub(super) programs: Vec<OwnedFd>,
     pub(super) inodes: OwnedFd,
-    pub(super) asked: OwnedFd,
+    pub(super) requested: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
     /// The kernel's IDs of programs and maps, in the order of [`Loaded::objects`].
@@ -30,7 +30,7 @@ pub(super) struct Loaded {
 
 impl Loaded {
     pub(super) fn objects(&self) -> impl Iterator<Item = &OwnedFd> {
-        let others = [&self.inodes, &self.asked, &self.identify, &self.control];
+        let others = [&self.inodes, &self.requested, &self.identify, &self.control];
         self.programs.iter().chain(others)
     }
 
@@ -60,10 +60,10 @@ impl Loaded {
 pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Unavailable {
     move |why| {
         // Only the last lines are relevant. The verifier's long log precedes them.
-        let said = with_causes(&why);
+        let message = with_causes(&why);
         let statistics = ["verification time", "stack depth", "processed"];
         let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
-        let lines: Vec<&str> = said.lines().map(str::trim).filter(tells).collect();
+        let lines: Vec<&str> = message.lines().map(str::trim).filter(tells).collect();
         Unavailable::Refused { what, why: lines[lines.len().saturating_sub(4)..].join(" | ") }
     }
 }

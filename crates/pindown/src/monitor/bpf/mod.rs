@@ -50,10 +50,10 @@
 
 #[cfg(feature = "bpf")]
 mod attach;
-mod bell;
 mod btf;
 mod cached;
 mod client;
+mod doorbell;
 mod kernel;
 mod listen;
 mod load;
@@ -88,9 +88,9 @@ pub use refusal::{Denial, Unavailable, Unwatchable};
 pub use server::Helper;
 
 use super::keeper::Keeper;
-use crate::journal::Waiting;
-use bell::RingBell;
+use crate::journal::WaitingThread;
 use client::Client;
+use doorbell::RingDoorbell;
 use kernel::{Kernel, SpaceId};
 use waiting::Published;
 
@@ -111,7 +111,7 @@ pub enum Watch {
 #[derive(Debug)]
 pub struct Monitor {
     page: Page,
-    bell: RingBell,
+    doorbell: RingDoorbell,
     source: Mutex<Source>,
     /// Keeps the programs attached until it is dropped.
     keeper: Keeper,
@@ -151,10 +151,10 @@ impl Monitor {
         let keeper = Keeper::hold(kernel.take_links()).map_err(load::refused("a thread that keeps it attached"))?;
         let (_, map) = kernel.page(space).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
         let page = Page::open(map).map_err(load::refused("the page"))?;
-        let ring = kernel.bell(space).and_then(|ring| ring.try_clone_to_owned().ok());
+        let ring = kernel.doorbell(space).and_then(|ring| ring.try_clone_to_owned().ok());
         let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
-        let bell = RingBell::open(ring).map_err(load::refused("the bell"))?;
-        Ok(Self::new(page, bell, Source::Here { kernel, process, space }, keeper))
+        let doorbell = RingDoorbell::open(ring).map_err(load::refused("the doorbell"))?;
+        Ok(Self::new(page, doorbell, Source::Here { kernel, process, space }, keeper))
     }
 
     /// Opens the monitor through a helper, without any privilege.
@@ -163,14 +163,14 @@ impl Monitor {
     /// [`Unavailable::NoHelper`] if no process listens there. Other errors contain the reason why the helper is not
     /// trusted, or why it rejected the client.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
-        let (client, page, bell, links) = Client::connect(socket)?;
+        let (client, page, doorbell, links) = Client::connect(socket)?;
         let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
-        Ok(Self::new(page, bell, Source::Helper(client), keeper))
+        Ok(Self::new(page, doorbell, Source::Helper(client), keeper))
     }
 
-    fn new(page: Page, bell: RingBell, source: Source, keeper: Keeper) -> Self {
+    fn new(page: Page, doorbell: RingDoorbell, source: Source, keeper: Keeper) -> Self {
         client::wait_for_older_changes();
-        Self { page, bell, source: Mutex::new(source), keeper }
+        Self { page, doorbell, source: Mutex::new(source), keeper }
     }
 
     /// Returns whether this is the process that opened the monitor, and not a fork.
@@ -199,9 +199,9 @@ impl Monitor {
         &self.page
     }
 
-    /// Returns the bell that wakes threads that wait for reports.
-    pub(crate) fn bell(&self) -> &RingBell {
-        &self.bell
+    /// Returns the doorbell that wakes threads that wait for reports.
+    pub(crate) fn doorbell(&self) -> &RingDoorbell {
+        &self.doorbell
     }
 
     /// Waits until a change is reported after `seen`, a [`Page::head`] read earlier, or until the timeout expires.
@@ -211,7 +211,7 @@ impl Monitor {
     /// # Errors
     /// Errors of poll(2).
     pub fn wait(&self, seen: u64, timeout: Duration) -> std::io::Result<bool> {
-        let waiting = Waiting::on(&self.bell);
+        let waiting = WaitingThread::on(&self.doorbell);
         if self.page.head() != seen {
             return Ok(true);
         }
@@ -299,20 +299,20 @@ const QUIET: Duration = Duration::from_secs(2);
 fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
     let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);
-    let who = identify(kernel)?;
-    let space = kernel.admit(&who, None).map_err(Unavailable::Denied)?;
+    let caller = identify(kernel)?;
+    let space = kernel.admit(&caller, None).map_err(Unavailable::Denied)?;
     if kernel.progress(space) != Published::Done {
         kernel.end(&[space]);
         return Err(Unavailable::Denied(Denial::Kernel));
     }
     let deadline = Instant::now() + QUIET;
     loop {
-        let who = identify(kernel)?;
-        if kernel.is_quiet(&who) {
+        let caller = identify(kernel)?;
+        if kernel.is_quiet(&caller) {
             break;
         }
         if Instant::now() > deadline {
-            if let Err(why) = kernel.accept_unquiet(space, &who) {
+            if let Err(why) = kernel.accept_unquiet(space, &caller) {
                 kernel.end(&[space]);
                 return Err(Unavailable::Denied(why));
             }

@@ -1,4 +1,4 @@
-//! The mapped page that the kernel programs write and a client reads: [`crate::journal::Page`].
+//! The mapped page that the kernel programs write and a client reads: [`crate::journal::JournalPage`].
 #![expect(unsafe_code, reason = "maps the page; each block states its own reason")]
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub const RECORDS: usize = journal::page::RECORDS;
 pub const SLOTS: usize = journal::page::INODES;
 
 /// The size in bytes of a page in the kernel: nine memory pages.
-pub(super) const SIZE: usize = size_of::<journal::Page>();
+pub(super) const SIZE: usize = size_of::<journal::JournalPage>();
 /// Index of the word that identifies the layout.
 pub(super) const LAYOUT: usize = 11;
 /// Index of the word that identifies the page, and the ring that wakes waiting threads.
@@ -40,7 +40,7 @@ pub enum Change {
 /// shared memory, [`Page::inode`], which is compared with the entry's), and then [`Page::head`], which must equal the
 /// position. Inserting requires more; see [`super::Monitor`].
 pub struct Page {
-    base: NonNull<journal::Page>,
+    base: NonNull<journal::JournalPage>,
 }
 
 // SAFETY: the mapping is read only by atomic loads and stays until the value is dropped.
@@ -56,7 +56,7 @@ impl Page {
     pub(super) fn open(map: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap(ptr::null_mut(), SIZE, ProtFlags::READ, MapFlags::SHARED, map, 0) }?;
-        let base = NonNull::new(base.cast::<journal::Page>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let base = NonNull::new(base.cast::<journal::JournalPage>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let page = Self { base };
         if !page.journal().is_known() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the page of reports has another layout"));
@@ -66,7 +66,7 @@ impl Page {
 
     /// Returns the page.
     #[inline]
-    pub(crate) fn journal(&self) -> &journal::Page {
+    pub(crate) fn journal(&self) -> &journal::JournalPage {
         // SAFETY: the memory is mapped and aligned as long as `self` exists. All writers write it atomically, and it is
         // read atomically. It cannot be written through this mapping: its words are only loaded. For loads from such
         // memory, std::sync::atomic guarantees relaxed loads of a word. This code relies on acquire loads being plain
@@ -80,7 +80,7 @@ impl Page {
     /// # Errors
     /// There is not enough memory, or there are too many mappings.
     pub(super) fn end(&self) -> io::Result<()> {
-        let last = journal::Page::boxed();
+        let last = journal::JournalPage::boxed();
         // This is beyond every position that a reader has read.
         last.head.store(self.head() + (1 << 62), Ordering::Release);
         last.busy.store(ENDED, Ordering::Release);
@@ -88,7 +88,7 @@ impl Page {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let new = unsafe { mmap_anonymous(ptr::null_mut(), SIZE, rights, MapFlags::PRIVATE) }?;
         // SAFETY: the mapping is large enough, page-aligned, and used only by this function.
-        unsafe { new.cast::<journal::Page>().write(*last) };
+        unsafe { new.cast::<journal::JournalPage>().write(*last) };
         // SAFETY: the mapping at `base` belongs to this value and is read only by atomic loads, which find either the
         // old words or the new ones. The new mapping belongs to this function.
         let moved = unsafe { mremap_fixed(new, SIZE, SIZE, MremapFlags::MAYMOVE, self.base.as_ptr().cast()) };
@@ -199,11 +199,11 @@ impl Iterator for Drain<'_> {
         if self.over || (self.at == self.head && !self.lost) {
             return None;
         }
-        let change = if self.lost { journal::Change::Everything } else { self.page.journal().read(self.at) };
+        let change = if self.lost { journal::ChangedAddresses::Everything } else { self.page.journal().read(self.at) };
         self.at = self.at.wrapping_add(1);
         Some(match change {
-            journal::Change::Of(range) => Change::Range(range.start()..range.end()),
-            journal::Change::Everything => {
+            journal::ChangedAddresses::Of(range) => Change::Range(range.start()..range.end()),
+            journal::ChangedAddresses::Everything => {
                 self.over = true;
                 Change::Everything
             }

@@ -13,14 +13,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::sys;
-use super::waiting::{Changes, Published, Put, Take, Waiting};
+use super::waiting::{Changes, PageInsertion, PageRemoval, PendingChanges, Published};
 use crate::monitor::thread;
 
 /// The maps of maps: pages by address space, and rings by name.
 #[derive(Debug)]
 pub(super) struct Maps {
     pub(super) pages: OwnedFd,
-    pub(super) bells: OwnedFd,
+    pub(super) doorbells: OwnedFd,
 }
 
 /// The number of publishing threads.
@@ -37,7 +37,7 @@ impl Publisher {
     /// Starts publishing threads, which make all later changes.
     pub(super) fn aside(maps: Maps) -> io::Result<Self> {
         let published = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { maps, queue: Mutex::default(), came: Condvar::new(), published });
+        let shared = Arc::new(PublisherState { maps, queue: Mutex::default(), came: Condvar::new(), published });
         let aside = Aside(Arc::clone(&shared));
         for number in 0..THREADS {
             let shared = Arc::clone(&shared);
@@ -61,7 +61,7 @@ impl Publisher {
         }
     }
 
-    pub(super) fn put(&self, put: Put) {
+    pub(super) fn put(&self, put: PageInsertion) {
         match self {
             Self::Here(maps) => put_all(maps, &[put]),
             Self::Aside(Aside(shared)) => {
@@ -71,7 +71,7 @@ impl Publisher {
         }
     }
 
-    pub(super) fn take(&self, takes: Vec<Take>) {
+    pub(super) fn take(&self, takes: Vec<PageRemoval>) {
         match self {
             Self::Here(maps) => take_all(maps, &takes),
             Self::Aside(Aside(shared)) => {
@@ -87,7 +87,7 @@ impl Publisher {
 
 /// The publishing threads. They end once they have made the changes that wait when this is dropped.
 #[derive(Debug)]
-pub(super) struct Aside(Arc<Shared>);
+pub(super) struct Aside(Arc<PublisherState>);
 
 impl Drop for Aside {
     fn drop(&mut self) {
@@ -98,7 +98,7 @@ impl Drop for Aside {
 
 /// The state that the threads share.
 #[derive(Debug)]
-struct Shared {
+struct PublisherState {
     maps: Maps,
     queue: Mutex<Queue>,
     /// Signalled when a change waits, or when there will be no more changes.
@@ -109,11 +109,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Waiting,
+    waiting: PendingChanges,
     has_ended: bool,
 }
 
-impl Shared {
+impl PublisherState {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,12 +147,12 @@ impl Shared {
 }
 
 /// Inserts rings first, so that a program that finds a page also finds its ring.
-fn put_all(maps: &Maps, puts: &[Put]) {
-    let pairs = |of: fn(&Put) -> (u64, i32)| puts.iter().map(of).unzip::<u64, i32, Vec<_>, Vec<_>>();
-    let (names, bells) = pairs(|put| (put.name, put.bell.as_raw_fd()));
+fn put_all(maps: &Maps, puts: &[PageInsertion]) {
+    let pairs = |of: fn(&PageInsertion) -> (u64, i32)| puts.iter().map(of).unzip::<u64, i32, Vec<_>, Vec<_>>();
+    let (names, doorbells) = pairs(|put| (put.name, put.doorbell.as_raw_fd()));
     let (spaces, pages) = pairs(|put| (put.mm, put.page.as_raw_fd()));
     let together = puts.is_empty()
-        || sys::update_all(maps.bells.as_fd(), &names, &bells)
+        || sys::update_all(maps.doorbells.as_fd(), &names, &doorbells)
             .and_then(|()| sys::update_all(maps.pages.as_fd(), &spaces, &pages))
             .is_ok();
     for put in puts {
@@ -160,14 +160,16 @@ fn put_all(maps: &Maps, puts: &[Put]) {
             sys::update(map.as_fd(), &key.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), false)
         };
         let done = together
-            || alone(&maps.bells, put.name, &put.bell).and_then(|()| alone(&maps.pages, put.mm, &put.page)).is_ok();
+            || alone(&maps.doorbells, put.name, &put.doorbell)
+                .and_then(|()| alone(&maps.pages, put.mm, &put.page))
+                .is_ok();
         put.progress.set(if done { Published::Done } else { Published::Refused });
     }
 }
 
-fn take_all(maps: &Maps, takes: &[Take]) {
-    let keys = |of: fn(&Take) -> u64| takes.iter().map(of).collect::<Vec<_>>();
-    for (map, keys) in [(&maps.pages, keys(|take| take.mm)), (&maps.bells, keys(|take| take.name))] {
+fn take_all(maps: &Maps, takes: &[PageRemoval]) {
+    let keys = |of: fn(&PageRemoval) -> u64| takes.iter().map(of).collect::<Vec<_>>();
+    for (map, keys) in [(&maps.pages, keys(|take| take.mm)), (&maps.doorbells, keys(|take| take.name))] {
         if !keys.is_empty() && sys::delete_all(map.as_fd(), &keys).is_err() {
             for key in keys {
                 // If the element is not there, there is nothing to delete.

@@ -34,7 +34,7 @@ pub(super) struct Quota<K> {
 
 /// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum ReachedLimit {
     /// The limit of one user.
     Each,
     /// The limit of all users together.
@@ -59,9 +59,9 @@ impl<K: Eq + Hash> Quota<K> {
     }
 
     /// Takes one unit for `key`. Called by one thread at a time.
-    pub(super) fn take(&mut self, key: K) -> Result<Charge, Reached> {
+    pub(super) fn take(&mut self, key: K) -> Result<Charge, ReachedLimit> {
         if self.all.load(Ordering::Relaxed) >= self.total {
-            return Err(Reached::Total);
+            return Err(ReachedLimit::Total);
         }
         // Keys without units are removed before the table grows.
         if self.by_key.len() == self.by_key.capacity() {
@@ -69,7 +69,7 @@ impl<K: Eq + Hash> Quota<K> {
         }
         let count = self.by_key.entry(key).or_default();
         if count.load(Ordering::Relaxed) >= self.each {
-            return Err(Reached::Each);
+            return Err(ReachedLimit::Each);
         }
         let charge = Charge([Arc::clone(count), Arc::clone(&self.all)]);
         for count in &charge.0 {
@@ -88,9 +88,9 @@ mod tests {
     fn quota_is_counted_per_user_and_in_total() {
         let mut quota = Quota::new(2, 3);
         let first = [quota.take(1), quota.take(1)].map(|taken| taken.expect("within both limits"));
-        assert_eq!(quota.take(1).expect_err("a third of one user"), Reached::Each);
+        assert_eq!(quota.take(1).expect_err("a third of one user"), ReachedLimit::Each);
         let other = quota.take(2).expect("another user's first");
-        assert_eq!(quota.take(2).expect_err("a fourth of all"), Reached::Total);
+        assert_eq!(quota.take(2).expect_err("a fourth of all"), ReachedLimit::Total);
         drop(first);
         let again = [quota.take(1), quota.take(2)].map(|taken| taken.expect("two were given back"));
         drop((other, again));

@@ -243,7 +243,7 @@ mod tests {
             (Unavailable::Denied(Denial::NotTheUsers).errno(), libc::EPERM),
             (Unwatchable::Unmapped.errno(), libc::EFAULT),
         ];
-        assert!(pairs.iter().all(|(said, meant)| said == meant), "{pairs:?}");
+        assert!(pairs.iter().all(|(message, meant)| message == meant), "{pairs:?}");
         assert!((0..20).all(|number| Denial::from_number(number).errno() > 0));
         assert!((0..20).all(|number| Unwatchable::from_number(number).errno() > 0));
     }

@@ -9,7 +9,7 @@
 //! FUSE). This also holds if the receiver has no room for the descriptor, or leaves it in the queue, because then it is
 //! closed in the receiver's context as well. So the helper makes the kernel reject such messages at their sender
 //! (SO_PASSRIGHTS, Linux 6.16). On older kernels it receives all descriptors, and closes them and every connection on
-//! separate threads ([`Aside`]).
+//! separate threads ([`CloseThreads`]).
 #![expect(
     unsafe_code,
     reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
@@ -22,7 +22,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::quota::{Charge, Quota};
-use super::wire::{self, Message};
+use super::wire::{self, HelperMessage};
 use crate::monitor::thread::room;
 
 /// asm-generic/socket.h
@@ -37,7 +37,7 @@ pub(super) const STRANGERS: usize = 253;
 #[derive(Debug)]
 pub(super) struct Request {
     /// `None` if the bytes are not a message of the protocol.
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<HelperMessage>,
     /// The process that sent the message; `None` if the kernel cannot identify it, or the process has been reaped.
     pub(super) sender: Option<OwnedFd>,
     /// Descriptors that the client sent, although messages to the helper have none.
@@ -70,16 +70,16 @@ pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool
 pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
     /// Ancillary space for unwanted descriptors, and for one pidfd.
     #[repr(C, align(8))]
-    struct Space([MaybeUninit<u8>; 2048]);
+    struct AncillarySpace([MaybeUninit<u8>; 2048]);
     let mut bytes = [0_u8; wire::LEN];
-    let mut space = Space([MaybeUninit::uninit(); 2048]);
+    let mut space = AncillarySpace([MaybeUninit::uninit(); 2048]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: an all-zero header has no buffers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = space.0.as_mut_ptr().cast();
-    header.msg_controllen = size_of::<Space>();
+    header.msg_controllen = size_of::<AncillarySpace>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header describes buffers of this function, with their sizes.
     let got = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
@@ -92,7 +92,7 @@ pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let whole = got as usize == wire::LEN && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
-    let message = if whole && strangers.is_empty() { Message::from_bytes(&bytes) } else { None };
+    let message = if whole && strangers.is_empty() { HelperMessage::from_bytes(&bytes) } else { None };
     Ok(Request { message, sender, strangers })
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Closing {
 /// Closes connections that may take long to close, on separate threads. Each thread keeps the charge of its connection
 /// until it is done, so the quotas limit the number of threads.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct CloseThreads {
     /// Whether the kernel rejects descriptors. Then closing a connection does not block, and no thread is needed.
     prompt: bool,
     /// Connections for which there is no thread yet.
@@ -150,7 +150,7 @@ pub(super) struct Aside {
     refusals: Quota<u32>,
 }
 
-impl Aside {
+impl CloseThreads {
     pub(super) fn new(prompt: bool) -> Self {
         Self { prompt, left: Vec::new(), refusals: Quota::new(REFUSALS.0, REFUSALS.1) }
     }

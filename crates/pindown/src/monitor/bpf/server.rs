@@ -110,7 +110,7 @@ impl Helper {
         let published = self.service.published().unwrap_or(self.signals.as_fd());
         fds.push(PollFd::from_borrowed_fd(published, PollFlags::IN));
         for session in &self.sessions {
-            let hears = if session.hears() { PollFlags::IN } else { PollFlags::empty() };
+            let hears = if session.reads_messages() { PollFlags::IN } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(session.socket(), hears));
         }
         match poll(&mut fds, Some(&timeout)) {
@@ -174,7 +174,7 @@ impl Helper {
     #[cfg(all(test, pindown_bpf))]
     pub(super) fn accept_descriptors(&mut self) {
         request::accept_descriptors(self.listener.as_fd(), true);
-        self.service.close_aside();
+        self.service.close_in_thread();
     }
 }
 

@@ -24,11 +24,11 @@ use super::client::NOBODYS;
 use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
-use super::quota::{Charge, Limits, Quota, Reached};
+use super::quota::{Charge, Limits, Quota, ReachedLimit};
 use super::refusal::{Denial, Unavailable, Unwatchable};
-use super::request::{self, Aside, Closing, Request};
+use super::request::{self, CloseThreads, Closing, Request};
 use super::waiting::Published;
-use super::wire::{self, Message};
+use super::wire::{self, HelperMessage};
 
 /// The time limit until Hello arrives, until changes that began before have ended, and until the challenge is done.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ const WATCHERS: usize = 32;
 pub(super) struct Session {
     socket: OwnedFd,
     user: u32,
-    state: State,
+    state: SessionState,
     charge: Charge,
 }
 
@@ -72,7 +72,7 @@ impl Retry {
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     Silent { until: Instant },
     Settling { space: SpaceId, process: OwnedFd, retry: Retry },
     Challenged { space: SpaceId, start: u64, len: u64, head: u64, until: Instant },
@@ -93,22 +93,22 @@ impl Session {
     }
 
     /// Returns whether the session reads messages in this state.
-    pub(super) fn hears(&self) -> bool {
-        !matches!(self.state, State::Settling { .. } | State::Locked { .. })
+    pub(super) fn reads_messages(&self) -> bool {
+        !matches!(self.state, SessionState::Settling { .. } | SessionState::Locked { .. })
     }
 
     /// Returns the time when the session must advance even if no message arrives.
     pub(super) fn next(&self) -> Option<Instant> {
         match &self.state {
-            State::Silent { until } | State::Challenged { until, .. } => Some(*until),
-            State::Settling { retry, .. } | State::Locked { retry, .. } => Some(retry.next),
-            State::Served { .. } => None,
+            SessionState::Silent { until } | SessionState::Challenged { until, .. } => Some(*until),
+            SessionState::Settling { retry, .. } | SessionState::Locked { retry, .. } => Some(retry.next),
+            SessionState::Served { .. } => None,
         }
     }
 
     /// Makes the session check again at once, if it waits for its page.
     pub(super) fn hurry(&mut self, now: Instant) {
-        if let State::Settling { retry, .. } = &mut self.state {
+        if let SessionState::Settling { retry, .. } = &mut self.state {
             retry.next = now.min(retry.next);
         }
     }
@@ -116,12 +116,12 @@ impl Session {
     /// Returns the space in which this session's process has not yet proved to be; `None` if it has.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
-            State::Settling { space, .. } | State::Challenged { space, .. } => Some(space),
+            SessionState::Settling { space, .. } | SessionState::Challenged { space, .. } => Some(space),
             _ => None,
         }
     }
 
-    fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> Result<(), Ended> {
+    fn send(&self, message: HelperMessage, fds: &[BorrowedFd<'_>]) -> Result<(), Ended> {
         // A client that does not read its answers is disconnected.
         wire::send(self.socket.as_fd(), message, fds, SendFlags::DONTWAIT).map_err(|_| None)
     }
@@ -147,11 +147,11 @@ pub(super) struct Service {
     pages: Quota<u32>,
     files: Quota<u32>,
     watchers: Quota<(u32, Inode)>,
-    aside: Aside,
+    aside: CloseThreads,
 }
 
 impl Service {
-    /// Creates the service. `prompt` is set if closing a connection does not block; see [`Aside`].
+    /// Creates the service. `prompt` is set if closing a connection does not block; see [`CloseThreads`].
     pub(super) fn new(kernel: Kernel, limits: Limits, prompt: bool) -> Self {
         Self {
             kernel,
@@ -160,7 +160,7 @@ impl Service {
             pages: Quota::new(limits.per_user, limits.total),
             files: Quota::new(limits.files_per_user, load::INODES),
             watchers: Quota::new(WATCHERS, usize::MAX),
-            aside: Aside::new(prompt),
+            aside: CloseThreads::new(prompt),
         }
     }
 
@@ -192,15 +192,15 @@ impl Service {
     }
 
     #[cfg(all(test, pindown_bpf))]
-    pub(super) fn close_aside(&mut self) {
-        self.aside = Aside::new(false);
+    pub(super) fn close_in_thread(&mut self) {
+        self.aside = CloseThreads::new(false);
     }
 
     /// Begins a session, if its user may have another connection.
     pub(super) fn welcome(&mut self, socket: OwnedFd, user: u32) -> Option<Session> {
         match self.connections.take(user) {
             Ok(charge) => {
-                let state = State::Silent { until: Instant::now() + DEADLINE };
+                let state = SessionState::Silent { until: Instant::now() + DEADLINE };
                 Some(Session { socket, user, state, charge })
             }
             Err(reached) => {
@@ -226,11 +226,11 @@ impl Service {
     pub(super) fn advance(&mut self, mut session: Session, ready: bool, now: Instant) -> Option<Session> {
         let mut strangers = Vec::new();
         let ended = match (&session.state, ready) {
-            (State::Settling { .. } | State::Locked { .. }, true) => Err(None),
-            (State::Settling { .. }, false) => self.settle(&mut session, now),
-            (State::Locked { .. }, false) => self.look(&mut session, now),
-            (_, true) => self.hear(&mut session, now, &mut strangers),
-            (State::Silent { until } | State::Challenged { until, .. }, false) if *until <= now => {
+            (SessionState::Settling { .. } | SessionState::Locked { .. }, true) => Err(None),
+            (SessionState::Settling { .. }, false) => self.settle(&mut session, now),
+            (SessionState::Locked { .. }, false) => self.look(&mut session, now),
+            (_, true) => self.read_request(&mut session, now, &mut strangers),
+            (SessionState::Silent { until } | SessionState::Challenged { until, .. }, false) if *until <= now => {
                 Err(Some(Denial::Challenge))
             }
             (_, false) => Ok(()),
@@ -267,7 +267,7 @@ impl Service {
     }
 
     /// Reads one message and answers it.
-    fn hear(&mut self, session: &mut Session, now: Instant, strangers: &mut Vec<OwnedFd>) -> Result<(), Ended> {
+    fn read_request(&mut self, session: &mut Session, now: Instant, strangers: &mut Vec<OwnedFd>) -> Result<(), Ended> {
         let Request { message, sender, strangers: brought } = match request::receive(session.socket.as_fd()) {
             Ok(request) => request,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -277,26 +277,26 @@ impl Service {
         let message = message.ok_or(Some(Denial::Protocol))?;
         let sender = sender.ok_or(Some(Denial::NoPidfd))?;
         match (&session.state, message) {
-            (State::Silent { .. }, Message::Hello { version }) if version != wire::VERSION => {
+            (SessionState::Silent { .. }, HelperMessage::Hello { version }) if version != wire::VERSION => {
                 Err(Some(Denial::Version))
             }
-            (State::Silent { .. }, Message::Hello { .. }) => self.begin(session, sender, now),
-            (&State::Challenged { space, start, len, head, .. }, Message::Done) => {
+            (SessionState::Silent { .. }, HelperMessage::Hello { .. }) => self.begin(session, sender, now),
+            (&SessionState::Challenged { space, start, len, head, .. }, HelperMessage::Done) => {
                 self.grant(session, space, &(start..start + len), head, sender.as_fd())
             }
-            (&State::Served { space }, Message::Watch { start, end }) => {
+            (&SessionState::Served { space }, HelperMessage::Watch { start, end }) => {
                 let retry = Retry::new(now, LOCKED);
-                session.state = State::Locked { space, process: sender, range: start..end, retry };
+                session.state = SessionState::Locked { space, process: sender, range: start..end, retry };
                 self.look(session, now)
             }
-            (&State::Served { space }, Message::Unwatch { slot }) => {
+            (&SessionState::Served { space }, HelperMessage::Unwatch { slot }) => {
                 let slot = Slot::new(slot as usize).ok_or(Some(Denial::Protocol))?;
-                let who = self.kernel.identify(sender.as_fd()).map_err(Some)?;
-                if self.kernel.space_of(&who) != Some(space) {
+                let caller = self.kernel.identify(sender.as_fd()).map_err(Some)?;
+                if self.kernel.space_of(&caller) != Some(space) {
                     return Err(Some(Denial::OtherAddressSpace));
                 }
                 self.kernel.unwatch(space, slot);
-                session.send(Message::Unwatched, &[])
+                session.send(HelperMessage::Unwatched, &[])
             }
             _ => Err(Some(Denial::Protocol)),
         }
@@ -304,26 +304,26 @@ impl Service {
 
     /// Answers Hello: makes the programs report on the sender's address space.
     fn begin(&mut self, session: &mut Session, process: OwnedFd, now: Instant) -> Result<(), Ended> {
-        let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
-        if !who.is_of(session.user) {
+        let caller = self.kernel.identify(process.as_fd()).map_err(Some)?;
+        if !caller.is_of(session.user) {
             return Err(Some(Denial::NotTheUsers));
         }
-        let space = match self.kernel.space_of(&who) {
+        let space = match self.kernel.space_of(&caller) {
             Some(space) => space,
             None => {
-                let charge = self.charge_page(session.user)?;
-                let space = self.kernel.admit(&who, Some(charge)).map_err(Some)?;
+                let charge = self.count_page(session.user)?;
+                let space = self.kernel.admit(&caller, Some(charge)).map_err(Some)?;
                 self.spaces.insert(space, Admitted { quiet: false, proven: false, waiting: 0 });
                 space
             }
         };
         let admitted = self.spaces.get_mut(&space).ok_or(Some(Denial::Kernel))?;
         admitted.waiting += 1;
-        session.state = State::Settling { space, process, retry: Retry::new(now, DEADLINE) };
+        session.state = SessionState::Settling { space, process, retry: Retry::new(now, DEADLINE) };
         self.settle(session, now)
     }
 
-    fn charge_page(&mut self, user: u32) -> Result<Charge, Ended> {
+    fn count_page(&mut self, user: u32) -> Result<Charge, Ended> {
         let taken = self.pages.take(user).or_else(|_| {
             // Some spaces may have ended since the last check.
             self.tidy();
@@ -335,7 +335,7 @@ impl Service {
     /// Sends the challenge, if the programs have the page and all calls and io_uring requests that began before have
     /// ended.
     fn settle(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
-        let State::Settling { space, ref process, ref mut retry } = session.state else { return Ok(()) };
+        let SessionState::Settling { space, ref process, ref mut retry } = session.state else { return Ok(()) };
         match self.kernel.progress(space) {
             Published::Pending if now < retry.until => {
                 *retry = retry.idle();
@@ -344,24 +344,24 @@ impl Service {
             Published::Pending | Published::Refused => return Err(Some(Denial::Kernel)),
             Published::Done => {}
         }
-        let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
-        if self.kernel.space_of(&who) != Some(space) {
+        let caller = self.kernel.identify(process.as_fd()).map_err(Some)?;
+        if self.kernel.space_of(&caller) != Some(space) {
             return Err(Some(Denial::OtherAddressSpace));
         }
         let admitted = self.spaces.get_mut(&space).ok_or(Some(Denial::Kernel))?;
-        admitted.quiet |= self.kernel.is_quiet(&who);
+        admitted.quiet |= self.kernel.is_quiet(&caller);
         if !admitted.quiet {
             if now < retry.until {
                 *retry = retry.again(now);
                 return Ok(());
             }
-            self.kernel.accept_unquiet(space, &who).map_err(Some)?;
+            self.kernel.accept_unquiet(space, &caller).map_err(Some)?;
             admitted.quiet = true;
         }
-        let (start, len) = somewhere().map_err(|_| Some(Denial::Kernel))?;
+        let (start, len) = unused_range().map_err(|_| Some(Denial::Kernel))?;
         let head = self.kernel.page(space).ok_or(Some(Denial::Kernel))?.0.head();
-        session.state = State::Challenged { space, start, len, head, until: now + DEADLINE };
-        session.send(Message::Challenge { start, len }, &[])
+        session.state = SessionState::Challenged { space, start, len, head, until: now + DEADLINE };
+        session.send(HelperMessage::Challenge { start, len }, &[])
     }
 
     /// Passes the page to the client, if the sender is in the space and has done the challenge.
@@ -378,17 +378,17 @@ impl Service {
         if !page.drain(head).any(|change| matches!(change, Change::Range(range) if range == *wanted)) {
             return Err(Some(Denial::Challenge));
         }
-        let who = self.kernel.identify(process).map_err(Some)?;
-        if !who.is_of(session.user) {
+        let caller = self.kernel.identify(process).map_err(Some)?;
+        if !caller.is_of(session.user) {
             return Err(Some(Denial::NotTheUsers));
         }
-        if self.kernel.space_of(&who) != Some(space) {
+        if self.kernel.space_of(&caller) != Some(space) {
             return Err(Some(Denial::OtherAddressSpace));
         }
-        let bell = self.kernel.bell(space).ok_or(Some(Denial::NoAddressSpace))?;
-        let fds: Vec<BorrowedFd<'_>> = [map, bell].into_iter().chain(self.kernel.links()).collect();
-        session.send(Message::Grant, &fds)?;
-        session.state = State::Served { space };
+        let doorbell = self.kernel.doorbell(space).ok_or(Some(Denial::NoAddressSpace))?;
+        let fds: Vec<BorrowedFd<'_>> = [map, doorbell].into_iter().chain(self.kernel.links()).collect();
+        session.send(HelperMessage::Grant, &fds)?;
+        session.state = SessionState::Served { space };
         if let Some(admitted) = self.spaces.get_mut(&space) {
             admitted.proven = true;
             admitted.waiting -= 1;
@@ -399,7 +399,7 @@ impl Service {
 
     /// Answers Watch. If the lock of the address space is taken, the session checks again later.
     fn look(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
-        let State::Locked { space, ref process, ref range, retry } = session.state else { return Ok(()) };
+        let SessionState::Locked { space, ref process, ref range, retry } = session.state else { return Ok(()) };
         let watched = match self.kernel.mapping(process.as_fd(), range) {
             Err(why) => Err(why),
             Ok(mapping) if self.kernel.space_of(&mapping.identity) != Some(space) => {
@@ -407,7 +407,7 @@ impl Service {
             }
             Ok(mapping) if !mapping.identity.is_of(session.user) => Err(Unwatchable::Gone),
             Ok(mapping) if mapping.refused == Some(Unwatchable::Locked) && now < retry.until => {
-                if let State::Locked { retry, .. } = &mut session.state {
+                if let SessionState::Locked { retry, .. } = &mut session.state {
                     *retry = retry.again(now);
                 }
                 return Ok(());
@@ -416,39 +416,39 @@ impl Service {
                 let (files, watchers, user) = (&mut self.files, &mut self.watchers, session.user);
                 self.kernel.watch(space, range, &mapping, |inode| {
                     let reached = |reached| match reached {
-                        Reached::Each => Unwatchable::TooManyFiles,
-                        Reached::Total => Unwatchable::Full,
+                        ReachedLimit::Each => Unwatchable::TooManyFiles,
+                        ReachedLimit::Total => Unwatchable::Full,
                     };
                     let file = files.take(user).map_err(reached)?;
                     Ok(Some([file, watchers.take((user, inode)).map_err(reached)?]))
                 })
             }
         };
-        session.state = State::Served { space };
+        session.state = SessionState::Served { space };
         session.send(
             match watched {
-                Ok(slot) => Message::Watched { slot: slot.map(|slot| slot.index() as u64) },
-                Err(why) => Message::Unwatchable { why: why as u64 },
+                Ok(slot) => HelperMessage::Watched { slot: slot.map(|slot| slot.index() as u64) },
+                Err(why) => HelperMessage::Unwatchable { why: why as u64 },
             },
             &[],
         )
     }
 }
 
-fn denial(reached: Reached, each: Denial) -> Denial {
+fn denial(reached: ReachedLimit, each: Denial) -> Denial {
     match reached {
-        Reached::Each => each,
-        Reached::Total => Denial::HelperFull,
+        ReachedLimit::Each => each,
+        ReachedLimit::Total => Denial::HelperFull,
     }
 }
 
 fn deny(socket: BorrowedFd<'_>, why: Denial) {
     // A client that does not read its socket does not receive the reason.
-    wire::send(socket, Message::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
+    wire::send(socket, HelperMessage::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
 }
 
 /// Returns a random range at which no process has memory.
-fn somewhere() -> io::Result<(u64, u64)> {
+fn unused_range() -> io::Result<(u64, u64)> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let (place, size) = random.split_at(8);

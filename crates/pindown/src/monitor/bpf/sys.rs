@@ -194,6 +194,6 @@ pub(super) fn iterate(program: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Res
     let mut a = Attribute::new().u32(0, link.as_raw_fd().cast_unsigned());
     // SAFETY: the attribute contains no addresses.
     let iterator = unsafe { bpf(ITER_CREATE, &mut a, 8) }.map(owned)?;
-    let mut said = Vec::new();
-    std::fs::File::from(iterator).read_to_end(&mut said).map(drop)
+    let mut message = Vec::new();
+    std::fs::File::from(iterator).read_to_end(&mut message).map(drop)
 }

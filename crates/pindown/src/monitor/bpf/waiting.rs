@@ -40,17 +40,17 @@ impl Progress {
 
 /// A page to be inserted where the programs find it.
 #[derive(Debug)]
-pub(super) struct Put {
+pub(super) struct PageInsertion {
     pub(super) mm: u64,
     pub(super) name: u64,
     pub(super) page: Arc<OwnedFd>,
-    pub(super) bell: Arc<OwnedFd>,
+    pub(super) doorbell: Arc<OwnedFd>,
     pub(super) progress: Progress,
 }
 
 /// A page to be removed.
 #[derive(Debug)]
-pub(super) struct Take {
+pub(super) struct PageRemoval {
     pub(super) mm: u64,
     pub(super) name: u64,
     /// Released once the page is removed.
@@ -60,8 +60,8 @@ pub(super) struct Take {
 /// Changes that a thread makes together. Any number of them takes two grace periods.
 #[derive(Debug)]
 pub(super) enum Changes {
-    Puts(Vec<Put>),
-    Takes(Vec<Take>),
+    Puts(Vec<PageInsertion>),
+    Takes(Vec<PageRemoval>),
 }
 
 /// Changes that a thread has taken and must report as done.
@@ -78,24 +78,24 @@ pub(super) struct Batch {
 /// For one address space at most one page waits to be removed, and one to be inserted after that: pages are inserted
 /// and removed in turn, and a page that is to be removed before it was inserted is never inserted.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    takes: BTreeMap<u64, Take>,
-    puts: BTreeMap<u64, Put>,
+pub(super) struct PendingChanges {
+    takes: BTreeMap<u64, PageRemoval>,
+    puts: BTreeMap<u64, PageInsertion>,
     /// The address spaces that threads are changing now.
     under_way: BTreeSet<u64>,
     /// The number of threads that are removing pages now.
     taking: usize,
 }
 
-impl Waiting {
-    pub(super) fn put(&mut self, put: Put) {
+impl PendingChanges {
+    pub(super) fn put(&mut self, put: PageInsertion) {
         let other = self.puts.insert(put.mm, put);
         debug_assert!(other.is_none(), "the page before it is taken away first");
     }
 
     /// Queues a removal, unless its page still waits to be inserted. Such a page is not inserted, and the removal,
     /// which is unnecessary, is returned.
-    pub(super) fn take(&mut self, take: Take) -> Option<Take> {
+    pub(super) fn take(&mut self, take: PageRemoval) -> Option<PageRemoval> {
         if self.puts.remove(&take.mm).is_some() {
             return Some(take);
         }
@@ -153,13 +153,13 @@ mod tests {
 
     use super::*;
 
-    fn put(mm: u64, name: u64) -> Put {
+    fn put(mm: u64, name: u64) -> PageInsertion {
         let file = || Arc::new(OwnedFd::from(File::open("/dev/null").expect("it is always there")));
-        Put { mm, name, page: file(), bell: file(), progress: Progress::default() }
+        PageInsertion { mm, name, page: file(), doorbell: file(), progress: Progress::default() }
     }
 
-    fn take(mm: u64, name: u64) -> Take {
-        Take { mm, name, _charge: None }
+    fn take(mm: u64, name: u64) -> PageRemoval {
+        PageRemoval { mm, name, _charge: None }
     }
 
     /// Returns "+" and the names of pages that are inserted, or "-" and the names of pages that are removed.
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn updates_of_one_address_space_are_serialized() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingChanges::default();
         waiting.put(put(1, 10));
         let first = waiting.next();
         assert_eq!(names(&first), "+[10]");
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn page_removed_before_insertion_is_never_inserted() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingChanges::default();
         waiting.put(put(1, 10));
         assert!(waiting.take(take(1, 10)).is_some());
         assert_eq!(names(&waiting.next()), "");
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn updates_of_different_address_spaces_are_concurrent() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingChanges::default();
         waiting.take(take(1, 10));
         waiting.put(put(2, 20));
         waiting.put(put(3, 30));

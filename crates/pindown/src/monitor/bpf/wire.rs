@@ -17,7 +17,7 @@ pub(super) const DESCRIPTORS: usize = 12;
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum HelperMessage {
     /// Client: requests a page.
     Hello { version: u64 },
     /// Helper: requests that the client removes the permissions of these bytes, which are at addresses where no process
@@ -25,7 +25,8 @@ pub(super) enum Message {
     Challenge { start: u64, len: u64 },
     /// Client: the challenge is done.
     Done,
-    /// Helper: grants the page. Carries descriptors: the page, the bell, then those that keep the programs attached.
+    /// Helper: grants the page. Carries descriptors: the page, the doorbell, then those that keep the programs
+    /// attached.
     Grant,
     /// Client: requests that the pages of these addresses are watched.
     Watch { start: u64, end: u64 },
@@ -45,7 +46,7 @@ pub(super) enum Message {
 pub(super) const LEN: usize = 32;
 const NONE: u64 = u64::MAX;
 
-impl Message {
+impl HelperMessage {
     fn words(self) -> [u64; 4] {
         match self {
             Self::Hello { version } => [1, version, 0, 0],
@@ -90,7 +91,12 @@ impl Message {
 }
 
 /// Sends a message with descriptors; `flags` determine whether the call may wait.
-pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
+pub(super) fn send(
+    to: BorrowedFd<'_>,
+    message: HelperMessage,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let mut bytes = [0; LEN];
     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(message.words()) {
         *chunk = word.to_le_bytes();
@@ -105,7 +111,7 @@ pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>],
 }
 
 /// Receives a message and its descriptors. Fails with `InvalidData` if the bytes are not a message.
-pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Message, Vec<OwnedFd>)> {
+pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(HelperMessage, Vec<OwnedFd>)> {
     let mut bytes = [0; LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -120,7 +126,7 @@ pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Mes
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    match Message::from_bytes(&bytes) {
+    match HelperMessage::from_bytes(&bytes) {
         Some(message) if got.bytes == LEN && !cut => Ok((message, fds)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -145,23 +151,23 @@ mod tests {
     #[test]
     fn helper_messages_round_trip() {
         let all = [
-            Message::Hello { version: 1 },
-            Message::Challenge { start: 1 << 56, len: 4096 },
-            Message::Done,
-            Message::Grant,
-            Message::Watch { start: 1, end: 2 },
-            Message::Watched { slot: None },
-            Message::Watched { slot: Some(63) },
-            Message::Unwatchable { why: 3 },
-            Message::Unwatch { slot: 5 },
-            Message::Unwatched,
-            Message::Denied { why: 4 },
+            HelperMessage::Hello { version: 1 },
+            HelperMessage::Challenge { start: 1 << 56, len: 4096 },
+            HelperMessage::Done,
+            HelperMessage::Grant,
+            HelperMessage::Watch { start: 1, end: 2 },
+            HelperMessage::Watched { slot: None },
+            HelperMessage::Watched { slot: Some(63) },
+            HelperMessage::Unwatchable { why: 3 },
+            HelperMessage::Unwatch { slot: 5 },
+            HelperMessage::Unwatched,
+            HelperMessage::Denied { why: 4 },
         ];
         for message in all {
-            assert_eq!(Message::from_words(message.words()), Some(message));
+            assert_eq!(HelperMessage::from_words(message.words()), Some(message));
         }
-        assert_eq!(Message::from_words([0, 0, 0, 0]), None);
-        assert_eq!(Message::from_words([3, 1, 0, 0]), None, "words that mean nothing are zero");
-        assert_eq!(Message::from_words([11, 0, 0, 0]), None);
+        assert_eq!(HelperMessage::from_words([0, 0, 0, 0]), None);
+        assert_eq!(HelperMessage::from_words([3, 1, 0, 0]), None, "words that mean nothing are zero");
+        assert_eq!(HelperMessage::from_words([11, 0, 0, 0]), None);
     }
 }

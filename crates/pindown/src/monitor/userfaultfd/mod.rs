@@ -66,31 +66,31 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::known::{Known, Since};
+use super::known_mapping::{KnownMapping, QueryPosition};
 use super::sealed::SealedMonitor;
-use super::{Monitor, Refusal, Watched, keeper, thread};
+use super::{MonitorBackend, Refusal, Watched, keeper, thread};
 use crate::access::Access;
-use crate::journal::asked::{Asked, ask};
-use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
+use crate::journal::unread_changes::{UnreadChanges, ask};
+use crate::journal::{ChangedAddresses, EventDoorbell, JournalPage, MonitorDoorbell, PerProcess};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use locked::Locked;
 use removed::Removed;
 pub use settings::{Settings, Unseen};
-use sys::{Event, Message, Mode, Userfaultfd};
+use sys::{Event, Mode, UffdMessage, Userfaultfd};
 
 /// One monitor for each process and mode: a mapping can have only one userfaultfd. A forked child's memory is not
 /// watched by its parent's monitor; the child starts its own.
-static MONITORS: OfProcess<Vec<&'static Shared>> = OfProcess::new();
+static MONITORS: PerProcess<Vec<&'static Shared>> = PerProcess::new();
 
 #[derive(Debug)]
 struct Shared {
     uffd: Userfaultfd,
     mode: Mode,
-    page: &'static Page,
-    bell: EventBell,
+    page: &'static JournalPage,
+    doorbell: EventDoorbell,
     mappings: Mappings,
-    known: Known,
+    known: KnownMapping,
     removed: Removed,
     locked: OnceLock<Locked>,
     /// Set to `Ok` when the thread reads, or to the reason why it does not. Set after the allocations that the C
@@ -147,15 +147,15 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
         mode,
-        page: Box::leak(Page::boxed()),
-        bell: EventBell::new()?,
+        page: Box::leak(JournalPage::boxed()),
+        doorbell: EventDoorbell::new()?,
         mappings: if mode == Mode::Plain { Mappings::open_to_read()? } else { Mappings::open()? },
-        known: Known::default(),
+        known: KnownMapping::default(),
         removed: Removed::new(),
         locked: OnceLock::new(),
         reading: OnceLock::new(),
     }));
-    thread::start("pindown-monitor", move || shared.watch_for_ever())?;
+    thread::start("pindown-monitor", move || shared.watch_permanently())?;
     // No mapping is registered before this, so no thread that holds the allocator's lock waits for the reading thread,
     // which needs that lock while it starts.
     shared.reading.wait().clone().map_err(io::Error::other)?;
@@ -181,10 +181,10 @@ const MESSAGES: usize = 64;
 impl Shared {
     /// Runs the reading thread. It runs until the process exits, because threads that change a registered mapping wait
     /// for it.
-    fn watch_for_ever(&self) {
-        let mut messages = [Message::default(); MESSAGES];
+    fn watch_permanently(&self) {
+        let mut messages = [UffdMessage::default(); MESSAGES];
         // The descriptors that the thread reads and writes stay open even if the program closes its own.
-        let mut kept = [self.uffd.as_fd(), self.bell.descriptor()].map(|kept| kept.as_raw_fd());
+        let mut kept = [self.uffd.as_fd(), self.doorbell.descriptor()].map(|kept| kept.as_raw_fd());
         let kept = keeper::keep_only(&mut kept).map_err(|why| why.to_string());
         let failed = kept.is_err();
         // Only this thread sets the value.
@@ -208,32 +208,32 @@ impl Shared {
                 Err(_) => return self.page.end(),
             }
             self.page.busy.fetch_and(!MARK, Ordering::Release);
-            self.bell.ring();
+            self.doorbell.ring();
         }
     }
 
     /// Prevents hits until the mark is cleared, because reading lets the changes continue.
     fn mark(&self) {
         self.page.busy.fetch_or(MARK, Ordering::AcqRel);
-        self.page.emit(Change::Of(NOWHERE));
+        self.page.emit(ChangedAddresses::Of(NOWHERE));
     }
 
     fn tell(&self, event: Event) {
         match event {
-            Event::Unmapped(range) => self.page.emit(Change::Of(range)),
+            Event::Unmapped(range) => self.page.emit(ChangedAddresses::Of(range)),
             Event::Removed(range) => {
                 self.removed.add(range);
-                self.page.emit(Change::Of(range));
+                self.page.emit(ChangedAddresses::Of(range));
             }
             Event::Moved(from, to) => {
-                self.page.emit(Change::Of(from));
-                self.page.emit(Change::Of(to));
+                self.page.emit(ChangedAddresses::Of(from));
+                self.page.emit(ChangedAddresses::Of(to));
             }
             Event::Fault(address) => {
                 let page = address - address % page_size();
                 Range::between(page, page + page_size()).into_iter().for_each(|page| self.uffd.let_write(page));
             }
-            Event::Unknown => self.page.emit(Change::Everything),
+            Event::Unknown => self.page.emit(ChangedAddresses::Everything),
         }
     }
 
@@ -245,8 +245,8 @@ impl Shared {
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
         // A change that has not been read yet has not been reported yet.
-        let settled = ask(self.uffd.as_fd()) == Asked::Settled;
-        let now = settled.then(|| Since::now(self.page));
+        let settled = ask(self.uffd.as_fd()) == UnreadChanges::Settled;
+        let now = settled.then(|| QueryPosition::now(self.page));
         if now.is_some_and(|now| self.known.has(range, now)) {
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl Shared {
             self.page.end();
         }
         if self.page.has_ended() {
-            self.uffd.give_up(self.bell.descriptor());
+            self.uffd.give_up(self.doorbell.descriptor());
             return Err(Refusal::MonitorEnded);
         }
         let mapping = self.register(range)?;
@@ -282,7 +282,7 @@ impl Shared {
     }
 }
 
-impl Monitor for UserfaultfdMonitor {
+impl MonitorBackend for UserfaultfdMonitor {
     fn name(&self) -> &'static str {
         match self.shared.mode {
             Mode::Asynchronous => "userfaultfd",
@@ -290,19 +290,19 @@ impl Monitor for UserfaultfdMonitor {
         }
     }
 
-    fn page(&self) -> Option<&'static Page> {
+    fn page(&self) -> Option<&'static JournalPage> {
         Some(self.shared.page)
     }
 
-    fn bell(&self) -> Option<&dyn Bell> {
-        Some(&self.shared.bell)
+    fn doorbell(&self) -> Option<&dyn MonitorDoorbell> {
+        Some(&self.shared.doorbell)
     }
 
     fn marks_first(&self) -> bool {
         true
     }
 
-    fn asked(&self) -> Option<BorrowedFd<'static>> {
+    fn requested(&self) -> Option<BorrowedFd<'static>> {
         Some(self.shared.uffd.as_fd())
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, opcode};
 use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 
-use crate::journal::asked::{UffdioRange, UffdioWriteprotect, WRITEPROTECT};
+use crate::journal::unread_changes::{UffdioRange, UffdioWriteprotect, WRITEPROTECT};
 use crate::range::Range;
 
 const API: u64 = 0xAA;
@@ -84,7 +84,7 @@ impl Mode {
 /// `struct uffd_msg`: the event, and up to three words of data.
 #[derive(Clone, Copy, Debug, Default, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout)]
 #[repr(C)]
-pub(super) struct Message {
+pub(super) struct UffdMessage {
     event: u8,
     reserved: [u8; 7],
     words: [u64; 3],
@@ -105,7 +105,7 @@ pub(super) enum Event {
     Unknown,
 }
 
-impl Message {
+impl UffdMessage {
     pub(super) fn event(&self) -> Event {
         let [one, two, three] = self.words;
         let known = match self.event {
@@ -205,7 +205,7 @@ impl Userfaultfd {
     }
 
     /// Reads pending messages without waiting. This wakes the threads that made the changes.
-    pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
+    pub(super) fn read(&self, messages: &mut [UffdMessage]) -> rustix::io::Result<usize> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
         let read = match rustix::io::read(&self.descriptor, &mut *bytes) {
             Err(error) if error != Errno::AGAIN && error != Errno::INTR => {
@@ -214,12 +214,13 @@ impl Userfaultfd {
             }
             result => result?,
         };
-        Ok(read / size_of::<Message>())
+        Ok(read / size_of::<UffdMessage>())
     }
 
     /// Replaces this descriptor by another, permanently. Called after the reading thread has ended, which has the other
     /// copy: the kernel then ends the registrations, and all threads that wait for their changes to be read continue. A
-    /// later [`ask`](crate::journal::asked::ask) returns [`Closed`](crate::journal::asked::Asked::Closed).
+    /// later [`ask`](crate::journal::unread_changes::ask) returns
+    /// [`Closed`](crate::journal::unread_changes::Asked::Closed).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
         // SAFETY: both descriptors belong to this module; the number stays in use, for a descriptor that supports none
         // of the ioctls.

@@ -9,16 +9,16 @@ use crate::local_memory::sealed::Allocation;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::shm::direct::grantee::ShmGrantee;
 use crate::shm::direct::resolution::{Resolution, Status};
-use crate::shm::direct::{ASKED, ENTRIES, PAGE_BYTES};
+use crate::shm::direct::{ENTRIES, PAGE_BYTES, REQUESTED};
 use crate::shm::transfer::Sharing;
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// Returns the initiator's result after it has received an answer to its first request. The answer has `bytes` bytes
 /// and refers to the request with number `id`.
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
-    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
+    let registered = two.domain.inner.keys.find(region.key(), AccessOrigin::default()).unwrap();
     let located = registered.located().unwrap();
     assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
     let (_, side) = two.target.direct();
@@ -41,7 +41,7 @@ fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Resu
         page: number.into(),
     };
     change(&mut resolution);
-    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len: bytes as u32, id, ..Head::default() };
+    let head = Head { kind: FrameKind::Resolved, flags: Flags::ID, len: bytes as u32, id, ..Head::default() };
     Segments::lend(&resolution.as_bytes()[..bytes], |payload| two.target.send(&head, payload, false)).unwrap();
     match poll(&mut two.initiator) {
         Err(Broken::Protocol(why)) => Err(why),
@@ -122,7 +122,7 @@ fn a_page_of_the_wrong_size_is_refused() {
         ..Resolution::of(Status::Mapped)
     };
     let len = size_of::<Resolution>() as u32;
-    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
+    let head = Head { kind: FrameKind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
     Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
     assert_eq!(poll(&mut two.initiator), Err(Broken::Protocol("a key page of the wrong size".into())));
 }
@@ -130,9 +130,9 @@ fn a_page_of_the_wrong_size_is_refused() {
 #[test]
 fn unsolicited_answers_and_unnumbered_requests_break_the_link() {
     for head in [
-        Head { kind: Kind::Resolved, flags: Flags::ID, id: 1, ..Head::default() },
-        Head { kind: Kind::Resolved, ..Head::default() },
-        Head { kind: Kind::Resolve, flags: Flags::DATA, data: 7, ..Head::default() },
+        Head { kind: FrameKind::Resolved, flags: Flags::ID, id: 1, ..Head::default() },
+        Head { kind: FrameKind::Resolved, ..Head::default() },
+        Head { kind: FrameKind::Resolve, flags: Flags::DATA, data: 7, ..Head::default() },
     ] {
         let mut two = Two::new(true);
         two.initiator.send(&head, &Segments::EMPTY, false).unwrap();
@@ -142,21 +142,21 @@ fn unsolicited_answers_and_unnumbered_requests_break_the_link() {
 
 /// Fills the ring to the initiator.
 fn fill(two: &mut Two) {
-    let head = Head { kind: Kind::Message, len: 2000, ..Head::default() };
+    let head = Head { kind: FrameKind::Message, len: 2000, ..Head::default() };
     while Segments::lend(&[0; 2000], |payload| two.target.send(&head, payload, false)) != Err(Refused::Full) {}
-    let head = Head { kind: Kind::Message, ..Head::default() };
+    let head = Head { kind: FrameKind::Message, ..Head::default() };
     while two.target.send(&head, &Segments::EMPTY, false) != Err(Refused::Full) {}
 }
 
 #[test]
 fn lookup_requests_are_answered_when_there_is_room() {
     let mut two = Two::new(true);
-    let regions: Vec<_> = (0..2 * ASKED).map(|_| two.region(8, true, BOTH)).collect();
+    let regions: Vec<_> = (0..2 * REQUESTED).map(|_| two.region(8, true, BOTH)).collect();
     fill(&mut two);
     for region in &regions {
         assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
     }
-    for _ in 0..2 * ASKED {
+    for _ in 0..2 * REQUESTED {
         poll(&mut two.target).unwrap();
     }
     assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are owed");
@@ -173,12 +173,12 @@ fn too_many_outstanding_lookups_break_the_link() {
     let mut two = Two::new(true);
     fill(&mut two);
     let mut result = Ok(());
-    for id in 0..2 * ASKED as u32 {
-        let head = Head { kind: Kind::Resolve, flags: Flags::DATA | Flags::ID, data: 5, id, ..Head::default() };
+    for id in 0..2 * REQUESTED as u32 {
+        let head = Head { kind: FrameKind::Resolve, flags: Flags::DATA | Flags::ID, data: 5, id, ..Head::default() };
         two.initiator.send(&head, &Segments::EMPTY, false).unwrap();
         result = poll(&mut two.target);
         if result.is_err() {
-            assert_eq!(id, ASKED as u32);
+            assert_eq!(id, REQUESTED as u32);
             break;
         }
     }
@@ -201,7 +201,7 @@ fn invalid_data_on_the_control_socket_breaks_the_link() {
     let resolution =
         Resolution { rights: 1, generation: 1.into(), len: 8.into(), page: 9.into(), ..Resolution::of(Status::Mapped) };
     let len = size_of::<Resolution>() as u32;
-    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
+    let head = Head { kind: FrameKind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
     Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
     assert!(
         matches!(poll(&mut two.initiator), Err(Broken::Protocol(why)) if why.contains("unknown sharing method of an arena"))

@@ -14,9 +14,9 @@ use crate::local_memory::volatile::Segments;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::owner::Domain;
 use crate::owner::Region;
-use crate::region::{Access, Via};
+use crate::region::{Access, AccessOrigin};
 use crate::shm::link::tests::parts;
-use crate::shm::{Parts, ShmLink};
+use crate::shm::{ShmLink, ShmLinkParts};
 use crate::testing::{Lent, Notes};
 use crate::{Broken, Link};
 
@@ -46,7 +46,7 @@ impl Two {
         let keys = Some(Arc::clone(&domain.inner.keys));
         let [initiator, target] = parts(cma);
         let link = |parts| ShmLink::new(parts).unwrap();
-        Self { initiator: link(initiator), target: link(Parts { keys, ..target }), domain }
+        Self { initiator: link(initiator), target: link(ShmLinkParts { keys, ..target }), domain }
     }
 
     /// Registers a region of memory. Peers can map the memory if `mapped` is true.

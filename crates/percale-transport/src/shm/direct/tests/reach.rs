@@ -109,7 +109,7 @@ fn access_rights_are_enforced() {
 
 /// Returns the permissions of the mappings of this region's arena in this process.
 fn mappings(two: &Two, key: u64) -> Vec<String> {
-    let region = two.domain.inner.keys.find(key, Via::default()).unwrap();
+    let region = two.domain.inner.keys.find(key, AccessOrigin::default()).unwrap();
     let inode = rustix::fs::fstat(&region.located().unwrap().fd).unwrap().st_ino.to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let of_arena = maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode));

@@ -8,7 +8,7 @@ use crate::local_memory::volatile::SegmentsExt as _;
 use crate::peer_process::PeerProcess;
 use crate::region::{CloseError, Grantee, Registered};
 use crate::shm::direct::grantee::ShmGrantee;
-use crate::shm::pair::{Pair, pair_memory};
+use crate::shm::pair::{PairMemory, pair_memory};
 
 /// Requirements: MR-067.
 #[test]
@@ -67,7 +67,7 @@ fn reused_key_has_the_new_rights_and_length() {
 fn repeated_lookup_returns_the_same_grant() {
     let mut two = Two::new(true);
     let region = two.region(8, true, BOTH);
-    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
+    let registered = two.domain.inner.keys.find(region.key(), AccessOrigin::default()).unwrap();
     let held = Arc::strong_count(&registered);
     for _ in 0..3 * super::super::ENTRIES {
         two.initiator.forget(region.key());
@@ -90,8 +90,9 @@ fn void_grants_are_reclaimed() {
     assert!(live < 300, "{live} grants are kept");
     // An arena that was freed does not stay mapped for long.
     let region = two.region(1 << 20, true, BOTH);
-    let arena =
-        Arc::downgrade(&two.domain.inner.keys.find(region.key(), Via::default()).unwrap().located().unwrap().fd);
+    let arena = Arc::downgrade(
+        &two.domain.inner.keys.find(region.key(), AccessOrigin::default()).unwrap().located().unwrap().fd,
+    );
     two.write(region.key(), 0, &[1; 8]).unwrap();
     drop(region.close().unwrap());
     assert_eq!(arena.strong_count(), 0);
@@ -182,11 +183,11 @@ fn nothing_is_written_after_close_by_the_kernel() {
 fn grantee(
     domain: &Domain,
     process: Option<&Arc<PeerProcess>>,
-) -> (Arc<Pair>, Arc<ShmGrantee>, Region, Arc<Registered>) {
-    let pair = Arc::new(Pair::new(pair_memory().unwrap()).unwrap());
+) -> (Arc<PairMemory>, Arc<ShmGrantee>, Region, Arc<Registered>) {
+    let pair = Arc::new(PairMemory::new(pair_memory().unwrap()).unwrap());
     let grantee = Arc::new(ShmGrantee::new(&pair, 0, process).unwrap());
     let region = domain.register(vec![0; 8], BOTH).unwrap();
-    let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
+    let registered = domain.inner.keys.find(region.key(), AccessOrigin::default()).unwrap();
     grantee.grant(&registered).unwrap().unwrap();
     (pair, grantee, region, registered)
 }

@@ -6,7 +6,7 @@ use super::super::super::tests::sides;
 use super::*;
 
 /// Creates a bench for another peer on the same device.
-fn other(bench: &Bench, using: Using) -> Bench {
+fn other(bench: &Bench, using: WindowUse) -> Bench {
     let domain = ProtectionDomain::new(bench.adapter.domain().context()).expect("a protection domain");
     let grantee = Arc::new(VerbsGrantee::new(domain, Some(using)));
     let (queue, near, far) = pairs(&bench.adapter, grantee.domain());
@@ -28,7 +28,7 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             let first = window(&region, 0, 100, ALL);
             let number = bench.grant(&first).number;
             close(&first);
-            assert_eq!(bench.grantee.take_news().0.len(), 1);
+            assert_eq!(bench.grantee.take_changes().0.len(), 1);
             bench.grantee.forgotten(number).expect("it was told");
             bench.grantee.forgotten(number).expect("it is no matter that it was forgotten before");
             let second = window(&region, 100, 100, ALL);
@@ -37,7 +37,7 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             assert_eq!(next.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: another slot");
             let late: &dyn Grantee = &*bench.grantee;
             let has_retired =
-                |number| late.has_retired(number, crate::local_memory::rundown::Line::default().snapshot());
+                |number| late.has_retired(number, crate::local_memory::rundown::AnnouncementLine::default().snapshot());
             // The next grant is in use.
             bench.grantee.forgotten(number).expect("it was forgotten before");
             late.revoke(number);
@@ -53,13 +53,13 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             std::thread::sleep(2 * TAKES);
             assert!(has_retired(number));
             late.revoke(number);
-            assert!(!bench.grantee.has_news(), "{how:?}: the completion was taken in the name of another grant");
-            assert!(revocation.wait(Some(PATIENCE)));
+            assert!(!bench.grantee.has_changes(), "{how:?}: the completion was taken in the name of another grant");
+            assert!(revocation.wait(Some(DEVICE_TIMEOUT)));
             // The peer has not confirmed yet that the grant is unused.
-            assert_eq!(bench.grantee.take_news().0, [(next.number, 7)]);
+            assert_eq!(bench.grantee.take_changes().0, [(next.number, 7)]);
             bench.grantee.forgotten(number).expect("it was forgotten before");
             let third = window(&region, 200, 100, ALL);
-            let Located::Granted(last) = bench.grantee.grant(&third) else {
+            let LocateAnswer::Granted(last) = bench.grantee.grant(&third) else {
                 panic!("{how:?}: the completion was lost, and the peer is refused windows")
             };
             assert_ne!(last.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: its slot was freed");
@@ -87,13 +87,13 @@ fn failed_request_disables_windows_of_its_peer_only() {
         double::tell("fail double0 invalidate 1 status 6");
         close(&one);
         let two = window(&region, 100, 100, ALL);
-        assert_eq!(bench.grantee.grant(&two), Located::Executed, "its device has failed");
+        assert_eq!(bench.grantee.grant(&two), LocateAnswer::Executed, "its device has failed");
         let second = other(&bench, using);
         assert!(second.writes(&second.grant(&two), 3, 100), "another peer's is none of this one's matter");
         // With another queue pair, the first peer gets windows again after a while.
         bench.again();
-        let until = Instant::now() + PATIENCE;
-        while bench.grantee.grant(&two) == Located::Executed {
+        let until = Instant::now() + DEVICE_TIMEOUT;
+        while bench.grantee.grant(&two) == LocateAnswer::Executed {
             assert!(Instant::now() < until, "it never has windows again");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -11,23 +11,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::window_use::{Extent, Using};
+use super::super::window_use::{Extent, WindowUse};
 use super::grantee::VerbsGrantee;
-use super::windows::{REQUESTS, never_comes};
+use super::windows::{REQUESTS, times_out};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments};
-use crate::region::{Access, Grantee, Registered, Revocation, Slice, Through};
+use crate::region::{Access, AccessScope, Grantee, Registered, Revocation, Slice};
 use crate::table::WIRE_SLOTS;
 use crate::verbs::tests::adapter;
 use crate::verbs::{
     Adapter, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, ProtectionDomain, QueuePair, Rights,
     VerbsError, WindowKind,
 };
-use crate::wire::located::{Grant, Located};
+use crate::wire::located::{AccessGrant, LocateAnswer};
 
 const LEN: usize = 20_000;
 /// The time that the device may take for one request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const EVERY: [(WindowKind, Extent); 4] = [
     (WindowKind::One, Extent::Window),
@@ -53,7 +53,7 @@ fn bench((kind, extent): (WindowKind, Extent)) -> Option<Bench> {
         return None;
     }
     let domain = ProtectionDomain::new(adapter.domain().context()).expect("a protection domain");
-    let grantee = Arc::new(VerbsGrantee::new(domain, Some(Using::with(kind, extent))));
+    let grantee = Arc::new(VerbsGrantee::new(domain, Some(WindowUse::with(kind, extent))));
     let (queue, near, far) = pairs(&adapter, grantee.domain());
     assert!(grantee.change_pair(Some(far)).is_none());
     Some(Bench { adapter, grantee, queue, near })
@@ -84,17 +84,17 @@ fn region(memory: &mut [u8]) -> Arc<Registered> {
 }
 
 fn window(region: &Arc<Registered>, offset: u64, len: u64, access: Access) -> Arc<Registered> {
-    Arc::new(Registered::slice(region, &Slice { key: 7, offset, len, access, through: Through::Domain }))
+    Arc::new(Registered::slice(region, &Slice { key: 7, offset, len, access, through: AccessScope::Domain }))
 }
 
 fn close(region: &Arc<Registered>) {
-    assert!(Revocation::start(Arc::clone(region)).wait(Some(PATIENCE)), "it is not taken back");
+    assert!(Revocation::start(Arc::clone(region)).wait(Some(DEVICE_TIMEOUT)), "it is not taken back");
 }
 
 impl Bench {
-    fn grant(&self, region: &Arc<Registered>) -> Grant {
+    fn grant(&self, region: &Arc<Registered>) -> AccessGrant {
         match self.grantee.grant(region) {
-            Located::Granted(grant) => grant,
+            LocateAnswer::Granted(grant) => grant,
             other => panic!("{other:?}"),
         }
     }
@@ -103,22 +103,22 @@ impl Bench {
     /// state.
     fn passes(&self, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> bool {
         post(&self.near).expect("it is posted");
-        self.queue.finish(1, PATIENCE, |_| {}).expect("a queue that works").expect("an answer") == 0
+        self.queue.finish(1, DEVICE_TIMEOUT, |_| {}).expect("a queue that works").expect("an answer") == 0
     }
 
     /// Returns whether the device is known to enforce only the bounds of registrations, and to execute accesses that
     /// arrived before an invalidation completed.
     fn checks_registrations_alone(&self) -> bool {
         let limits = self.adapter.domain().context().limits().expect("limits");
-        Using::of(&limits).is_some_and(|using| using.extent == Extent::Window)
+        WindowUse::of(&limits).is_some_and(|using| using.extent == Extent::Window)
     }
 
-    fn reads(&self, grant: &Grant, from: i64, len: usize) -> bool {
+    fn reads(&self, grant: &AccessGrant, from: i64, len: usize) -> bool {
         let address = grant.address.wrapping_add_signed(from);
         self.passes(|pair| pair.post_read(1, 0, len, (address, grant.remote_key)))
     }
 
-    fn writes(&self, grant: &Grant, byte: u8, len: usize) -> bool {
+    fn writes(&self, grant: &AccessGrant, byte: u8, len: usize) -> bool {
         assert_eq!(self.near.buffers().copy_in(&vec![byte; len], 0, len), len);
         self.passes(|pair| pair.post_write(1, 0, len, (grant.address, grant.remote_key)))
     }
@@ -155,7 +155,7 @@ fn device_window_has_separate_rights() {
             let grant = bench.grant(&window);
             assert_eq!((grant.reads, grant.writes), (access != Access::REMOTE_WRITE, access != Access::REMOTE_READ));
             assert_eq!((grant.base, grant.len), (1000, 5000));
-            assert_eq!(bench.grantee.grant(&window), Located::Granted(grant), "granted twice");
+            assert_eq!(bench.grantee.grant(&window), LocateAnswer::Granted(grant), "granted twice");
             let first = if grant.writes { bench.writes(&grant, 9, 5000) } else { bench.reads(&grant, 0, 5000) };
             assert!(first, "{how:?}, {access:?}: what is allowed is refused");
             assert_eq!(bytes_of(&region)[1000..6000], vec![if grant.writes { 9 } else { 5 }; 5000]);
@@ -230,7 +230,7 @@ fn window_key_is_not_reused_before_peer_release() {
             close(&window);
         }
         assert_eq!(bench.grantee.beneath(), usize::from(how.1 == Extent::Region), "registered once");
-        let gone = bench.grantee.take_news().0;
+        let gone = bench.grantee.take_changes().0;
         assert_eq!(gone.len(), 700);
         gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
         for round in 0..700_u64 {
@@ -239,7 +239,7 @@ fn window_key_is_not_reused_before_peer_release() {
             assert!(numbers.insert(number), "{how:?}: a number came again in round {round}");
             places.insert(number as usize % WIRE_SLOTS);
             close(&window);
-            let gone = bench.grantee.take_news().0;
+            let gone = bench.grantee.take_changes().0;
             gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
         }
         assert!(places.len() <= 701, "{how:?}: places are not used again: {}", places.len());
@@ -289,7 +289,7 @@ fn devices_without_windows_grant_none() {
     let Some(adapter) = adapter() else { return };
     let limits = adapter.domain().context().limits().expect("limits");
     let using = |windows, window_count, vendor| {
-        let using = Using::of(&crate::verbs::DeviceLimits { windows, window_count, vendor, ..limits });
+        let using = WindowUse::of(&crate::verbs::DeviceLimits { windows, window_count, vendor, ..limits });
         using.map(|using| (using.kind, using.extent))
     };
     let hardware = 0x2c9;
@@ -307,7 +307,7 @@ fn devices_without_windows_grant_none() {
     let grantee = Arc::new(VerbsGrantee::new(domain, None));
     let mut memory = vec![0; LEN];
     let region = region(&mut memory);
-    assert_eq!(grantee.grant(&window(&region, 0, 10, ALL)), Located::Executed);
+    assert_eq!(grantee.grant(&window(&region, 0, 10, ALL)), LocateAnswer::Executed);
     grantee.end();
 }
 
@@ -325,7 +325,7 @@ fn bind_and_registration_times_are_printed() {
             let begun = Instant::now();
             for _ in 0..ROUNDS {
                 grant();
-                let gone = bench.grantee.take_news().0;
+                let gone = bench.grantee.take_changes().0;
                 assert_eq!(gone.len(), 1);
                 gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
             }

@@ -4,8 +4,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::super::core::Core;
-use super::super::peers::Leaving;
-use super::super::remote::{Execution, PART, Part, Waiting, What, atomic_kind};
+use super::super::peers::OutgoingKind;
+use super::super::remote::{AccessOperation, AccessPart, Execution, PART, PendingAccess, atomic_kind};
 use super::super::send::offer_of;
 use super::super::types::Notify;
 use crate::endpoint::remote_work::AtomicWork;
@@ -14,24 +14,24 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::region::RemoteMemory;
 use crate::table::Id;
 use crate::transport::any::AnyLink;
-use crate::transport::{Connection, Link, Refused};
-use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
+use crate::transport::{ConnectionId, Link, Refused};
+use crate::wire::head::{AtomicHead, Counts, Flags, FrameKind, Head, Offer, RMA_EAGER};
 
 /// Hands parts of an access to the link, until the link refuses one or the limits of the peer are reached. Returns `Ok`
 /// when no part is left to be sent.
 pub(in super::super) fn execute(
     link: &mut AnyLink,
     core: &mut Core,
-    slot: Connection,
-    waiting: &mut Waiting,
+    slot: ConnectionId,
+    waiting: &mut PendingAccess,
     notify: Notify,
 ) -> Result<(), Refused> {
     if let Some(what) = waiting.what() {
-        if core.remote.meets_long(slot, what) || core.remote.is_full() {
+        if core.remote.conflicts_with_long(slot, what) || core.remote.is_full() {
             return Err(Refused::Full);
         }
-        let tell = what.part(1).is_some().then(|| what.tell(what.counts()));
-        if core.remote.start(slot, waiting, notify, tell).is_some() {
+        let notice = what.part(1).is_some().then(|| what.notice(what.counts()));
+        if core.remote.start(slot, waiting, notify, notice).is_some() {
             core.peers.get_mut(slot).execution_started();
         }
     }
@@ -44,7 +44,7 @@ pub(in super::super) fn execute(
             break; // A refused part ends the access, so the others are not requested.
         }
         let long_bytes = core.remote.long_bytes(slot) + remote.len;
-        let sent = match core.peers.get(slot).may_leave(Leaving::Part { long_bytes }) {
+        let sent = match core.peers.get(slot).may_send(OutgoingKind::AccessPart { long_bytes }) {
             false => Err(Refused::Full),
             true => send_part(link, core, slot, access, &what, remote, offset as usize, several),
         };
@@ -54,13 +54,13 @@ pub(in super::super) fn execute(
             }
             return Err(refused);
         }
-        core.peers.get_mut(slot).part_left();
+        core.peers.get_mut(slot).part_sent();
         core.remote.count_part(access);
-        waiting.part_left();
+        waiting.part_sent();
     }
     core.access_step(access, Ok(()));
     if notify == Notify::Silent {
-        link.hurry();
+        link.flush_queued();
     }
     Ok(())
 }
@@ -69,22 +69,22 @@ pub(in super::super) fn execute(
 fn send_part(
     link: &mut AnyLink,
     core: &mut Core,
-    slot: Connection,
+    slot: ConnectionId,
     access: Id<Execution>,
-    what: &What,
+    what: &AccessOperation,
     remote: RemoteMemory,
     offset: usize,
     several: bool,
 ) -> Result<(), Refused> {
     let len = remote.len as usize; // The length is at most PART_LIMIT.
     let (local, takes_data) = match what {
-        What::Write(work) => (work.local.slice(offset, len), false),
-        What::Read(work) => (work.local.slice(offset, len), true),
-        What::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
+        AccessOperation::Write(work) => (work.local.slice(offset, len), false),
+        AccessOperation::Read(work) => (work.local.slice(offset, len), true),
+        AccessOperation::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
     };
-    let id = core.remote.add_part(Part::new(access, slot, local, remote.key, takes_data));
+    let id = core.remote.add_part(AccessPart::new(access, slot, local, remote.key, takes_data));
     let mut head = Head {
-        kind: Kind::Write,
+        kind: FrameKind::Write,
         flags: Flags::DATA | Flags::ID,
         len: len as u32,
         tag: remote.address,
@@ -97,34 +97,34 @@ fn send_part(
     let eager = len <= limit;
     let mut long = false;
     let sent = match what {
-        What::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
-        What::Write(_) => {
+        AccessOperation::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
+        AccessOperation::Write(_) => {
             head.flags.set(Flags::PART, several || what.data().is_some());
-            head.kind = Kind::WriteOffer;
+            head.kind = FrameKind::WriteOffer;
             head.len = size_of::<Offer>() as u32;
             long = true;
             let offer = offer_of(&local);
             Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, false))
         }
-        What::Read(_) => {
-            head.kind = Kind::Read;
+        AccessOperation::Read(_) => {
+            head.kind = FrameKind::Read;
             core.send_read(link, head, &local)
         }
-        What::Atomic(work) => send_atomic(link, head, work),
+        AccessOperation::Atomic(work) => send_atomic(link, head, work),
     };
     if let Err(refused) = sent {
         core.remote.withdraw_part(id);
         return Err(refused);
     }
-    if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
+    if long || (len > RMA_EAGER && matches!(what, AccessOperation::Read(_))) {
         core.remote.note_long_part(id, remote, what.changes());
     }
     if long && core.remote.note_long_write(access) {
         core.peers.get_mut(slot).long_write_started();
     }
-    if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
+    if what.data().is_some() && what.changes() && (long || !matches!(what, AccessOperation::Write(_))) {
         // The notice that reports a write also counts it, so a target that sees the count finds the report.
-        core.remote.tell_at_end(access, || what.tell(if long { what.counts() } else { Counts::empty() }));
+        core.remote.notify_at_end(access, || what.notice(if long { what.counts() } else { Counts::empty() }));
     }
     Ok(())
 }
@@ -138,25 +138,25 @@ fn send_write(
     access: Id<Execution>,
     mut head: Head,
     local: &Segments,
-    what: &What,
+    what: &AccessOperation,
     several: bool,
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
     // The eight bytes of completion data have to fit as well.
     let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
-    let told = fits.then(|| {
+    let report_data = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {
             head.flags |= Flags::TELLS;
             head.len += size_of::<U64>() as u32;
             link.send(&head, payload, false)
         })
     });
-    match told.flatten() {
+    match report_data.flatten() {
         Some(result) => result,
         None => {
             head.flags |= Flags::PART;
             link.send(&head, local, false)?;
-            core.remote.tell_at_end(access, || what.tell(what.counts()));
+            core.remote.notify_at_end(access, || what.notice(what.counts()));
             Ok(())
         }
     }
@@ -181,7 +181,7 @@ fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<
     if let Some(compare) = &work.compare {
         payload.extend(compare.to_vec());
     }
-    head.kind = Kind::Atomic;
+    head.kind = FrameKind::Atomic;
     head.len = payload.len() as u32;
     Segments::lend(&payload, |payload| link.send(&head, payload, false))
 }

@@ -3,10 +3,10 @@
 //! An access is made in one of three ways. *Directly*: over a shared-memory link the initiator accesses the peer's
 //! region itself, and the access mostly ends within the call. *By RDMA*: a device makes the access (`rdma`).
 //! *Executed*: the target makes the access during its progress. In that case the access is split into parts. Each part
-//! is one request frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull.
-//! Short data is sent in its frame. Over a stream, so is longer data. A long write is offered by the initiator and
-//! pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected
-//! by the initiator and sent at once.
+//! is one request frame and ends with one answer ([`FrameKind::Done`] or [`FrameKind::ReadData`]) or with the end of a
+//! pull. Short data is sent in its frame. Over a stream, so is longer data. A long write is offered by the initiator
+//! and pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream,
+//! expected by the initiator and sent at once.
 //!
 //! Order: only one way is used at a time. While executed accesses to a peer are outstanding, later ones to it are
 //! executed as well (or wait, see `rdma`), and frames are handled in order. Only long parts are performed out of that
@@ -24,10 +24,10 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 pub(super) use self::issue::execute;
-pub(super) use self::rdma::{Course, by_rdma};
+pub(super) use self::rdma::{RdmaOutcome, by_rdma};
 use super::core::Core;
-use super::remote::{AccessError, Execution, OfferedRead, Part, Tell, Told, Waiting};
-use super::types::{Action, Notify, Pull, Side};
+use super::remote::{AccessError, AccessNotice, AccessPart, Execution, OfferedRead, PendingAccess, RemoteWriteData};
+use super::types::{LinkAction, Notify, PayloadPull, Side};
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View};
@@ -35,8 +35,8 @@ use crate::region::Refusal;
 use crate::region::lease::Lease;
 use crate::table::Id;
 use crate::transport::any::AnyLink;
-use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{Counts, Flags, Head, Kind, Notice, RMA_EAGER, ReadHead};
+use crate::transport::{ConnectionId, Link, PullError, Refused};
+use crate::wire::head::{Counts, Flags, FrameKind, Head, RMA_EAGER, ReadHead, WriteNotice};
 
 /// Returns the refusal for a failed transfer from or to a region.
 const fn pull_refusal(error: PullError) -> Refusal {
@@ -65,60 +65,60 @@ impl Core {
         if expected.is_some()
             && let Some((part, from)) = self.remote.expect(head.id)
         {
-            let token = self.messages.begin_pull(Pull::Fetch { from, part });
+            let token = self.messages.begin_pull(PayloadPull::Fetch { from, part });
             link.expect(&Lease::own(local), token);
         }
         Ok(())
     }
 
-    /// Handles a [`Kind::Done`] frame.
-    pub(super) fn done(&mut self, from: Connection, head: &Head) {
+    /// Handles a [`FrameKind::Done`] frame.
+    pub(super) fn done(&mut self, from: ConnectionId, head: &Head) {
         let result = match (head.tag, Refusal::from_number(head.tag)) {
             (0, _) => Ok(()),
             (_, Some(refusal)) => Err(refusal),
-            (_, None) => return self.peers.accuse(from, "unknown error code in a reply"),
+            (_, None) => return self.peers.flag_violation(from, "unknown error code in a reply"),
         };
         match self.remote.answered(from, head, result) {
             Ok(Some(part)) => self.part_over(part, result),
             Ok(None) => {}
-            Err(why) => self.peers.accuse(from, why),
+            Err(why) => self.peers.flag_violation(from, why),
         }
     }
 
-    /// Handles a [`Kind::ReadData`] frame.
-    pub(super) fn read_data(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    /// Handles a [`FrameKind::ReadData`] frame.
+    pub(super) fn read_data(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         match self.remote.read_data(from, head, payload) {
             Ok(Some(part)) => self.part_over(part, Ok(())),
             Ok(None) => {}
-            Err(why) => self.peers.accuse(from, why),
+            Err(why) => self.peers.flag_violation(from, why),
         }
     }
 
-    /// Handles a [`Kind::ReadOffer`] frame: fetches the bytes.
-    pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+    /// Handles a [`FrameKind::ReadOffer`] frame: fetches the bytes.
+    pub(super) fn read_offered(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         let OfferedRead { part, offer, into } = match self.remote.read_offered(from, head, payload) {
             Ok(Some(offered)) => offered,
             Ok(None) => return,
-            Err(why) => return self.peers.accuse(from, why),
+            Err(why) => return self.peers.flag_violation(from, why),
         };
-        let token = self.messages.begin_pull(Pull::Fetch { from, part });
-        self.peers.push(from, Action::Pull { id: head.tag as u32, offer, into, token });
+        let token = self.messages.begin_pull(PayloadPull::Fetch { from, part });
+        self.peers.push(from, LinkAction::Pull { id: head.tag as u32, offer, into, token });
     }
 
     /// Ends the part of a long read that was fetched, or that could not be fetched.
-    pub(super) fn fetched(&mut self, part: Id<Part>, result: Result<u64, PullError>) {
+    pub(super) fn fetched(&mut self, part: Id<AccessPart>, result: Result<u64, PullError>) {
         self.part_over(part, result.map(drop).map_err(pull_refusal));
     }
 
     /// Handles the end of a push: no transport reads the bytes of this long write any more.
-    pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) {
+    pub(super) fn write_pushed(&mut self, from: ConnectionId, wire: u32) {
         if let Some((part, result)) = self.remote.write_pushed(from, wire) {
             self.part_over(part, result);
         }
     }
 
     /// Ends a part.
-    fn part_over(&mut self, id: Id<Part>, result: Result<(), Refusal>) {
+    fn part_over(&mut self, id: Id<AccessPart>, result: Result<(), Refusal>) {
         let Some(part) = self.remote.end_part(id) else { return };
         self.peers.get_mut(part.to()).part_ended();
         let result = result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into()));
@@ -131,8 +131,8 @@ impl Core {
         self.access_ended(&access);
         match access.take_error() {
             None => {
-                if let Some(tell) = access.tell() {
-                    self.tell(access.to(), tell);
+                if let Some(notice) = access.notice() {
+                    self.notify_target(access.to(), notice);
                 }
                 self.complete(Side::Transmit, access.notify(), access.entry());
             }
@@ -150,61 +150,73 @@ impl Core {
 
     /// Notifies the target of the parts of an access that it cannot see. Sends one notice for each region; the last
     /// notice also carries the counts of the endpoint, and the data.
-    fn tell(&mut self, to: Connection, tell: &Tell) {
-        let regions = tell.regions();
-        let counted = self.peers.get(to).counts() & tell.counts();
+    fn notify_target(&mut self, to: ConnectionId, notice: &AccessNotice) {
+        let regions = notice.regions();
+        let counted = self.peers.get(to).counts() & notice.counts();
         for (at, region) in regions.iter().enumerate() {
-            let (told, counted) =
-                if at + 1 == regions.len() { (tell.told(), counted) } else { (None, Counts::empty()) };
-            self.wrote(to, *region, tell.counts() & Counts::REGION | counted, told);
+            let (report_data, counted) =
+                if at + 1 == regions.len() { (notice.report_data(), counted) } else { (None, Counts::empty()) };
+            self.wrote(to, *region, notice.counts() & Counts::REGION | counted, report_data);
         }
     }
 
     /// Notifies the target that its region with this key and this generation was accessed, if the target counts or
     /// reports that.
-    pub(super) fn wrote(&mut self, to: Connection, (key, generation): (u64, u64), counts: Counts, told: Option<Told>) {
-        if counts.is_empty() && told.is_none() {
+    pub(super) fn wrote(
+        &mut self,
+        to: ConnectionId,
+        (key, generation): (u64, u64),
+        counts: Counts,
+        report_data: Option<RemoteWriteData>,
+    ) {
+        if counts.is_empty() && report_data.is_none() {
             return;
         }
         let mut flags = Flags::ID;
-        flags.set(Flags::DATA, told.is_some());
+        flags.set(Flags::DATA, report_data.is_some());
         self.peers.get_mut(to).notice_queued();
-        let Told { data, len } = told.unwrap_or(Told { data: 0, len: 0 });
-        let head =
-            Head { kind: Kind::Wrote, flags, len: size_of::<Notice>() as u32, tag: key, data, id: counts.bits() };
-        let notice = Notice { generation: U64::new(generation), len: U64::new(len) };
-        self.peers.push(to, Action::Notice(head, notice));
+        let RemoteWriteData { data, len } = report_data.unwrap_or(RemoteWriteData { data: 0, len: 0 });
+        let head = Head {
+            kind: FrameKind::Wrote,
+            flags,
+            len: size_of::<WriteNotice>() as u32,
+            tag: key,
+            data,
+            id: counts.bits(),
+        };
+        let notice = WriteNotice { generation: U64::new(generation), len: U64::new(len) };
+        self.peers.push(to, LinkAction::Notice(head, notice));
     }
 
     /// Begins a long access that this endpoint makes itself with the target's help. Returns its number, or `None` if
     /// the access had begun already.
     pub(super) fn start_assisted(
         &mut self,
-        slot: Connection,
-        waiting: &mut Waiting,
+        slot: ConnectionId,
+        waiting: &mut PendingAccess,
         notify: Notify,
         (generation, counts): (u64, Counts),
     ) -> Option<Id<Execution>> {
         let what = waiting.what()?;
-        let tell = (!counts.is_empty() || what.data().is_some()).then(|| {
-            let mut tell = what.tell(counts);
-            what.pieces().iter().for_each(|piece| tell.learn(piece.key, generation));
-            tell
+        let notice = (!counts.is_empty() || what.data().is_some()).then(|| {
+            let mut notice = what.notice(counts);
+            what.pieces().iter().for_each(|piece| notice.learn(piece.key, generation));
+            notice
         });
-        let id = self.remote.start(slot, waiting, notify, tell)?;
+        let id = self.remote.start(slot, waiting, notify, notice)?;
         self.peers.get_mut(slot).execution_started();
         Some(id)
     }
 
     /// Removes an assisted access if it ended (and is reported) in the call that began it, or if no part of it could be
     /// sent.
-    pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
+    pub(super) fn withdraw_assisted(&mut self, slot: ConnectionId, waiting: &mut PendingAccess, id: Id<Execution>) {
         self.remote.withdraw(waiting, id);
         self.peers.get_mut(slot).execution_ended(false);
     }
 
     /// Ends an assisted access.
-    pub(super) fn assisted_end(&mut self, from: Connection, wire: u32, result: Result<(), PullError>) {
+    pub(super) fn assisted_end(&mut self, from: ConnectionId, wire: u32, result: Result<(), PullError>) {
         if let Some(id) = self.remote.access_of(from, wire) {
             let result = result.map_err(|error| match error {
                 PullError::Unknown => {
@@ -220,7 +232,7 @@ impl Core {
     }
 
     /// Fails the accesses that were being executed over a closed connection.
-    pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn accesses_down(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         for access in self.remote.take_of(from) {
             let failure = ErrorEntry::new(access.entry(), error).with_text(why.to_owned());
             self.fail(Side::Transmit, access.notify(), failure);

@@ -11,18 +11,18 @@
 //! ([`Core::give_back`]) and are then executed.
 
 use super::super::core::Core;
-use super::super::peers::Leaving;
-use super::super::remote::{Waiting, What};
-use super::super::types::{Notify, Pending, Work};
+use super::super::peers::OutgoingKind;
+use super::super::remote::{AccessOperation, PendingAccess};
+use super::super::types::{Notify, PendingOperation, QueuedWork};
 use crate::endpoint::work::OpFlags;
 use crate::region::RemoteMemory;
-use crate::transport::Connection;
-use crate::transport::verbs::{Unposted, VerbsLink};
+use crate::transport::ConnectionId;
+use crate::transport::verbs::{PostFailure, VerbsLink};
 use crate::wire::head::Counts;
 
 /// The result of an attempt to make an access by RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Course {
+pub(in super::super) enum RdmaOutcome {
     /// The whole access was posted.
     Posted,
     /// The access has to wait.
@@ -35,22 +35,22 @@ pub(in super::super) enum Course {
 pub(in super::super) fn by_rdma(
     link: &mut VerbsLink,
     core: &mut Core,
-    slot: Connection,
-    waiting: &mut Waiting,
+    slot: ConnectionId,
+    waiting: &mut PendingAccess,
     notify: Notify,
-) -> Course {
+) -> RdmaOutcome {
     if waiting.started().is_none()
         && let Err(course) = begin(link, core, slot, waiting, notify)
     {
         return course;
     }
     let Some((access, &what, true)) = core.remote.started(waiting) else {
-        return Course::Executed; // The access began as an executed access.
+        return RdmaOutcome::Executed; // The access began as an executed access.
     };
     if core.remote.has_failed(access) {
         // It is unknown whether a part of the access was made, so no other part is posted.
         core.access_step(access, Ok(()));
-        return Course::Posted;
+        return RdmaOutcome::Posted;
     }
     while !waiting.is_executed_only()
         && let Some((remote, offset)) = what.part_of(waiting.sent(), link.longest_access())
@@ -58,30 +58,38 @@ pub(in super::super) fn by_rdma(
         match post(link, &what, &remote, offset, access.to_wire()) {
             Ok(()) => {
                 core.remote.count_part(access);
-                waiting.part_left();
+                waiting.part_sent();
             }
-            Err(Unposted::Full | Unposted::Broken) => return Course::Waits,
-            Err(Unposted::Unreachable) => waiting.execute_only(),
+            Err(PostFailure::Full | PostFailure::Broken) => return RdmaOutcome::Waits,
+            Err(PostFailure::Unreachable) => waiting.execute_only(),
         }
     }
     if !waiting.is_executed_only() {
         core.access_step(access, Ok(()));
-        return Course::Posted;
+        return RdmaOutcome::Posted;
     }
     // The parts that were posted have to end first, with or without success.
     if core.remote.has_parts_under_way(access) {
-        return Course::Waits;
+        return RdmaOutcome::Waits;
     }
     if let Some(execution) = core.remote.remove(access) {
         core.access_ended(&execution);
-        waiting.begin_anew(execution.into_posted());
+        waiting.restart(execution.into_posted());
     }
-    if core.peers.get(slot).may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits }
+    if core.peers.get(slot).may_send(OutgoingKind::ExecutedAccess) { RdmaOutcome::Executed } else { RdmaOutcome::Waits }
 }
 
 /// Posts a part of an access. `offset` is the start of the part in the local memory.
-fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, access: u32) -> Result<(), Unposted> {
-    let (What::Write(work) | What::Read(work)) = what else { return Err(Unposted::Unreachable) };
+fn post(
+    link: &mut VerbsLink,
+    what: &AccessOperation,
+    remote: &RemoteMemory,
+    offset: u64,
+    access: u32,
+) -> Result<(), PostFailure> {
+    let (AccessOperation::Write(work) | AccessOperation::Read(work)) = what else {
+        return Err(PostFailure::Unreachable);
+    };
     let local = work.local.slice(offset as usize, remote.len as usize);
     link.post_access(what.changes(), remote, &local, access)
 }
@@ -94,13 +102,13 @@ fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, a
 fn begin(
     link: &mut VerbsLink,
     core: &mut Core,
-    slot: Connection,
-    waiting: &mut Waiting,
+    slot: ConnectionId,
+    waiting: &mut PendingAccess,
     notify: Notify,
-) -> Result<(), Course> {
-    let Some(&what) = waiting.what() else { return Err(Course::Executed) };
+) -> Result<(), RdmaOutcome> {
+    let Some(&what) = waiting.what() else { return Err(RdmaOutcome::Executed) };
     let peer = core.peers.get_mut(slot);
-    let executed = if peer.may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits };
+    let executed = if peer.may_send(OutgoingKind::ExecutedAccess) { RdmaOutcome::Executed } else { RdmaOutcome::Waits };
     let reached = !waiting.is_executed_only()
         && is_plain(&what, peer.counts())
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
@@ -108,33 +116,33 @@ fn begin(
         peer.forget_executed_instead();
         return Err(executed);
     };
-    if !peer.may_leave(Leaving::DirectAccess) {
-        return Err(if peer.count_executed_instead() { Course::Executed } else { Course::Waits });
+    if !peer.may_send(OutgoingKind::DirectAccess) {
+        return Err(if peer.count_executed_instead() { RdmaOutcome::Executed } else { RdmaOutcome::Waits });
     }
     peer.forget_executed_instead();
     let id = core.remote.next_access();
     match post(link, &what, &remote, offset, id.to_wire()) {
         Ok(()) => {}
-        Err(Unposted::Full | Unposted::Broken) => return Err(Course::Waits),
-        Err(Unposted::Unreachable) => {
+        Err(PostFailure::Full | PostFailure::Broken) => return Err(RdmaOutcome::Waits),
+        Err(PostFailure::Unreachable) => {
             waiting.execute_only();
             return Err(executed);
         }
     }
     if core.remote.start_by_rdma(slot, waiting, notify).is_none() {
-        return Err(Course::Executed);
+        return Err(RdmaOutcome::Executed);
     }
-    waiting.part_left();
+    waiting.part_sent();
     peer.rdma_started(what.changes());
     Ok(())
 }
 
 /// Returns whether the target need neither execute an access nor be notified of it.
-fn is_plain(what: &What, counted: Counts) -> bool {
+fn is_plain(what: &AccessOperation, counted: Counts) -> bool {
     let some = |piece: &RemoteMemory| piece.len > 0;
     // The device may acknowledge a write before its bytes are visible.
     let is_seen = what.changes() && what.flags().contains(OpFlags::DELIVERY_COMPLETE);
-    !matches!(what, What::Atomic(_))
+    !matches!(what, AccessOperation::Atomic(_))
         && !is_seen
         && what.data().is_none()
         && !counted.intersects(what.counts() - Counts::REGION)
@@ -144,7 +152,7 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 impl Core {
     /// Puts an access that could not be completed by RDMA back into the queue. The caller returns several accesses in
     /// the reverse order of their beginning.
-    pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
+    pub(in super::super) fn give_back(&mut self, from: ConnectionId, wire: u32) {
         let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
         let Some(execution) = self.remote.remove(id) else { return };
         self.access_ended(&execution);
@@ -152,10 +160,10 @@ impl Core {
         let peer = self.peers.get_mut(from);
         match peer.first_mut() {
             // The access was not posted completely, so it is still in the queue.
-            Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
-                waiting.begin_anew(posted);
+            Some(PendingOperation { work: QueuedWork::Access(waiting), .. }) if waiting.started() == Some(id) => {
+                waiting.restart(posted);
             }
-            _ => peer.put_back(Pending { work: Work::Access(Waiting::new(posted)), notify }),
+            _ => peer.put_back(PendingOperation { work: QueuedWork::Access(PendingAccess::new(posted)), notify }),
         }
     }
 }

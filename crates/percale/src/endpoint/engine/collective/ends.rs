@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use crate::collective::CollectiveWork;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
-use crate::endpoint::engine::aside::Memory;
 use crate::endpoint::engine::core::Core;
-use crate::endpoint::engine::groups::{Abort, Group, GroupEnd};
-use crate::endpoint::engine::types::{Action, Notify, Side, Unexpected};
+use crate::endpoint::engine::deferred_cleanup::Memory;
+use crate::endpoint::engine::groups::{AbortOutcome, GroupEnd, GroupState};
+use crate::endpoint::engine::types::{LinkAction, Notify, Side, Unexpected};
 use crate::local_memory::volatile::View;
 use crate::table::Id;
-use crate::transport::Connection;
-use crate::wire::head::{ABORT, Head, Kind};
+use crate::transport::ConnectionId;
+use crate::wire::head::{ABORT, FrameKind, Head};
 use crate::wire::join::JOIN;
 
 /// Returns the completion of a collective operation.
@@ -24,12 +24,12 @@ pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> En
 impl Core {
     /// Schedules the groups that can continue.
     fn groups_ready(&mut self) {
-        self.peers.push(0, Action::Advance);
+        self.peers.push(0, LinkAction::Advance);
     }
 
     /// Schedules a group that can continue.
     #[inline(never)]
-    fn collective_ready(&mut self, index: Id<Group>) {
+    fn collective_ready(&mut self, index: Id<GroupState>) {
         self.groups.make_ready(index);
         self.groups_ready();
     }
@@ -39,13 +39,13 @@ impl Core {
     #[inline(never)]
     pub(in crate::endpoint::engine) fn collective_in_place(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         payload: View<'_>,
     ) -> bool {
         let Some(context) = self.groups.deliver(from, head, payload) else { return false };
         if let Some(index) = self.groups.received(context, head.data) {
-            self.goes_on(index);
+            self.advance_group(index);
         }
         true
     }
@@ -58,7 +58,7 @@ impl Core {
             Side::Receive => self.groups.received(entry.context, entry.data),
         };
         if let Some(index) = ready {
-            self.goes_on(index);
+            self.advance_group(index);
         }
     }
 
@@ -67,21 +67,21 @@ impl Core {
     pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
         let why = "a message between members of the group failed";
         if let Some(index) = self.groups.transfer_over(error.entry.context, Some((error.error, why))) {
-            self.goes_on(index);
+            self.advance_group(index);
         }
     }
 
     /// Performs the next steps of a group until one needs a link. Schedules the group if more remains to be done.
     #[inline(never)]
-    fn goes_on(&mut self, index: Id<Group>) {
-        if !(self.groups.go_on(index) && self.collective_done(index)) {
+    fn advance_group(&mut self, index: Id<GroupState>) {
+        if !(self.groups.run_steps(index) && self.collective_done(index)) {
             self.collective_ready(index);
         }
     }
 
     /// Ends and reports the first operation of a group, after its steps are done. Returns whether nothing else remains
     /// to be done for the group.
-    pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
+    pub(super) fn collective_done(&mut self, index: Id<GroupState>) -> bool {
         let Some(end) = self.groups.end_operation(index) else { return true };
         if end.is_join {
             let (group, context) = (end.id(), end.context);
@@ -103,59 +103,61 @@ impl Core {
     }
 
     /// Cancels the receives of a broken group, and discards messages that arrived for it.
-    pub(super) fn withdraw(&mut self, index: Id<Group>) {
+    pub(super) fn withdraw(&mut self, index: Id<GroupState>) {
         let held = self.groups.withdraw(index);
         self.discard_all(held);
     }
 
     fn discard_all(&mut self, messages: Vec<Unexpected>) {
-        messages.into_iter().for_each(|message| self.throw_away(message));
+        messages.into_iter().for_each(|message| self.drop_message(message));
     }
 
     /// Returns whether a message is for a group that may still need it. Handles messages that break a group or join
     /// one.
-    pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: Connection, head: &Head) -> bool {
-        if head.kind == Kind::Collective && head.len == 0 && head.data >= JOIN {
+    pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: ConnectionId, head: &Head) -> bool {
+        if head.kind == FrameKind::Collective && head.len == 0 && head.data >= JOIN {
             match head.data {
                 ABORT.. => self.aborted(from, head.tag, head.data as u32),
-                data => self.hear_join(from, head.tag, data),
+                data => self.receive_join(from, head.tag, data),
             }
             return false;
         }
         if !self.groups.is_broken(head.tag) {
             return true;
         }
-        if head.kind == Kind::CollectiveOffer {
-            self.peers.reply(from, Kind::Pulled, head.id, 0);
+        if head.kind == FrameKind::CollectiveOffer {
+            self.peers.reply(from, FrameKind::Pulled, head.id, 0);
         }
         false
     }
 
     /// Handles the notice of a member that the group is broken.
-    fn aborted(&mut self, from: Connection, tag: u64, number: u32) {
+    fn aborted(&mut self, from: ConnectionId, tag: u64, number: u32) {
         match self.groups.aborted(from, tag, number) {
-            Abort::Broken(_) => self.groups_ready(),
-            Abort::Unknown => {
+            AbortOutcome::Broken(_) => self.groups_ready(),
+            AbortOutcome::Unknown => {
                 let source = u64::from(from);
                 let held = self.groups.take_held(|envelope, _| envelope.tag == tag && envelope.source == source);
                 self.discard_all(held);
             }
-            Abort::NoMember => self.peers.accuse(from, "break of a group by a peer that is not a member"),
+            AbortOutcome::NoMember => {
+                self.peers.flag_violation(from, "break of a group by a peer that is not a member")
+            }
         }
     }
 
     /// Handles the end of a connection. If the peer did not close it in an orderly way, the groups of the peer break.
-    pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         if self.groups.member_gone(from, error, why) {
             self.joins_ready();
         }
         for receive in self.groups.take_receives_of(from) {
-            let head = Head { kind: Kind::Collective, ..Head::default() };
+            let head = Head { kind: FrameKind::Collective, ..Head::default() };
             self.receive_failed(from, &head, &receive, error, why);
         }
         // Messages of the peer for groups in which it is not known to be a member can never be received.
         let known = self.groups.tags_of(from);
-        self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
+        self.drop_held(FrameKind::Collective, |of, tag, _| of == from && !known.contains(&tag));
         if self.groups.break_groups_of(from, error, why) {
             self.groups_ready();
         }

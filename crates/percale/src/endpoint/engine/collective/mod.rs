@@ -13,12 +13,12 @@ mod ends;
 mod joining;
 
 pub(super) use self::ends::collective_entry;
-use self::joining::NOBODY;
+use self::joining::NO_CONNECTION;
 use super::Engine;
-use super::groups::{Group, Next, Ready, receive};
-use super::peers::Leaving;
+use super::groups::{GroupState, GroupStep, PendingWork, receive};
+use super::peers::OutgoingKind;
 use super::send::transmit_collective;
-use super::types::{GroupMessage, Notify, Pending, Side, Work};
+use super::types::{GroupMessage, Notify, PendingOperation, QueuedWork, Side};
 use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::operation::Operation;
@@ -26,12 +26,12 @@ use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::types::PeerAddress;
 use crate::wire::head::ABORT;
 
 /// The endpoint's own slot among its peers.
-const OWN: Connection = 0;
+const OWN: ConnectionId = 0;
 
 impl Engine {
     /// Joins a group of these members, which include this endpoint. The operation ends when all have joined.
@@ -53,7 +53,7 @@ impl Engine {
         let slots = members
             .iter()
             .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));
-        let slots = slots.collect::<Result<Box<[Connection]>, _>>()?;
+        let slots = slots.collect::<Result<Box<[ConnectionId]>, _>>()?;
         let rank = slots.iter().position(|slot| *slot == OWN);
         let rank = rank.ok_or(PostError::Collective("the endpoint is not a member of the group"))?;
         let mut sorted = slots.clone();
@@ -121,24 +121,24 @@ impl Engine {
         }
         while let Some(ready) = self.core.groups.take_ready() {
             match ready {
-                Ready::Joins => self.joins_go_on(),
-                Ready::Group(index) => self.advance(index),
+                PendingWork::Joins => self.run_join_actions(),
+                PendingWork::Group(index) => self.advance(index),
             }
         }
         self.core.groups.stop_advancing();
     }
 
-    fn advance(&mut self, index: Id<Group>) {
+    fn advance(&mut self, index: Id<GroupState>) {
         loop {
             match self.core.groups.next(index) {
-                Next::Nothing => return,
-                Next::WindUp => return self.wind_up(index),
-                Next::Done => _ = self.core.collective_done(index),
-                Next::Send { to, segment, tag, data, context } => {
+                GroupStep::Nothing => return,
+                GroupStep::WindUp => return self.wind_up(index),
+                GroupStep::Done => _ = self.core.collective_done(index),
+                GroupStep::Send { to, segment, tag, data, context } => {
                     let segments = Segments::one(segment);
                     self.send_to_member(to, &GroupMessage { segments, tag, data, context }, Some(index));
                 }
-                Next::Receive { from, segment, tag, context } => {
+                GroupStep::Receive { from, segment, tag, context } => {
                     self.receive_from_member(index, from, segment, tag, context);
                 }
             }
@@ -147,9 +147,9 @@ impl Engine {
 
     /// Sends a message for the operation that runs in a group. The end of the send is reported to the operation unless
     /// the send ends at once.
-    fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<Id<Group>>) {
+    fn send_to_member(&mut self, slot: ConnectionId, message: &GroupMessage, of: Option<Id<GroupState>>) {
         let mut sent = None;
-        if self.core.peers.get(slot).may_leave(Leaving::GroupMessage)
+        if self.core.peers.get(slot).may_send(OutgoingKind::GroupMessage)
             && let Some(Some(link)) = self.links.get_mut(slot as usize)
             && let Ok(over) = transmit_collective(link, &mut self.core, slot, message)
         {
@@ -168,8 +168,8 @@ impl Engine {
     }
 
     #[cold]
-    fn send_to_member_later(&mut self, slot: Connection, message: &GroupMessage) {
-        let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective };
+    fn send_to_member_later(&mut self, slot: ConnectionId, message: &GroupMessage) {
+        let pending = PendingOperation { work: QueuedWork::Collective(*message), notify: Notify::Collective };
         self.core.peers.get_mut(slot).queue_for_group(pending);
         if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
@@ -177,7 +177,14 @@ impl Engine {
         self.drain(slot);
     }
 
-    fn receive_from_member(&mut self, index: Id<Group>, slot: Connection, segment: Segment, tag: u64, context: u64) {
+    fn receive_from_member(
+        &mut self,
+        index: Id<GroupState>,
+        slot: ConnectionId,
+        segment: Segment,
+        tag: u64,
+        context: u64,
+    ) {
         if let Some(message) = self.core.groups.take_message(slot, tag) {
             self.core.fill(message, receive(segment, context));
             if self.core.peers.has_actions() {
@@ -200,7 +207,7 @@ impl Engine {
         let unfinished = self.core.groups.unfinished();
         let any = !unfinished.is_empty();
         for (tag, members) in unfinished {
-            let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NOBODY);
+            let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NO_CONNECTION);
             for slot in members {
                 // The other members notify members that are not connected to this endpoint.
                 if slot != OWN && self.core.peers.get(slot).is_up() {
@@ -214,14 +221,14 @@ impl Engine {
     /// Winds up a broken group: notifies the members, cancels the receives, and ends its operations when nothing uses
     /// their memory any more.
     #[cold]
-    fn wind_up(&mut self, index: Id<Group>) {
+    fn wind_up(&mut self, index: Id<GroupState>) {
         if let Some((tag, members, code)) = self.core.groups.announce_broken(index) {
             for slot in members {
                 let peer = self.core.peers.get(slot);
                 if peer.is_idle() && peer.is_lost() {
                     continue; // This is the member that died, or it was notified before.
                 }
-                self.send_to_member(slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NOBODY), None);
+                self.send_to_member(slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NO_CONNECTION), None);
             }
         }
         self.core.withdraw(index);

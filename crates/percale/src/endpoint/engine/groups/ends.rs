@@ -3,58 +3,58 @@
 use std::collections::HashSet;
 
 use super::super::types::Unexpected;
-use super::running::Running;
-use super::{Abort, Group, GroupEnd, Groups, Ready, Scratch, context_of};
-use crate::collective::{Deed, GroupId, heard_code};
+use super::running::RunningOperation;
+use super::{AbortOutcome, GroupEnd, GroupState, Groups, PendingWork, Scratch, context_of};
+use crate::collective::{GroupId, JoinAction, decode_error_code};
 use crate::completion::entry::ErrorCode;
 use crate::local_memory::buffer::Buffer;
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::join::Join;
 
 impl Groups {
     /// Starts to join the members of a new group, under a name that this endpoint proposes.
-    pub(in super::super) fn join(&mut self, index: Id<Group>, name: u64) {
+    pub(in super::super) fn join(&mut self, index: Id<GroupState>, name: u64) {
         let group = &self.groups[index];
         self.joins.join(group.list, index.to_u64(), name, &group.members, group.rank);
         self.make_joins_ready();
     }
 
     /// Takes the next action that joins request. Actions that concern only groups of this endpoint are performed here.
-    pub(in super::super) fn next_deed(&mut self) -> Option<Deed> {
+    pub(in super::super) fn next_join_action(&mut self) -> Option<JoinAction> {
         loop {
             match self.joins.deeds.pop_front()? {
-                Deed::Agreed { group, tag } => {
+                JoinAction::Agreed { group, tag } => {
                     let group = Id::from_u64(group);
                     self.name(group, tag);
                     self.make_ready(group);
                 }
-                Deed::Failed { group, error, why } => {
+                JoinAction::Failed { group, error, why } => {
                     let index = Id::from_u64(group);
                     if let Some(group) = self.groups.get_mut(index) {
                         group.breaks(error, &why);
                         self.make_ready(index);
                     }
                 }
-                deed => return Some(deed),
+                join_action => return Some(join_action),
             }
         }
     }
 
     /// Returns whether joins request actions.
-    pub(in super::super) fn has_deeds(&self) -> bool {
+    pub(in super::super) fn has_join_actions(&self) -> bool {
         !self.joins.deeds.is_empty()
     }
 
     /// Handles a message of a peer about joining a list. Returns false if the message is invalid, or is about too many
     /// joins.
-    pub(in super::super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) -> bool {
-        Join::from_data(data).is_some_and(|said| self.joins.hear(list, from, said))
+    pub(in super::super) fn receive_join(&mut self, from: ConnectionId, list: u64, data: u64) -> bool {
+        Join::from_data(data).is_some_and(|said| self.joins.receive_notice(list, from, said))
     }
 
     /// Handles a peer that advertises another address than the one at which it was found.
-    pub(in super::super) fn misnamed(&mut self, peer: Connection, why: &str) {
-        self.joins.misnamed(peer, why);
+    pub(in super::super) fn handle_address_mismatch(&mut self, peer: ConnectionId, why: &str) {
+        self.joins.handle_address_mismatch(peer, why);
     }
 
     /// Called when the application leaves a group. Operations that were posted still end. Returns whether joins can
@@ -79,38 +79,38 @@ impl Groups {
     }
 
     /// Handles the notice of a peer that it gave up the group with this tag because of an error with this number.
-    pub(in super::super) fn aborted(&mut self, from: Connection, tag: u64, number: u32) -> Abort {
+    pub(in super::super) fn aborted(&mut self, from: ConnectionId, tag: u64, number: u32) -> AbortOutcome {
         let Some(&index) = self.by_tag.get(&tag) else {
-            self.hear(tag, from);
-            return Abort::Unknown;
+            self.receive_notice(tag, from);
+            return AbortOutcome::Unknown;
         };
         if !self.groups[index].members.contains(&from) {
-            return Abort::NoMember;
+            return AbortOutcome::NoMember;
         }
         // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be
         // discarded, and its group would wait forever.
         self.remember_broken(tag);
-        self.groups[index].breaks(heard_code(number), "a member left the group");
+        self.groups[index].breaks(decode_error_code(number), "a member left the group");
         self.make_ready(index);
-        Abort::Broken(index)
+        AbortOutcome::Broken(index)
     }
 
     /// Handles the end of a connection to a peer in the joins. Returns whether joins request actions.
-    pub(in super::super) fn member_gone(&mut self, from: Connection, error: ErrorCode, why: &str) -> bool {
-        self.forget_heard(from);
+    pub(in super::super) fn member_gone(&mut self, from: ConnectionId, error: ErrorCode, why: &str) -> bool {
+        self.forget_notices(from);
         self.joins.gone(from, error, why);
-        self.has_deeds()
+        self.has_join_actions()
     }
 
     /// Returns the tags of the groups that have a tag and that include a peer as a member.
-    pub(in super::super) fn tags_of(&self, member: Connection) -> Vec<u64> {
+    pub(in super::super) fn tags_of(&self, member: ConnectionId) -> Vec<u64> {
         let groups = self.groups.iter().filter(|(_, group)| group.named && group.members.contains(&member));
         groups.map(|(_, group)| group.tag).collect()
     }
 
     /// Breaks the groups of a disconnected peer. If the peer closed its endpoint in an orderly way, a group breaks only
     /// when it needs the peer. Returns whether groups can continue.
-    pub(in super::super) fn break_groups_of(&mut self, member: Connection, error: ErrorCode, why: &str) -> bool {
+    pub(in super::super) fn break_groups_of(&mut self, member: ConnectionId, error: ErrorCode, why: &str) -> bool {
         let mut any = false;
         for (index, group) in self.groups.iter_mut() {
             if !group.named || !group.members.contains(&member) {
@@ -120,7 +120,7 @@ impl Groups {
                 group.gone.push(member);
             } else {
                 group.breaks(error, &format!("{why} (a member of the group)"));
-                self.ready.push_back(Ready::Group(index));
+                self.ready.push_back(PendingWork::Group(index));
                 any = true;
             }
         }
@@ -129,10 +129,13 @@ impl Groups {
 
     /// Returns the tag, the members and the error of a broken group if its members have to be notified. They are
     /// returned only once.
-    pub(in super::super) fn announce_broken(&mut self, index: Id<Group>) -> Option<(u64, Vec<Connection>, ErrorCode)> {
+    pub(in super::super) fn announce_broken(
+        &mut self,
+        index: Id<GroupState>,
+    ) -> Option<(u64, Vec<ConnectionId>, ErrorCode)> {
         let group = &mut self.groups[index];
         let (code, _) = group.broken.as_ref()?;
-        if !group.named || std::mem::replace(&mut group.told, true) {
+        if !group.named || std::mem::replace(&mut group.notified, true) {
             return None;
         }
         let others = group.members.iter().zip(0..).filter(|(_, member)| *member != group.rank).map(|(slot, _)| *slot);
@@ -142,7 +145,7 @@ impl Groups {
     }
 
     /// Cancels the receives of a broken group. Returns the messages that arrived for it, which the caller discards.
-    pub(in super::super) fn withdraw(&mut self, index: Id<Group>) -> Vec<Unexpected> {
+    pub(in super::super) fn withdraw(&mut self, index: Id<GroupState>) -> Vec<Unexpected> {
         let group = &mut self.groups[index];
         if !group.named {
             return Vec::new(); // No operation of the group has begun.
@@ -150,7 +153,7 @@ impl Groups {
         let tag = group.tag;
         if let Some(running) = &mut group.running {
             let context = context_of(index, running.sequence);
-            while self.messages.cancel_where(|receive| receive.context == context).is_some() {
+            while self.messages.cancel_first(|receive| receive.context == context).is_some() {
                 running.outstanding = running.outstanding.saturating_sub(1);
             }
         }
@@ -159,7 +162,7 @@ impl Groups {
 
     /// Ends the operations of a broken group if no transfer uses their memory any more. Returns them, and the reason of
     /// their failure.
-    pub(in super::super) fn end_broken(&mut self, index: Id<Group>) -> Option<(Vec<GroupEnd>, ErrorCode, String)> {
+    pub(in super::super) fn end_broken(&mut self, index: Id<GroupState>) -> Option<(Vec<GroupEnd>, ErrorCode, String)> {
         let group = &mut self.groups[index];
         if group.running.as_ref().is_some_and(|running| running.outstanding > 0) {
             return None;
@@ -170,7 +173,7 @@ impl Groups {
     }
 
     /// Removes a broken group after its operations have ended, if the application has left it.
-    pub(in super::super) fn close_if_left(&mut self, index: Id<Group>) {
+    pub(in super::super) fn close_if_left(&mut self, index: Id<GroupState>) {
         if self.groups.get(index).is_some_and(|group| group.left && group.running.is_none()) {
             self.close(index);
         }
@@ -178,8 +181,8 @@ impl Groups {
 
     /// Returns the tags and members of groups with unfinished operations. The members have to be notified that the
     /// endpoint closes.
-    pub(in super::super) fn unfinished(&self) -> Vec<(u64, Box<[Connection]>)> {
-        let unfinished = |group: &&Group| group.named && !group.told && group.running.is_some();
+    pub(in super::super) fn unfinished(&self) -> Vec<(u64, Box<[ConnectionId]>)> {
+        let unfinished = |group: &&GroupState| group.named && !group.notified && group.running.is_some();
         let groups = self.groups.iter().map(|(_, group)| group).filter(unfinished);
         groups.map(|group| (group.tag, group.members.clone())).collect()
     }
@@ -196,10 +199,10 @@ impl Groups {
     /// `held` do not end yet. Transfers that end later find no group, and their results are ignored.
     pub(in super::super) fn end_all(&mut self, held: &HashSet<u64>) -> Vec<GroupEnd> {
         let mut all = Vec::new();
-        let groups: Vec<Id<Group>> = self.groups.iter().map(|(index, _)| index).collect();
+        let groups: Vec<Id<GroupState>> = self.groups.iter().map(|(index, _)| index).collect();
         for index in groups {
             let group = &mut self.groups[index];
-            let is_held = |running: &mut Running| held.contains(&context_of(index, running.sequence));
+            let is_held = |running: &mut RunningOperation| held.contains(&context_of(index, running.sequence));
             let running = if group.running.as_mut().is_some_and(is_held) { None } else { group.running.take() };
             let ended = running.into_iter().chain(std::mem::take(&mut group.queue));
             all.extend(ended.map(|running| GroupEnd::of(index, &running)));

@@ -4,14 +4,14 @@
 
 use std::collections::VecDeque;
 
-use super::running::{Running, Scratch};
+use super::running::{RunningOperation, Scratch};
 use crate::collective::Program;
 use crate::completion::entry::ErrorCode;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 
 /// A group.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct GroupState {
     /// A digest of its members' list.
     pub(super) list: u64,
     /// The tag of its messages, once the members have agreed on it. No operation of the group runs before that.
@@ -19,19 +19,19 @@ pub(crate) struct Group {
     /// Whether the members have agreed on the tag.
     pub(super) named: bool,
     /// Its members' slots, by rank.
-    pub(super) members: Box<[Connection]>,
+    pub(super) members: Box<[ConnectionId]>,
     pub(super) rank: usize,
     /// The number of operations so far.
     pub(super) sequence: u32,
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<RunningOperation>,
     /// The operations that were posted after the running one.
-    pub(super) queue: VecDeque<Running>,
+    pub(super) queue: VecDeque<RunningOperation>,
     /// The reason why the group is broken, if it is. No operation of a broken group succeeds.
     pub(super) broken: Option<(ErrorCode, String)>,
     /// Whether the members were notified that it is broken.
-    pub(super) told: bool,
+    pub(super) notified: bool,
     /// Members that have closed their endpoints.
-    pub(super) gone: Vec<Connection>,
+    pub(super) gone: Vec<ConnectionId>,
     /// Set if the connection to a member ended while the group had no tag: the reason why it ended. That member may
     /// have given the group up, or may be another peer by now.
     pub(super) lost: Option<(ErrorCode, String)>,
@@ -42,7 +42,7 @@ pub(crate) struct Group {
     pub(super) spare: Option<Box<Program>>,
 }
 
-impl Group {
+impl GroupState {
     /// Marks the group as broken: no operation will succeed any more.
     pub(super) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));

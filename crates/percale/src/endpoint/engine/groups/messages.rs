@@ -1,13 +1,13 @@
 //! The messages of groups: their receives, and messages that wait for a receive.
 
 use super::super::kinds::envelope;
-use super::super::types::{Place as Into, Receive, Unexpected};
-use super::{Group, Groups, pattern, receive};
+use super::super::types::{Receive, ReceiveDestination, Unexpected};
+use super::{GroupState, Groups, pattern, receive};
 use crate::completion::entry::ErrorCode;
-use crate::endpoint::matching::{Envelope, Held, Keep, Source};
+use crate::endpoint::matching::{AfterMatch, Envelope, HeldMessage, SourceFilter};
 use crate::local_memory::volatile::{Segment, View, ViewExt as _};
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::head::Head;
 use crate::wire::join::JOIN;
 
@@ -15,9 +15,11 @@ impl Groups {
     /// Delivers a message on the fast path, which handles messages that have a receive and fill it. Returns the
     /// receive's context. Returns `None`, and does nothing, for any other message. (A broken group has no receives.)
     #[inline(always)]
-    pub(in super::super) fn deliver(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<u64> {
+    pub(in super::super) fn deliver(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) -> Option<u64> {
         let met = self.messages.meet(envelope(from, head))?;
-        let Receive { place: Into::One(segment), context, .. } = *self.messages.met(met) else { return None };
+        let Receive { place: ReceiveDestination::One(segment), context, .. } = *self.messages.met(met) else {
+            return None;
+        };
         if payload.len() != segment.len() || head.data >= JOIN {
             return None;
         }
@@ -28,28 +30,28 @@ impl Groups {
 
     /// Returns the receive for a message, if one is posted.
     #[inline]
-    pub(in super::super) fn match_posted(&mut self, from: Connection, head: &Head) -> Option<Receive> {
-        self.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()))?.1
+    pub(in super::super) fn match_posted(&mut self, from: ConnectionId, head: &Head) -> Option<Receive> {
+        self.messages.arrive_with(envelope(from, head), |_, _| (AfterMatch::Remove, ()))?.1
     }
 
     /// Keeps a message until its receive is posted.
-    pub(in super::super) fn hold(&mut self, envelope: Envelope, message: Unexpected) -> Held {
+    pub(in super::super) fn hold(&mut self, envelope: Envelope, message: Unexpected) -> HeldMessage {
         self.messages.hold(envelope, message)
     }
 
     /// Returns a message that is kept.
-    pub(in super::super) fn held_mut(&mut self, held: Held) -> Option<&mut Unexpected> {
+    pub(in super::super) fn held_mut(&mut self, held: HeldMessage) -> Option<&mut Unexpected> {
         self.messages.held_mut(held)
     }
 
     /// Returns whether a message of this peer is kept.
-    pub(in super::super) fn holds_of(&self, peer: Connection) -> bool {
+    pub(in super::super) fn holds_of(&self, peer: ConnectionId) -> bool {
         self.messages.holds_of(peer.into())
     }
 
     /// Takes the kept message of a member that matches a receive, if there is one.
     #[inline]
-    pub(in super::super) fn take_message(&mut self, from: Connection, tag: u64) -> Option<Unexpected> {
+    pub(in super::super) fn take_message(&mut self, from: ConnectionId, tag: u64) -> Option<Unexpected> {
         let held = self.messages.find(&pattern(from, tag))?;
         self.messages.take(held)
     }
@@ -59,8 +61,8 @@ impl Groups {
     #[inline]
     pub(in super::super) fn post_receive(
         &mut self,
-        index: Id<Group>,
-        from: Connection,
+        index: Id<GroupState>,
+        from: ConnectionId,
         tag: u64,
         segment: Segment,
         context: u64,
@@ -82,7 +84,7 @@ impl Groups {
     }
 
     /// Takes the receives that wait for messages of a disconnected peer.
-    pub(in super::super) fn take_receives_of(&mut self, from: Connection) -> Vec<Receive> {
-        self.messages.drain_posted(Source::From(from.into())).collect()
+    pub(in super::super) fn take_receives_of(&mut self, from: ConnectionId) -> Vec<Receive> {
+        self.messages.drain_posted(SourceFilter::From(from.into())).collect()
     }
 }

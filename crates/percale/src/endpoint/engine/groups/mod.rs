@@ -27,36 +27,36 @@ mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-pub(super) use self::group::Group;
+pub(super) use self::group::GroupState;
 pub(super) use self::running::Scratch;
-use self::running::{Running, own_memory};
-use super::types::{Notify, Place as Into, Receive, Unexpected};
-use crate::collective::{Chunks, Collective, CollectiveWork, GroupId, Joins, Plan, Step, combines};
+use self::running::{RunningOperation, own_memory};
+use super::types::{Notify, Receive, ReceiveDestination, Unexpected};
+use crate::collective::{Chunks, Collective, CollectiveWork, GroupId, Joins, Plan, ScheduleStep, combines};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
-use crate::endpoint::matching::{Matching, Pattern, Source};
+use crate::endpoint::matching::{Matching, Pattern, SourceFilter};
 use crate::endpoint::work::PostError;
 use crate::local_memory::buffer::BufferExt as _;
 use crate::local_memory::volatile::Segment;
 use crate::table::{Id, Table};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 
 /// The maximum number of tags of broken groups that are remembered.
 const REMEMBERED: usize = 1024;
 /// The maximum number of notices from one peer, about groups that do not exist here yet, that are remembered.
-const HEARD: usize = 64;
+const RECEIVED_LIMIT: usize = 64;
 
 /// Work that can continue after the links were polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(super) enum PendingWork {
     /// The actions that joins request.
     Joins,
     /// This group, if it still exists.
-    Group(Id<Group>),
+    Group(Id<GroupState>),
 }
 
 /// The next action for a group.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum GroupStep {
     /// No action: the group waits for transfers, or has no operation.
     Nothing,
     /// Wind up the group, which is broken.
@@ -67,7 +67,7 @@ pub(super) enum Next {
     /// ([`count_transfer`](Groups::count_transfer)).
     Send {
         /// The member's slot.
-        to: Connection,
+        to: ConnectionId,
         segment: Segment,
         tag: u64,
         data: u64,
@@ -76,7 +76,7 @@ pub(super) enum Next {
     /// Receive a message of a member. It was counted as under way.
     Receive {
         /// The member's slot.
-        from: Connection,
+        from: ConnectionId,
         segment: Segment,
         tag: u64,
         context: u64,
@@ -86,7 +86,7 @@ pub(super) enum Next {
 /// An operation of a group that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupEnd {
-    pub(super) group: Id<Group>,
+    pub(super) group: Id<GroupState>,
     pub(super) context: u64,
     pub(super) notify: Notify,
     /// The bytes that a completion reports.
@@ -98,8 +98,8 @@ pub(super) struct GroupEnd {
 }
 
 impl GroupEnd {
-    fn of(group: Id<Group>, running: &Running) -> Self {
-        let Running { context, notify, bytes, joins, .. } = *running;
+    fn of(group: Id<GroupState>, running: &RunningOperation) -> Self {
+        let RunningOperation { context, notify, bytes, joins, .. } = *running;
         Self { group, context, notify, bytes, is_join: joins && notify != Notify::Operation, is_last: false }
     }
 
@@ -118,9 +118,9 @@ impl GroupEnd {
 
 /// The result of a notice that a member gave up a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Abort {
+pub(super) enum AbortOutcome {
     /// The group is broken, and can continue in order to be wound up.
-    Broken(Id<Group>),
+    Broken(Id<GroupState>),
     /// There is no such group yet. The notice takes effect when the group exists.
     Unknown,
     /// The peer is not a member of the group.
@@ -130,12 +130,12 @@ pub(super) enum Abort {
 /// All groups of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    groups: Table<Group>,
-    by_tag: HashMap<u64, Id<Group>>,
+    groups: Table<GroupState>,
+    by_tag: HashMap<u64, Id<GroupState>>,
     /// Receives and messages of groups.
     messages: Matching<Receive, Unexpected>,
     /// Groups and joins that can continue.
-    ready: VecDeque<Ready>,
+    ready: VecDeque<PendingWork>,
     /// Whether a caller further up the stack is advancing them.
     advancing: bool,
     /// Memory for values that are being combined. Allocated at first use.
@@ -148,13 +148,13 @@ pub(crate) struct Groups {
     remembered: VecDeque<u64>,
     /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send
     /// such a notice; it counts only if the peer is a member of the group.
-    heard: VecDeque<(u64, Connection)>,
+    received: VecDeque<(u64, ConnectionId)>,
     stamp: u32,
 }
 
 impl Groups {
     /// Returns the group with this name.
-    fn get(&self, id: GroupId) -> Option<&Group> {
+    fn get(&self, id: GroupId) -> Option<&GroupState> {
         self.groups.get(Id::from_u64(id.to_u64())).filter(|group| !group.left)
     }
 
@@ -164,7 +164,7 @@ impl Groups {
     }
 
     /// Returns the rank of the member in this slot.
-    pub(crate) fn rank_of(&self, id: GroupId, member: Connection) -> Option<usize> {
+    pub(crate) fn rank_of(&self, id: GroupId, member: ConnectionId) -> Option<usize> {
         self.get(id)?.members.iter().position(|other| *other == member)
     }
 
@@ -174,9 +174,9 @@ impl Groups {
     }
 
     /// Creates a group of these members. It has no tag until they have agreed on one.
-    pub(super) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> Id<Group> {
+    pub(super) fn open(&mut self, list: u64, members: Box<[ConnectionId]>, rank: usize) -> Id<GroupState> {
         self.stamp = self.stamp.wrapping_add(1);
-        self.groups.insert(Group {
+        self.groups.insert(GroupState {
             list,
             tag: 0,
             named: false,
@@ -186,7 +186,7 @@ impl Groups {
             running: None,
             queue: VecDeque::new(),
             broken: None,
-            told: false,
+            notified: false,
             gone: Vec::new(),
             lost: None,
             left: false,
@@ -201,14 +201,14 @@ impl Groups {
     }
 
     /// Sets the tag on which the members of a group have agreed. The group can continue.
-    fn name(&mut self, index: Id<Group>, tag: u64) {
+    fn name(&mut self, index: Id<GroupState>, tag: u64) {
         let Some(group) = self.groups.get_mut(index) else { return };
         (group.tag, group.named) = (tag, true);
-        let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
-        if self.heard.iter().any(gave_up) {
+        let gave_up = |(of, who): &(u64, ConnectionId)| *of == tag && group.members.contains(who);
+        if self.received.iter().any(gave_up) {
             group.breaks(ErrorCode::PeerDied, "a member had already left the group");
         }
-        self.heard.retain(|(of, _)| *of != tag);
+        self.received.retain(|(of, _)| *of != tag);
         if let Some((code, why)) = group.lost.take() {
             group.breaks(code, &why);
         }
@@ -219,12 +219,12 @@ impl Groups {
     /// and the notice of that may have been lost with this connection. Later notices may come from a successor of the
     /// peer. So such a group breaks as soon as its members agree on a tag. A peer that closed the connection in an
     /// orderly way may have been a predecessor of a member, so its end breaks no group.
-    pub(super) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
+    pub(super) fn lost(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         if error == ErrorCode::Closed {
             return;
         }
         let joins = &self.joins;
-        let is_joining = |index: Id<Group>, group: &Group| {
+        let is_joining = |index: Id<GroupState>, group: &GroupState| {
             !group.named && group.members.contains(&from) && joins.is_under_way(group.list, index.to_u64())
         };
         for (index, group) in self.groups.iter_mut() {
@@ -235,7 +235,7 @@ impl Groups {
     }
 
     /// Removes a group that has ended.
-    fn close(&mut self, index: Id<Group>) {
+    fn close(&mut self, index: Id<GroupState>) {
         let Some(group) = self.groups.remove(index) else { return };
         if group.named {
             self.by_tag.remove(&group.tag);
@@ -246,7 +246,7 @@ impl Groups {
     fn end(&mut self) {
         (self.messages, self.joins) = (Matching::new(), Joins::default());
         self.ready.clear();
-        self.heard.clear();
+        self.received.clear();
     }
 
     /// Records the tag of a broken group: messages with this tag are not received any more.
@@ -263,27 +263,27 @@ impl Groups {
 
     /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the
     /// same peer is dropped, so no peer can displace the records of another.
-    fn hear(&mut self, tag: u64, from: Connection) {
-        let said = |(_, who): &&(u64, Connection)| *who == from;
-        if self.heard.contains(&(tag, from)) {
+    fn receive_notice(&mut self, tag: u64, from: ConnectionId) {
+        let said = |(_, who): &&(u64, ConnectionId)| *who == from;
+        if self.received.contains(&(tag, from)) {
             return;
         }
-        if self.heard.iter().filter(said).count() >= HEARD
-            && let Some(oldest) = self.heard.iter().position(|(_, who)| *who == from)
+        if self.received.iter().filter(said).count() >= RECEIVED_LIMIT
+            && let Some(oldest) = self.received.iter().position(|(_, who)| *who == from)
         {
-            self.heard.remove(oldest);
+            self.received.remove(oldest);
         }
-        self.heard.push_back((tag, from));
+        self.received.push_back((tag, from));
     }
 
     /// Returns whether no group is open, and no record of a group that does not exist yet is kept.
     pub(super) fn is_idle(&self) -> bool {
-        self.groups.is_empty() && self.heard.is_empty()
+        self.groups.is_empty() && self.received.is_empty()
     }
 
     /// Drops the records of a peer after its connection has ended, since another peer may get its slot number.
-    fn forget_heard(&mut self, from: Connection) {
-        self.heard.retain(|(_, who)| *who != from);
+    fn forget_notices(&mut self, from: ConnectionId) {
+        self.received.retain(|(_, who)| *who != from);
     }
 
     /// Returns whether a broken group with this tag is remembered.
@@ -319,7 +319,7 @@ impl Groups {
     #[inline]
     pub(super) fn start(
         &mut self,
-        index: Id<Group>,
+        index: Id<GroupState>,
         work: &CollectiveWork,
         plan: Option<Plan>,
         notify: Notify,
@@ -344,7 +344,7 @@ impl Groups {
         group.sequence = group.sequence.wrapping_add(1);
         let sequence = group.sequence;
         let (data, context) = (shape | u64::from(sequence), work.context);
-        let running = move || Running {
+        let running = move || RunningOperation {
             program,
             at: 0,
             outstanding: 0,
@@ -370,7 +370,7 @@ impl Groups {
             return false; // The operation begins when the members have agreed on the tag.
         }
         if self.advancing {
-            self.ready.push_back(Ready::Group(index)); // A caller further up the stack advances the group.
+            self.ready.push_back(PendingWork::Group(index)); // A caller further up the stack advances the group.
             return false;
         }
         true
@@ -392,69 +392,69 @@ impl Groups {
     }
 
     /// Takes the next group, or the joins, that can continue.
-    pub(super) fn take_ready(&mut self) -> Option<Ready> {
+    pub(super) fn take_ready(&mut self) -> Option<PendingWork> {
         self.ready.pop_front()
     }
 
     /// Adds a group to those that can continue.
     #[inline]
-    pub(super) fn make_ready(&mut self, index: Id<Group>) {
-        self.ready.push_back(Ready::Group(index));
+    pub(super) fn make_ready(&mut self, index: Id<GroupState>) {
+        self.ready.push_back(PendingWork::Group(index));
     }
 
     /// Adds the joins to the work that can continue.
     pub(super) fn make_joins_ready(&mut self) {
-        self.ready.push_back(Ready::Joins);
+        self.ready.push_back(PendingWork::Joins);
     }
 
     /// Performs the steps of a group that need no link, and returns the next action.
     #[inline(always)]
-    pub(super) fn next(&mut self, index: Id<Group>) -> Next {
-        let Some(group) = self.groups.get_mut(index) else { return Next::Nothing };
+    pub(super) fn next(&mut self, index: Id<GroupState>) -> GroupStep {
+        let Some(group) = self.groups.get_mut(index) else { return GroupStep::Nothing };
         if group.broken.is_some() {
-            return Next::WindUp;
+            return GroupStep::WindUp;
         }
         let Some(running) = &mut group.running else {
             if group.left {
                 self.close(index);
             }
-            return Next::Nothing;
+            return GroupStep::Nothing;
         };
         while let Some(step) = running.program.steps.get(running.at) {
             match *step {
-                Step::Settle => {
+                ScheduleStep::Settle => {
                     running.waiting = running.outstanding > 0;
                     if running.waiting {
-                        return Next::Nothing;
+                        return GroupStep::Nothing;
                     }
                 }
-                Step::Send { to, from, len } => {
+                ScheduleStep::Send { to, from, len } => {
                     running.at = running.at.saturating_add(1);
                     let (context, data) = (context_of(index, running.sequence), running.data);
                     let segment = running.memory(&mut group.scratch, from, len);
-                    return Next::Send { to: group.members[to], segment, tag: group.tag, data, context };
+                    return GroupStep::Send { to: group.members[to], segment, tag: group.tag, data, context };
                 }
-                Step::Receive { from, into, len } => {
+                ScheduleStep::Receive { from, into, len } => {
                     running.at = running.at.saturating_add(1);
                     running.outstanding = running.outstanding.saturating_add(1);
                     let context = context_of(index, running.sequence);
                     let segment = running.memory(&mut group.scratch, into, len);
-                    return Next::Receive { from: group.members[from], segment, tag: group.tag, context };
+                    return GroupStep::Receive { from: group.members[from], segment, tag: group.tag, context };
                 }
-                Step::Fold { .. } | Step::Copy { .. } => {
+                ScheduleStep::Fold { .. } | ScheduleStep::Copy { .. } => {
                     running.step_here(&mut group.scratch, step, &mut self.chunks);
                 }
             }
             running.at = running.at.saturating_add(1);
         }
-        Next::Done
+        GroupStep::Done
     }
 
     /// Ends the first operation of a group, after its steps are done, and lets the next one run.
     #[inline(always)]
-    pub(super) fn end_operation(&mut self, index: Id<Group>) -> Option<GroupEnd> {
+    pub(super) fn end_operation(&mut self, index: Id<GroupState>) -> Option<GroupEnd> {
         let group = &mut self.groups[index];
-        let Running { program, context, notify, bytes, joins, .. } = group.running.take()?;
+        let RunningOperation { program, context, notify, bytes, joins, .. } = group.running.take()?;
         group.spare = Some(program);
         if !group.queue.is_empty() {
             group.running = group.queue.pop_front();
@@ -465,7 +465,7 @@ impl Groups {
 
     /// Counts a transfer of the operation that runs in a group.
     #[inline]
-    pub(super) fn count_transfer(&mut self, index: Id<Group>) {
+    pub(super) fn count_transfer(&mut self, index: Id<GroupState>) {
         if let Some(running) = self.groups[index].running.as_mut() {
             running.outstanding = running.outstanding.saturating_add(1);
         }
@@ -477,13 +477,13 @@ impl Groups {
         &mut self,
         context: u64,
         failure: Option<(ErrorCode, &'static str)>,
-    ) -> Option<Id<Group>> {
+    ) -> Option<Id<GroupState>> {
         self.end_transfer(context, |_| failure)
     }
 
     /// Like [`transfer_over`](Self::transfer_over), but for a transfer that received a message with this data.
     #[inline]
-    pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<Group>> {
+    pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<GroupState>> {
         let why = "the members of the group did not call the same collectives in the same order";
         self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)))
     }
@@ -492,8 +492,8 @@ impl Groups {
     fn end_transfer(
         &mut self,
         context: u64,
-        breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>,
-    ) -> Option<Id<Group>> {
+        breaks: impl FnOnce(&RunningOperation) -> Option<(ErrorCode, &'static str)>,
+    ) -> Option<Id<GroupState>> {
         let sequence = context as u32;
         let index = self.groups.find_wire((context >> 32) as u32)?;
         let group = &mut self.groups[index];
@@ -509,15 +509,17 @@ impl Groups {
     /// Performs the next steps of a group's operation until one needs a link. Returns whether all steps are done and
     /// the operation can be [ended](Self::end_operation).
     #[inline]
-    pub(super) fn go_on(&mut self, index: Id<Group>) -> bool {
+    pub(super) fn run_steps(&mut self, index: Id<GroupState>) -> bool {
         let Self { groups, chunks, .. } = self;
         let group = &mut groups[index];
         let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
         running.waiting = false;
         while let Some(step) = running.program.steps.get(running.at) {
             match step {
-                Step::Settle if running.outstanding == 0 => {}
-                Step::Fold { .. } | Step::Copy { .. } => running.step_here(&mut group.scratch, step, chunks),
+                ScheduleStep::Settle if running.outstanding == 0 => {}
+                ScheduleStep::Fold { .. } | ScheduleStep::Copy { .. } => {
+                    running.step_here(&mut group.scratch, step, chunks)
+                }
                 _ => return false,
             }
             running.at = running.at.saturating_add(1);
@@ -540,18 +542,18 @@ fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, Pos
 }
 
 /// Returns the context of the transfers of a group's operation.
-const fn context_of(index: Id<Group>, sequence: u32) -> u64 {
+const fn context_of(index: Id<GroupState>, sequence: u32) -> u64 {
     (index.to_wire() as u64) << 32 | sequence as u64
 }
 
 /// Returns the pattern of a member's messages.
 #[inline]
-const fn pattern(from: Connection, tag: u64) -> Pattern {
-    Pattern { tag, ignore: 0, source: Source::From(from as u64) }
+const fn pattern(from: ConnectionId, tag: u64) -> Pattern {
+    Pattern { tag, ignore: 0, source: SourceFilter::From(from as u64) }
 }
 
 /// Returns a receive of a group's operation.
 #[inline]
 pub(super) const fn receive(segment: Segment, context: u64) -> Receive {
-    Receive { place: Into::One(segment), context, notify: Notify::Collective, multi: None }
+    Receive { place: ReceiveDestination::One(segment), context, notify: Notify::Collective, multi: None }
 }

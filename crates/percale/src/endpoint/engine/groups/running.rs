@@ -2,7 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use crate::collective::{Chunks, Place, Program, Spot, Step, fold};
+use crate::collective::{Chunks, MemoryPart, MemoryPosition, Program, ScheduleStep, fold};
 use crate::endpoint::engine::types::Notify;
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
@@ -14,7 +14,7 @@ const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningOperation {
     pub(super) program: Box<Program>,
     /// The next step.
     pub(super) at: usize,
@@ -41,34 +41,34 @@ pub(super) struct Running {
     pub(super) joins: bool,
 }
 
-impl Running {
+impl RunningOperation {
     /// Returns a part of the operation's memory.
     #[inline]
-    pub(super) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
+    pub(super) fn memory(&self, scratch: &mut Scratch, (place, at): MemoryPosition, len: usize) -> Segment {
         let whole = match place {
-            Place::Source => self.source,
-            Place::Result => self.result,
-            Place::Scratch => scratch.room(self.program.scratch),
+            MemoryPart::Source => self.source,
+            MemoryPart::Result => self.result,
+            MemoryPart::Scratch => scratch.room(self.program.scratch),
         };
         whole.slice(at, len)
     }
 
     /// Performs a step on local memory only: combines received values with local ones, or copies.
     #[inline]
-    pub(super) fn step_here(&self, scratch: &mut Scratch, step: &Step, chunks: &mut Option<Box<Chunks>>) {
+    pub(super) fn step_here(&self, scratch: &mut Scratch, step: &ScheduleStep, chunks: &mut Option<Box<Chunks>>) {
         match *step {
-            Step::Copy { from, into, len } => {
+            ScheduleStep::Copy { from, into, len } => {
                 let (from, into) = (self.memory(scratch, from, len), self.memory(scratch, into, len));
                 if from.as_ptr() != into.as_ptr() {
                     Segments::one(into).copy_from(&Segments::one(from));
                 }
             }
-            Step::Fold { ours, theirs, into, len, theirs_first } => {
+            ScheduleStep::Fold { ours, theirs, into, len, theirs_first } => {
                 let mut of = |spot| self.memory(scratch, spot, len);
-                let (ours, theirs, result) = (of(ours), of((Place::Scratch, theirs)), of(into));
+                let (ours, theirs, result) = (of(ours), of((MemoryPart::Scratch, theirs)), of(into));
                 fold(result, ours, theirs, theirs_first, (self.op, self.datatype), chunks);
             }
-            Step::Send { .. } | Step::Receive { .. } | Step::Settle => {}
+            ScheduleStep::Send { .. } | ScheduleStep::Receive { .. } | ScheduleStep::Settle => {}
         }
     }
 }

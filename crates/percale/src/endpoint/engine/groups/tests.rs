@@ -1,14 +1,14 @@
 //! Tests of groups without an engine and without links: several members run, and the test carries their messages.
 
 use super::super::kinds::envelope;
-use super::super::types::Body;
+use super::super::types::UnexpectedPayload;
 use super::*;
-use crate::collective::Deed;
+use crate::collective::JoinAction;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, FrameKind, Head};
 
 const LIST: u64 = 1;
 const TAG: u64 = 0x1234;
@@ -25,7 +25,7 @@ struct Carried {
 /// A member of a group. Its slot is its rank at every member.
 struct Member {
     groups: Groups,
-    index: Id<Group>,
+    index: Id<GroupState>,
     /// The contexts of its operations that have ended.
     ended: Vec<u64>,
 }
@@ -39,7 +39,7 @@ struct World {
 
 impl World {
     fn new(members: usize) -> Self {
-        let slots: Box<[Connection]> = (0..members as Connection).collect();
+        let slots: Box<[ConnectionId]> = (0..members as ConnectionId).collect();
         let member = |rank| {
             let mut groups = Groups::default();
             let index = groups.open(LIST, slots.clone(), rank);
@@ -67,16 +67,16 @@ impl World {
         loop {
             let Member { groups, index, ended } = &mut self.members[rank];
             match groups.next(*index) {
-                Next::Nothing => return,
-                Next::WindUp => panic!("the group is broken"),
-                Next::Done => ended.extend(groups.end_operation(*index).map(|end| end.context)),
+                GroupStep::Nothing => return,
+                GroupStep::WindUp => panic!("the group is broken"),
+                GroupStep::Done => ended.extend(groups.end_operation(*index).map(|end| end.context)),
                 // The message leaves at once, so it is not counted.
-                Next::Send { to, segment, tag, data, .. } => {
+                GroupStep::Send { to, segment, tag, data, .. } => {
                     let bytes = Segments::one(segment).to_vec();
                     self.carried.push(Carried { from: rank, to: to as usize, tag, data, bytes });
                 }
-                Next::Receive { from, segment, tag, context } => match groups.take_message(from, tag) {
-                    Some(Unexpected { head, body: Body::Whole(bytes), .. }) => {
+                GroupStep::Receive { from, segment, tag, context } => match groups.take_message(from, tag) {
+                    Some(Unexpected { head, body: UnexpectedPayload::Whole(bytes), .. }) => {
                         View::of(&bytes).copy_to_one(segment);
                         assert_eq!(groups.received(context, head.data), None, "it is not waiting yet");
                     }
@@ -94,16 +94,16 @@ impl World {
         let pair = (self.carried[at].from, self.carried[at].to);
         at = self.carried.iter().position(|other| (other.from, other.to) == pair).unwrap_or(at);
         let Carried { from, to, tag, data, bytes } = self.carried.remove(at);
-        let head = Head { kind: Kind::Collective, flags: Flags::DATA, len: bytes.len() as u32, tag, data, id: 0 };
-        let from = from as Connection;
+        let head = Head { kind: FrameKind::Collective, flags: Flags::DATA, len: bytes.len() as u32, tag, data, id: 0 };
+        let from = from as ConnectionId;
         let Member { groups, ended, .. } = &mut self.members[to];
         let Some(context) = groups.deliver(from, &head, View::of(&bytes)) else {
             let len = bytes.len() as u64;
-            groups.hold(envelope(from, &head), Unexpected { from, head, len, body: Body::Whole(bytes) });
+            groups.hold(envelope(from, &head), Unexpected { from, head, len, body: UnexpectedPayload::Whole(bytes) });
             return;
         };
         if let Some(index) = groups.received(context, data) {
-            let end = if groups.go_on(index) { groups.end_operation(index) } else { None };
+            let end = if groups.run_steps(index) { groups.end_operation(index) } else { None };
             ended.extend(end.map(|end| end.context));
             if !end.is_some_and(|end| end.is_last) {
                 self.advance(to);
@@ -231,10 +231,10 @@ fn mismatched_operations_break_the_group() {
     let other = work(Collective::Broadcast { root: 0 }, 1, Segment::EMPTY, two.segment_for_receive().unwrap(), 2);
     world.post(1, &other);
     let Member { groups, index, .. } = &mut world.members[1];
-    let head = Head { kind: Kind::Collective, tag: TAG, data: sent.data + 1, ..Head::default() };
+    let head = Head { kind: FrameKind::Collective, tag: TAG, data: sent.data + 1, ..Head::default() };
     let context = groups.deliver(0, &head, View::of(&sent.bytes)).expect("a receive waits for it");
     assert_eq!(groups.received(context, head.data), Some(*index));
-    assert!(matches!(groups.next(*index), Next::WindUp));
+    assert!(matches!(groups.next(*index), GroupStep::WindUp));
     let (tag, others, code) = groups.announce_broken(*index).unwrap();
     assert_eq!((tag, others, code), (TAG, vec![0], ErrorCode::Protocol));
     assert!(groups.announce_broken(*index).is_none(), "once");
@@ -255,12 +255,12 @@ fn an_operation_of_a_broken_group_ends_when_no_transfer_uses_its_memory() {
     let broadcast = CollectiveWork { group: whole, ..broadcast };
     let plan = groups.plan_of(&broadcast).unwrap();
     assert!(groups.start(index, &broadcast, Some(plan), Notify::Queue, false));
-    let Next::Send { context, .. } = groups.next(index) else { panic!("the root sends first") };
+    let GroupStep::Send { context, .. } = groups.next(index) else { panic!("the root sends first") };
     groups.count_transfer(index); // The link still has the message.
-    assert_eq!(groups.aborted(9, TAG, 5), Abort::NoMember);
-    assert_eq!(groups.aborted(1, TAG + 1, 5), Abort::Unknown);
-    assert_eq!(groups.aborted(1, TAG, 5), Abort::Broken(index));
-    assert_eq!(groups.take_ready(), Some(Ready::Group(index)));
+    assert_eq!(groups.aborted(9, TAG, 5), AbortOutcome::NoMember);
+    assert_eq!(groups.aborted(1, TAG + 1, 5), AbortOutcome::Unknown);
+    assert_eq!(groups.aborted(1, TAG, 5), AbortOutcome::Broken(index));
+    assert_eq!(groups.take_ready(), Some(PendingWork::Group(index)));
     groups.withdraw(index);
     assert!(groups.end_broken(index).is_none(), "a transfer uses its memory");
     assert_eq!(groups.transfer_over(context, None), Some(index));
@@ -288,26 +288,26 @@ fn closed_endpoint_ends_all_group_operations_except_held_ones() {
 #[test]
 fn members_that_join_agree_on_a_tag() {
     let members = 5;
-    let slots: Box<[Connection]> = (0..members).collect();
+    let slots: Box<[ConnectionId]> = (0..members).collect();
     let mut all: Vec<Groups> = (0..members).map(|_| Groups::default()).collect();
     let indices: Vec<_> =
         all.iter_mut().enumerate().map(|(rank, groups)| groups.open(LIST, slots.clone(), rank)).collect();
     for (rank, groups) in all.iter_mut().enumerate() {
         groups.join(indices[rank], 100 + rank as u64);
-        assert_eq!(groups.take_ready(), Some(Ready::Joins));
+        assert_eq!(groups.take_ready(), Some(PendingWork::Joins));
     }
-    while all.iter().any(Groups::has_deeds) {
+    while all.iter().any(Groups::has_join_actions) {
         for rank in 0..all.len() {
-            while let Some(deed) = all[rank].next_deed() {
-                let Deed::Say { to, list, said } = deed else { continue };
-                assert!(all[to as usize].hear_join(rank as Connection, list, said.to_data()));
+            while let Some(join_action) = all[rank].next_join_action() {
+                let JoinAction::Say { to, list, said } = join_action else { continue };
+                assert!(all[to as usize].receive_join(rank as ConnectionId, list, said.to_data()));
             }
         }
     }
     let tags: Vec<Vec<u64>> = all.iter().map(|groups| groups.tags_of(0)).collect();
     assert!(tags[0].len() == 1 && tags.iter().all(|tag| *tag == tags[0]), "{tags:?}");
     for (groups, index) in all.iter_mut().zip(indices) {
-        assert_eq!(groups.take_ready(), Some(Ready::Group(index)));
+        assert_eq!(groups.take_ready(), Some(PendingWork::Group(index)));
     }
 }
 
@@ -325,14 +325,14 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     assert!(!open(&mut Groups::default()));
     for (said_by, breaks) in [(7, false), (1, true)] {
         let mut all = Groups::default();
-        all.hear(TAG, said_by);
-        (0..10_000).for_each(|other| all.hear(other, 7)); // This displaces no record of another peer.
+        all.receive_notice(TAG, said_by);
+        (0..10_000).for_each(|other| all.receive_notice(other, 7)); // This displaces no record of another peer.
         assert_eq!(open(&mut all), breaks);
         assert!(!all.is_broken(TAG), "the messages of members count");
     }
     let mut all = Groups::default();
-    all.hear(TAG, 1);
-    all.forget_heard(1);
+    all.receive_notice(TAG, 1);
+    all.forget_notices(1);
     assert!(!open(&mut all), "the number may be another peer's now");
 }
 

@@ -1,7 +1,7 @@
 //! The local regions that an endpoint's peers access: the domain's key table, the identity under which accesses are
 //! made, and the windows that were bound through the endpoint.
 //!
-//! * `bound`: windows that were bound recently
+//! * `window_cache`: windows that were bound recently
 //!
 //! Invariants:
 //! 1. An access of a peer is checked under the number of this endpoint, the peer's incarnation, and the endpoint's
@@ -9,18 +9,18 @@
 //! 2. A peer gets the key table, with which it reaches regions without the engine, only if the endpoint trusts peers of
 //!    the same user.
 
-mod bound;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod window_cache;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::bound::BoundWindows;
+use self::window_cache::BoundWindowCache;
 use crate::domain::Trust;
-use crate::endpoint::window_work::Place;
-use crate::region::window::{Binding, By, Cell, WindowError};
-use crate::region::{Keyring, Keys, Mapped, Refusal, Registered, Via};
+use crate::endpoint::window_work::WindowRef;
+use crate::region::window::{Invalidator, WindowBinding, WindowCell, WindowError};
+use crate::region::{AccessOrigin, Keyring, Keys, MappedKeys, Refusal, Registered};
 use crate::transport::verbs::Pins;
 use crate::types::PeerAddress;
 
@@ -31,7 +31,7 @@ pub(crate) struct LocalRegions {
     endpoint: u64,
     /// The domain's regions.
     keys: Arc<Keys>,
-    /// The endpoint's authorization key ([`Via::authority`]).
+    /// The endpoint's authorization key ([`AccessOrigin::authority`]).
     authority: u64,
     /// Raw keys of peers.
     mapped: Keyring,
@@ -40,13 +40,13 @@ pub(crate) struct LocalRegions {
     /// Registers memory of operations with a device.
     pins: Pins,
     /// Windows that were bound through this endpoint.
-    windows: BoundWindows,
+    windows: BoundWindowCache,
 }
 
 impl LocalRegions {
     /// Creates the view of a domain's regions. The endpoint has no number yet.
     pub(crate) fn new(keys: Arc<Keys>, authority: u64, mapped: Keyring, trust: Trust, pins: Pins) -> Self {
-        Self { endpoint: 0, keys, authority, mapped, trust, pins, windows: BoundWindows::default() }
+        Self { endpoint: 0, keys, authority, mapped, trust, pins, windows: BoundWindowCache::default() }
     }
 
     /// Sets the endpoint's number in the process.
@@ -56,8 +56,8 @@ impl LocalRegions {
 
     /// Returns the identity under which the accesses of the peer with this incarnation are made.
     #[inline]
-    pub(super) const fn via(&self, peer: u128) -> Via {
-        Via { endpoint: self.endpoint, peer, authority: self.authority }
+    pub(super) const fn via(&self, peer: u128) -> AccessOrigin {
+        AccessOrigin { endpoint: self.endpoint, peer, authority: self.authority }
     }
 
     /// Returns the region with this key, if the peer with this incarnation may access it.
@@ -68,7 +68,7 @@ impl LocalRegions {
 
     /// Returns the local regions, if a peer may reach them without the engine, and the identity of the peer in these
     /// accesses.
-    pub(super) fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
+    pub(super) fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, AccessOrigin) {
         ((self.trust == Trust::SameUser).then(|| Arc::clone(&self.keys)), self.via(peer))
     }
 
@@ -86,7 +86,7 @@ impl LocalRegions {
 
     /// Returns the raw keys of peers.
     #[inline]
-    pub(super) fn mapped(&self) -> &Mapped {
+    pub(super) fn mapped(&self) -> &MappedKeys {
         &self.mapped
     }
 
@@ -106,8 +106,8 @@ impl LocalRegions {
     /// [`Busy`](WindowError::Busy) if an earlier key of the window is still in use. The caller may try the bind again.
     pub(super) fn bind(
         &mut self,
-        window: Place<'_>,
-        region: (&Arc<Registered>, &Binding),
+        window: WindowRef<'_>,
+        region: (&Arc<Registered>, &WindowBinding),
         key: u64,
         (incarnation, peer): (u128, PeerAddress),
     ) -> Result<(), WindowError> {
@@ -120,9 +120,9 @@ impl LocalRegions {
     }
 
     /// Makes a key invalid. Returns the window if some peer is still using the key.
-    pub(super) fn invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
+    pub(super) fn invalidate(&self, key: u64, by: Invalidator) -> Result<Option<Arc<WindowCell>>, WindowError> {
         let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
-        let begin = |cell: &Arc<Cell>| {
+        let begin = |cell: &Arc<WindowCell>| {
             let over = cell.invalidate(&self.keys, key, by)?;
             Ok((!over).then(|| Arc::clone(cell)))
         };

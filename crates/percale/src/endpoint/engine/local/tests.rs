@@ -1,7 +1,7 @@
 //! Tests of local regions without an engine and without links.
 
 use super::*;
-use crate::endpoint::window_work::{Bind, What, WindowPost};
+use crate::endpoint::window_work::{Bind, WindowAction, WindowPost};
 use crate::local_memory::access::Access;
 use crate::memory::region::Region;
 use crate::memory::window::{Window, WindowAccess};
@@ -26,7 +26,7 @@ fn regions(domain: &Domain, number: u64, trust: Trust) -> LocalRegions {
 fn bind(regions: &mut LocalRegions, window: &Window, region: &Region, peer: u128) -> Result<u64, WindowError> {
     let bind = Bind { range: 0..8, access: WindowAccess::all(), key: 1 };
     let (post, remote) = WindowPost::bind(PeerAddress(5), window, region, &bind)?;
-    let What::Bind { window, region, binding, key } = post.what else { panic!("it is a bind") };
+    let WindowAction::Bind { window, region, binding, key } = post.what else { panic!("it is a bind") };
     regions.bind(window, (region, &binding), key, (peer, post.peer))?;
     Ok(remote.key)
 }
@@ -48,7 +48,7 @@ fn peers_get_the_key_table_only_if_they_are_trusted() {
     let domain = domain();
     let (keys, via) = regions(&domain, 3, Trust::SameUser).granted(PEER);
     assert!(keys.is_some());
-    assert_eq!(via, Via { endpoint: 3, peer: PEER, authority: 0 });
+    assert_eq!(via, AccessOrigin { endpoint: 3, peer: PEER, authority: 0 });
     assert!(regions(&domain, 3, Trust::None).granted(PEER).0.is_none());
 }
 
@@ -65,10 +65,10 @@ fn window_is_valid_for_one_peer_of_one_endpoint_until_invalidated() {
     assert_eq!(one.find(key, OTHER).err(), Some(Refusal::Key), "another peer");
     assert_eq!(other.find(key, PEER).err(), Some(Refusal::Key), "another endpoint");
     assert_eq!(bind(&mut one, &window, &region, PEER), Err(WindowError::StillBound));
-    assert!(one.invalidate(key, By::Peer(one.via(OTHER))).is_err(), "it is not that peer's");
-    assert!(one.invalidate(key, By::Peer(one.via(PEER))).unwrap().is_none(), "no peer is using it");
+    assert!(one.invalidate(key, Invalidator::Peer(one.via(OTHER))).is_err(), "it is not that peer's");
+    assert!(one.invalidate(key, Invalidator::Peer(one.via(PEER))).unwrap().is_none(), "no peer is using it");
     assert_eq!(one.find(key, PEER).err(), Some(Refusal::Key));
-    assert!(one.invalidate(key, By::Peer(one.via(PEER))).is_err(), "it is dead already");
+    assert!(one.invalidate(key, Invalidator::Peer(one.via(PEER))).is_err(), "it is dead already");
 }
 
 #[test]

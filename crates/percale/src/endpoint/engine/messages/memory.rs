@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::super::types::{Notify, Place, Receive};
+use super::super::types::{Notify, Receive, ReceiveDestination};
 use crate::endpoint::pool::Many;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::table::{Id, Table};
 
 /// A buffer for many messages.
 #[derive(Debug)]
-pub(crate) struct Multi {
+pub(crate) struct MultiReceive {
     /// The whole buffer.
     segments: Segments,
     /// Bytes assigned to messages so far.
@@ -29,7 +29,7 @@ pub(crate) struct Multi {
 /// The memory of receives.
 ///
 /// Invariants:
-/// 1. The segments of a [`Place::Several`] are kept until [`leave`](Self::leave).
+/// 1. The segments of a [`ReceiveDestination::Several`] are kept until [`leave`](Self::leave).
 /// 2. A multi-receive buffer is kept until it takes no more messages and none is in flight. The function that ends it
 ///    reports the release once.
 /// 3. A buffer with less than the minimum left takes no more messages.
@@ -37,7 +37,7 @@ pub(crate) struct Multi {
 pub(in super::super) struct ReceiveMemory {
     /// The segments of receives that have several.
     vectors: Table<Segments>,
-    multis: Table<Multi>,
+    multis: Table<MultiReceive>,
     /// A multi-receive buffer with fewer bytes left takes no more messages.
     minimum: usize,
 }
@@ -59,48 +59,48 @@ impl ReceiveMemory {
 
     /// Returns the place for the message of a receive with these segments. Valid until [`leave`](Self::leave).
     #[inline]
-    pub(in super::super) fn place(&mut self, segments: &Segments) -> Place {
+    pub(in super::super) fn place(&mut self, segments: &Segments) -> ReceiveDestination {
         match segments.as_slice() {
-            [] => Place::One(Segment::EMPTY),
-            [only] => Place::One(*only),
+            [] => ReceiveDestination::One(Segment::EMPTY),
+            [only] => ReceiveDestination::One(*only),
             _ => self.place_of_several(segments),
         }
     }
 
     #[inline(never)]
-    fn place_of_several(&mut self, segments: &Segments) -> Place {
-        Place::Several(self.vectors.insert(*segments), segments.len())
+    fn place_of_several(&mut self, segments: &Segments) -> ReceiveDestination {
+        ReceiveDestination::Several(self.vectors.insert(*segments), segments.len())
     }
 
     /// Frees the place of a receive that has ended.
     #[inline]
-    pub(in super::super) fn leave(&mut self, place: Place) {
-        if let Place::Several(vector, _) = place {
+    pub(in super::super) fn leave(&mut self, place: ReceiveDestination) {
+        if let ReceiveDestination::Several(vector, _) = place {
             self.vectors.remove(vector);
         }
     }
 
     /// Returns the segments of a place.
-    pub(in super::super) fn segments(&self, place: Place) -> Segments {
+    pub(in super::super) fn segments(&self, place: ReceiveDestination) -> Segments {
         match place {
-            Place::One(segment) => Segments::one(segment),
-            Place::Several(vector, _) => self.vectors[vector],
+            ReceiveDestination::One(segment) => Segments::one(segment),
+            ReceiveDestination::Several(vector, _) => self.vectors[vector],
         }
     }
 
     /// Copies a whole payload to its place.
     #[inline]
-    pub(in super::super) fn put(&self, payload: View<'_>, place: Place) {
+    pub(in super::super) fn put(&self, payload: View<'_>, place: ReceiveDestination) {
         match place {
-            Place::One(segment) => payload.copy_to_one(segment),
-            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
+            ReceiveDestination::One(segment) => payload.copy_to_one(segment),
+            ReceiveDestination::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
         };
     }
 
     /// Adds a buffer for many messages, which is one segment.
-    pub(in super::super) fn add_multi(&mut self, segments: Segments, context: u64, notify: Notify) -> Id<Multi> {
+    pub(in super::super) fn add_multi(&mut self, segments: Segments, context: u64, notify: Notify) -> Id<MultiReceive> {
         let (used, in_flight, closed, pooled) = (0, 0, false, None);
-        self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
+        self.multis.insert(MultiReceive { segments, used, in_flight, closed, pooled, context, notify })
     }
 
     /// Adds the part of a buffer of a shared receive context that is assigned to one message.
@@ -110,14 +110,14 @@ impl ReceiveMemory {
         many: Arc<Many>,
         context: u64,
         notify: Notify,
-    ) -> Id<Multi> {
+    ) -> Id<MultiReceive> {
         let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
-        self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
+        self.multis.insert(MultiReceive { segments, used, in_flight, closed, pooled, context, notify })
     }
 
     /// Takes the next part of a buffer, for a message of `len` bytes. Returns whether the buffer takes no more messages
     /// after that.
-    pub(in super::super) fn take_part(&mut self, multi: Id<Multi>, len: u64) -> (Receive, bool) {
+    pub(in super::super) fn take_part(&mut self, multi: Id<MultiReceive>, len: u64) -> (Receive, bool) {
         let minimum = self.minimum.max(1);
         let state = &mut self.multis[multi];
         // The buffer has one segment, as was checked before. An empty message has a place in it too.
@@ -129,11 +129,11 @@ impl ReceiveMemory {
             state.closed = true;
         }
         let (context, notify) = (state.context, state.notify);
-        (Receive { place: Place::One(part), context, notify, multi: Some(multi) }, state.closed)
+        (Receive { place: ReceiveDestination::One(part), context, notify, multi: Some(multi) }, state.closed)
     }
 
     /// Records that one message of a buffer is complete. Returns whether that released the buffer.
-    pub(in super::super) fn part_over(&mut self, multi: Id<Multi>) -> bool {
+    pub(in super::super) fn part_over(&mut self, multi: Id<MultiReceive>) -> bool {
         let Some(state) = self.multis.get_mut(multi) else { return false };
         state.in_flight -= 1;
         let released = state.closed && state.in_flight == 0;
@@ -145,7 +145,7 @@ impl ReceiveMemory {
 
     /// Records that a buffer gets no more messages, because its receive ends. Returns whether that released the buffer.
     /// If not, the last message in flight releases it.
-    pub(in super::super) fn close(&mut self, multi: Id<Multi>) -> bool {
+    pub(in super::super) fn close(&mut self, multi: Id<MultiReceive>) -> bool {
         let state = &mut self.multis[multi];
         state.closed = true;
         let released = state.in_flight == 0;
@@ -158,7 +158,7 @@ impl ReceiveMemory {
     /// Removes a part of a buffer of a shared receive context, and returns that buffer. Returns `None`, and does
     /// nothing, for a buffer of this endpoint.
     #[cold]
-    pub(in super::super) fn take_shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
+    pub(in super::super) fn take_shared_part(&mut self, multi: Id<MultiReceive>) -> Option<Arc<Many>> {
         self.multis.get(multi)?.pooled.as_ref()?;
         self.multis.remove(multi)?.pooled
     }

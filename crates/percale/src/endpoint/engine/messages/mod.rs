@@ -24,16 +24,16 @@ mod unsent;
 
 use std::collections::HashMap;
 
-pub(crate) use self::memory::Multi;
+pub(crate) use self::memory::MultiReceive;
 pub(super) use self::memory::ReceiveMemory;
 pub(super) use self::sends::{SendAsked, SendEnd, Sends, refusal_of};
-use self::unsent::Unsent;
+use self::unsent::UnsentSends;
 use super::kinds::{envelope, is_tagged};
-use super::types::{Arrival, Identity, Notify, Place, Pull, Receive, Unexpected};
-use crate::endpoint::matching::{Envelope, Held, Keep, Matching};
+use super::types::{Notify, OperationIdentity, PayloadPull, Receive, ReceiveDestination, StreamArrival, Unexpected};
+use crate::endpoint::matching::{AfterMatch, Envelope, HeldMessage, Matching};
 use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::table::{Id, Table};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::head::Head;
 
 /// The messages of an endpoint.
@@ -45,14 +45,14 @@ pub(crate) struct Messages {
     tagged: Matching<Receive, Unexpected>,
     /// Messages that a peek has claimed, by the operation that claimed them. Each value contains whether the message is
     /// tagged, and where it is held.
-    claims: HashMap<Identity, (bool, Held)>,
+    claims: HashMap<OperationIdentity, (bool, HeldMessage)>,
     memory: ReceiveMemory,
     /// Payloads arriving over streams.
-    arrivals: Table<Arrival>,
+    arrivals: Table<StreamArrival>,
     /// Payloads being fetched.
-    pulls: Table<Pull>,
+    pulls: Table<PayloadPull>,
     sends: Sends,
-    unsent: Unsent,
+    unsent: UnsentSends,
 }
 
 impl Messages {
@@ -67,7 +67,7 @@ impl Messages {
             arrivals: Table::new(),
             pulls: Table::new(),
             sends: Sends::default(),
-            unsent: Unsent::default(),
+            unsent: UnsentSends::default(),
         }
     }
 
@@ -79,7 +79,7 @@ impl Messages {
 
     /// Like [`table`](Self::table), but read-only.
     #[inline]
-    pub(super) const fn look_at(&self, tagged: bool) -> &Matching<Receive, Unexpected> {
+    pub(super) const fn table_ref(&self, tagged: bool) -> &Matching<Receive, Unexpected> {
         if tagged { &self.tagged } else { &self.untagged }
     }
 
@@ -124,7 +124,7 @@ impl Messages {
 
     /// Returns the sends with bytes that have yet to leave.
     #[inline]
-    pub(super) const fn unsent(&mut self) -> &mut Unsent {
+    pub(super) const fn unsent(&mut self) -> &mut UnsentSends {
         &mut self.unsent
     }
 
@@ -141,7 +141,9 @@ impl Messages {
     ) -> Option<(u64, Notify)> {
         let table = if tagged { &mut self.tagged } else { &mut self.untagged };
         let met = table.meet(envelope)?;
-        let Receive { place: Place::One(segment), context, notify, multi: None } = *table.met(met) else { return None };
+        let Receive { place: ReceiveDestination::One(segment), context, notify, multi: None } = *table.met(met) else {
+            return None;
+        };
         if !takes(notify) || payload.len() > segment.len() {
             return None;
         }
@@ -153,13 +155,13 @@ impl Messages {
     /// Returns the receive for a message, if one is posted. The receive is removed from its table. For a multi-receive
     /// buffer, a part of the buffer is returned.
     #[inline]
-    pub(super) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+    pub(super) fn match_posted(&mut self, from: ConnectionId, head: &Head, len: u64) -> Option<Receive> {
         let Self { untagged, tagged, memory, .. } = self;
         let table = if is_tagged(head.kind) { tagged } else { untagged };
         let (part, taken) = table.arrive_with(envelope(from, head), |_, receive| {
-            let Some(multi) = receive.multi else { return (Keep::Remove, None) };
+            let Some(multi) = receive.multi else { return (AfterMatch::Remove, None) };
             let (part, closed) = memory.take_part(multi, len);
-            (if closed { Keep::Remove } else { Keep::Stay }, Some(part))
+            (if closed { AfterMatch::Remove } else { AfterMatch::Stay }, Some(part))
         })?;
         part.or(taken)
     }
@@ -175,7 +177,7 @@ impl Messages {
     }
 
     /// Claims a held message for an operation. Returns false, and does nothing, if the operation has claimed one.
-    pub(super) fn claim(&mut self, by: Identity, tagged: bool, held: Held) -> bool {
+    pub(super) fn claim(&mut self, by: OperationIdentity, tagged: bool, held: HeldMessage) -> bool {
         if self.claims.contains_key(&by) {
             return false;
         }
@@ -185,7 +187,7 @@ impl Messages {
     }
 
     /// Returns the message that an operation has claimed, if that is a message of this kind, and ends the claim.
-    pub(super) fn take_claim(&mut self, by: Identity, tagged: bool) -> Option<Held> {
+    pub(super) fn take_claim(&mut self, by: OperationIdentity, tagged: bool) -> Option<HeldMessage> {
         let (table, held) = self.claims.remove(&by)?;
         if table != tagged {
             self.claims.insert(by, (table, held));
@@ -195,7 +197,7 @@ impl Messages {
     }
 
     /// Transfers the claim on a message from one operation to another.
-    pub(super) fn rename_claim(&mut self, from: Identity, to: Identity) {
+    pub(super) fn rename_claim(&mut self, from: OperationIdentity, to: OperationIdentity) {
         if let Some(claim) = self.claims.remove(&from) {
             self.claims.insert(to, claim);
         }
@@ -207,35 +209,35 @@ impl Messages {
     }
 
     /// Adds a payload that arrives over a stream.
-    pub(super) fn begin_arrival(&mut self, arrival: Arrival) -> Id<Arrival> {
+    pub(super) fn begin_arrival(&mut self, arrival: StreamArrival) -> Id<StreamArrival> {
         self.arrivals.insert(arrival)
     }
 
     /// Records where the message of an arrival is held until there is a receive.
-    pub(super) fn hold_arrival(&mut self, id: Id<Arrival>, held: Held) {
+    pub(super) fn hold_arrival(&mut self, id: Id<StreamArrival>, held: HeldMessage) {
         self.arrivals[id].held = Some(held);
     }
 
     /// Assigns a payload that is arriving to its receive.
-    pub(super) fn give_arrival(&mut self, id: Id<Arrival>, receive: Receive) {
+    pub(super) fn give_arrival(&mut self, id: Id<StreamArrival>, receive: Receive) {
         self.arrivals[id].receive = Some(receive);
     }
 
     /// Records that the message of an arrival is no longer held. Its bytes are discarded.
-    pub(super) fn forget_arrival(&mut self, id: Id<Arrival>) {
+    pub(super) fn forget_arrival(&mut self, id: Id<StreamArrival>) {
         if let Some(arrival) = self.arrivals.get_mut(id) {
             arrival.held = None;
         }
     }
 
     /// Takes the arrival with this number of a link. The payload has arrived completely.
-    pub(super) fn take_arrival(&mut self, token: u32) -> Option<Arrival> {
+    pub(super) fn take_arrival(&mut self, token: u32) -> Option<StreamArrival> {
         let id = self.arrivals.find_wire(token)?;
         self.arrivals.remove(id)
     }
 
     /// Takes the arrivals from a disconnected peer.
-    pub(super) fn take_arrivals_of(&mut self, from: Connection) -> Vec<Arrival> {
+    pub(super) fn take_arrivals_of(&mut self, from: ConnectionId) -> Vec<StreamArrival> {
         let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         gone.into_iter().filter_map(|id| self.arrivals.remove(id)).collect()
     }
@@ -246,19 +248,20 @@ impl Messages {
     }
 
     /// Adds a payload that is fetched. Returns its number, which the link uses.
-    pub(super) fn begin_pull(&mut self, pull: Pull) -> u32 {
+    pub(super) fn begin_pull(&mut self, pull: PayloadPull) -> u32 {
         self.pulls.insert(pull).to_wire()
     }
 
     /// Takes the pull with this number of a link, if its peer is this one.
-    pub(super) fn take_pull(&mut self, from: Connection, token: u32) -> Option<Pull> {
+    pub(super) fn take_pull(&mut self, from: ConnectionId, token: u32) -> Option<PayloadPull> {
         let id = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from)?;
         self.pulls.remove(id)
     }
 
     /// Takes those pulls from a peer for which `wanted(number)` returns true.
-    pub(super) fn take_pulls_of(&mut self, from: Connection, wanted: impl Fn(u32) -> bool) -> Vec<Pull> {
-        let ours = |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && wanted(id.to_wire())).then_some(id);
+    pub(super) fn take_pulls_of(&mut self, from: ConnectionId, wanted: impl Fn(u32) -> bool) -> Vec<PayloadPull> {
+        let ours =
+            |(id, pull): (Id<PayloadPull>, &PayloadPull)| (pull.from() == from && wanted(id.to_wire())).then_some(id);
         let taken: Vec<_> = self.pulls.iter().filter_map(ours).collect();
         taken.into_iter().filter_map(|id| self.pulls.remove(id)).collect()
     }

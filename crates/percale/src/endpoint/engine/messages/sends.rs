@@ -7,7 +7,7 @@ use crate::endpoint::posted::Posted;
 use crate::endpoint::work::SendWork;
 use crate::local_memory::volatile::Segments;
 use crate::table::{Id, Table};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 
 /// The reason why a send failed.
 pub(in super::super) type SendFailure = (ErrorCode, &'static str);
@@ -19,7 +19,7 @@ const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not receive the m
 #[derive(Debug)]
 struct Send {
     /// The peer to which the message is sent.
-    to: Connection,
+    to: ConnectionId,
     /// Its progress.
     state: SendState,
 }
@@ -30,7 +30,7 @@ enum SendState {
     /// The send has not ended.
     Open(OpenSend),
     /// The send was reported as failed, and its memory was returned. The peer has yet to answer with a
-    /// [`Kind::Ack`](crate::wire::head::Kind::Ack).
+    /// [`FrameKind::Ack`](crate::wire::head::FrameKind::Ack).
     Failed,
 }
 
@@ -70,7 +70,7 @@ impl OpenSend {
 /// A send that has ended, and has to be reported. No transport reads its memory any more.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct SendEnd {
-    pub(in super::super) to: Connection,
+    pub(in super::super) to: ConnectionId,
     pub(in super::super) notify: Notify,
     pub(in super::super) entry: Entry,
     /// The reason of the failure, if the send failed.
@@ -117,7 +117,7 @@ impl Sends {
     /// the message. `ack` states whether the peer has to acknowledge the message.
     pub(in super::super) fn add(
         &mut self,
-        to: Connection,
+        to: ConnectionId,
         posted: Posted<SendWork>,
         notify: Notify,
         offered: bool,
@@ -130,7 +130,7 @@ impl Sends {
     /// Returns the send with this number, which a peer sent, or `None` if the send no longer exists or its target is
     /// another peer.
     #[inline]
-    fn find(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
+    fn find(&self, from: ConnectionId, wire: u32) -> Option<Id<Send>> {
         let id = self.sends.find_wire(wire)?;
         (self.sends[id].to == from).then_some(id)
     }
@@ -165,7 +165,7 @@ impl Sends {
     /// Returns the peer's violation of the protocol.
     pub(in super::super) fn not_pulled(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         wire: u32,
     ) -> Result<Option<SendEnd>, &'static str> {
         let Some(id) = self.find(from, wire) else { return Ok(None) };
@@ -181,7 +181,7 @@ impl Sends {
     /// the end of the send, if it ends.
     pub(in super::super) fn acknowledged(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         wire: u32,
         failure: Option<SendFailure>,
     ) -> Option<SendEnd> {
@@ -207,7 +207,7 @@ impl Sends {
     }
 
     /// Handles the peer's request for the payload of an offer.
-    pub(in super::super) fn asked(&mut self, from: Connection, wire: u32) -> SendAsked {
+    pub(in super::super) fn requested(&mut self, from: ConnectionId, wire: u32) -> SendAsked {
         let Some(id) = self.find(from, wire) else { return SendAsked::Gone };
         let SendState::Open(send) = &mut self.sends[id].state else { return SendAsked::Gone };
         if send.payload != Payload::Offered {
@@ -222,7 +222,7 @@ impl Sends {
     /// end of the send, if it ends.
     pub(in super::super) fn pushed(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         wire: u32,
         failure: Option<SendFailure>,
     ) -> Option<SendEnd> {
@@ -247,7 +247,7 @@ impl Sends {
     }
 
     /// Ends all sends to a disconnected peer. The caller adds the error with which they fail.
-    pub(in super::super) fn take_of(&mut self, to: Connection) -> Vec<SendEnd> {
+    pub(in super::super) fn take_of(&mut self, to: ConnectionId) -> Vec<SendEnd> {
         let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == to).map(|(id, _)| id).collect();
         let mut ended = Vec::with_capacity(gone.len());
         for id in gone {

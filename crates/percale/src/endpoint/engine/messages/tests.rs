@@ -1,39 +1,39 @@
 //! Tests of messages without an engine and without links.
 
-use super::super::types::{Body, Short};
+use super::super::types::{Short, UnexpectedPayload};
 use super::*;
 use crate::completion::entry::{Entry, ErrorCode};
-use crate::endpoint::matching::{Pattern, Source};
+use crate::endpoint::matching::{Pattern, SourceFilter};
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::types::PeerAddress;
-use crate::wire::head::Kind;
+use crate::wire::head::FrameKind;
 
-const FROM: Connection = 3;
+const FROM: ConnectionId = 3;
 /// Another peer.
-const OTHER: Connection = 4;
+const OTHER: ConnectionId = 4;
 
-fn head(kind: Kind, tag: u64) -> Head {
+fn head(kind: FrameKind, tag: u64) -> Head {
     Head { kind, tag, ..Head::default() }
 }
 
 fn any(tag: u64) -> Pattern {
-    Pattern { tag, ignore: 0, source: Source::Any }
+    Pattern { tag, ignore: 0, source: SourceFilter::Any }
 }
 
 fn receive(segment: Segment, context: u64) -> Receive {
-    Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None }
+    Receive { place: ReceiveDestination::One(segment), context, notify: Notify::Queue, multi: None }
 }
 
 fn unexpected(tag: u64) -> Unexpected {
-    let body = Body::Short(Short::of(View::of(&[1, 2])));
-    Unexpected { from: FROM, head: head(Kind::Tagged, tag), len: 2, body }
+    let body = UnexpectedPayload::Short(Short::of(View::of(&[1, 2])));
+    Unexpected { from: FROM, head: head(FrameKind::Tagged, tag), len: 2, body }
 }
 
 fn envelope_of(tag: u64) -> Envelope {
-    envelope(FROM, &head(Kind::Tagged, tag))
+    envelope(FROM, &head(FrameKind::Tagged, tag))
 }
 
 /// Adds a send to `FROM` and returns its number.
@@ -59,8 +59,8 @@ fn a_message_is_delivered_to_the_oldest_receive_that_it_fits() {
     assert_eq!(deliver(true, &[9; 5], true), None, "it does not fit");
     assert_eq!(deliver(true, &[9; 4], false), None, "it is reported elsewhere");
     assert_eq!(deliver(true, &[9; 4], true), Some((10, Notify::Queue)));
-    assert_eq!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 4).map(|receive| receive.context), Some(11));
-    assert!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 4).is_none() && !messages.has_receives());
+    assert_eq!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 4).map(|receive| receive.context), Some(11));
+    assert!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 4).is_none() && !messages.has_receives());
     assert_eq!(buffer.into_vec(), [9; 4]);
 }
 
@@ -71,7 +71,7 @@ fn receive_reporting_elsewhere_skips_the_fast_path() {
     messages.table(true).post(any(1), Receive { notify, ..receive(Segment::EMPTY, 10) });
     let takes = |notify| matches!(notify, Notify::Queue | Notify::Operation);
     assert_eq!(messages.deliver(true, envelope_of(1), View::of(&[]), takes), None);
-    assert!(messages.match_posted(FROM, &head(Kind::Tagged, 1), 0).is_some(), "it is still posted");
+    assert!(messages.match_posted(FROM, &head(FrameKind::Tagged, 1), 0).is_some(), "it is still posted");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn multi_receive_buffer_is_released_after_its_last_message() {
     let place = messages.memory_mut().place(&whole);
     let posted = Receive { place, context: 7, notify: Notify::Queue, multi: Some(multi) };
     messages.table(true).post(any(1), posted);
-    let mut take = |len| messages.match_posted(FROM, &head(Kind::Tagged, 1), len);
+    let mut take = |len| messages.match_posted(FROM, &head(FrameKind::Tagged, 1), len);
     assert_eq!(take(3).map(|part| part.place.len()), Some(3));
     assert_eq!(take(0).map(|part| part.place.len()), Some(0), "an empty message has a place in it too");
     assert_eq!(take(9).map(|part| part.place.len()), Some(7), "a longer message gets what is left");
@@ -126,7 +126,7 @@ fn multi_segment_receive_has_a_slot_until_released() {
 fn a_claimed_message_is_found_only_by_the_operation_that_claimed_it() {
     let mut messages = Messages::new(1);
     let held = messages.table(true).hold(envelope_of(1), unexpected(1));
-    let [one, other] = [Notify::Queue, Notify::Operation].map(|notify| Identity::of(notify, 5));
+    let [one, other] = [Notify::Queue, Notify::Operation].map(|notify| OperationIdentity::of(notify, 5));
     assert!(messages.claim(one, true, held) && !messages.claim(one, true, held));
     assert!(messages.table(true).find(&any(1)).is_none());
     assert!(messages.take_claim(other, true).is_none(), "the same context of another class");
@@ -140,8 +140,14 @@ fn a_claimed_message_is_found_only_by_the_operation_that_claimed_it() {
 #[test]
 fn arrivals_and_pulls_are_found_only_by_their_peer() {
     let mut messages = Messages::new(1);
-    let arrival =
-        |receive| Arrival { from: FROM, head: head(Kind::Tagged, 1), receive, heap: None, held: None, region: None };
+    let arrival = |receive| StreamArrival {
+        from: FROM,
+        head: head(FrameKind::Tagged, 1),
+        receive,
+        heap: None,
+        held: None,
+        region: None,
+    };
     let first = messages.begin_arrival(arrival(None));
     let held = messages.table(true).hold(envelope_of(1), unexpected(1));
     messages.hold_arrival(first, held);
@@ -154,9 +160,9 @@ fn arrivals_and_pulls_are_found_only_by_their_peer() {
     assert!(messages.take_arrivals_of(OTHER).is_empty());
     assert_eq!(messages.take_arrivals_of(FROM).len(), 1);
 
-    let pull = |context| Pull::Message {
+    let pull = |context| PayloadPull::Message {
         from: FROM,
-        head: head(Kind::Tagged, 1),
+        head: head(FrameKind::Tagged, 1),
         len: 2,
         receive: receive(Segment::EMPTY, context),
     };
@@ -174,9 +180,9 @@ fn arrivals_and_pulls_are_found_only_by_their_peer() {
 fn send_ends_after_payload_transfer_and_answer() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
-    assert!(matches!(sends.asked(OTHER, wire), SendAsked::Gone));
-    assert!(matches!(sends.asked(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
-    assert!(matches!(sends.asked(FROM, wire), SendAsked::Nothing));
+    assert!(matches!(sends.requested(OTHER, wire), SendAsked::Gone));
+    assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(Notify::Queue, 1, _)));
+    assert!(matches!(sends.requested(FROM, wire), SendAsked::Nothing));
     assert!(sends.not_pulled(FROM, wire).is_err(), "it is being pulled");
     assert!(sends.acknowledged(FROM, wire, None).is_none(), "a transport reads it");
     let end = sends.pushed(FROM, wire, None).unwrap();
@@ -193,7 +199,7 @@ fn rejected_send_ends_when_no_transport_reads_its_buffer() {
     let end = sends.acknowledged(FROM, offered, refusal).unwrap();
     assert_eq!((end.entry.context, end.failure), (1, refusal));
     let leaving = send(&mut sends, 2, true, true);
-    assert!(matches!(sends.asked(FROM, leaving), SendAsked::Payload(..)));
+    assert!(matches!(sends.requested(FROM, leaving), SendAsked::Payload(..)));
     assert!(sends.acknowledged(FROM, leaving, refusal).is_none());
     assert_eq!(sends.pushed(FROM, leaving, None).and_then(|end| end.failure), refusal);
     assert!(sends.is_empty());
@@ -203,14 +209,14 @@ fn rejected_send_ends_when_no_transport_reads_its_buffer() {
 fn failed_send_keeps_its_id_until_the_peer_answers() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
-    assert!(matches!(sends.asked(FROM, wire), SendAsked::Payload(..)));
+    assert!(matches!(sends.requested(FROM, wire), SendAsked::Payload(..)));
     let failure = (ErrorCode::Fault, "for a test");
     assert_eq!(sends.pushed(FROM, wire, Some(failure)).and_then(|end| end.failure), Some(failure));
     assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "it was reported");
     assert!(sends.acknowledged(FROM, wire, None).is_none() && !sends.has(wire));
     // No answer arrives after the connection has ended.
     let [first, second] = [2, 3].map(|context| send(&mut sends, context, true, true));
-    assert!(matches!(sends.asked(FROM, first), SendAsked::Payload(..)));
+    assert!(matches!(sends.requested(FROM, first), SendAsked::Payload(..)));
     sends.pushed(FROM, first, Some(failure));
     let contexts: Vec<u64> = sends.take_of(FROM).iter().map(|end| end.entry.context).collect();
     assert_eq!((contexts, sends.has(first), sends.has(second)), (vec![3], false, false));
@@ -223,12 +229,12 @@ fn sends_complete_in_order_after_their_last_byte() {
     for (end, context) in [(10, 1), (20, 2), (30, 3)] {
         unsent.keep(FROM, end, Notify::Queue, Entry { context, ..Entry::default() });
     }
-    let left = |unsent: &mut Unsent, at| {
-        std::iter::from_fn(|| unsent.take_left(FROM, at)).map(|(_, entry)| entry.context).collect::<Vec<_>>()
+    let left = |unsent: &mut UnsentSends, at| {
+        std::iter::from_fn(|| unsent.take_sent(FROM, at)).map(|(_, entry)| entry.context).collect::<Vec<_>>()
     };
     assert_eq!(left(unsent, 9), []);
     assert_eq!(left(unsent, 20), [1, 2]);
-    assert!(unsent.any() && unsent.take_left(OTHER, 100).is_none());
+    assert!(unsent.any() && unsent.take_sent(OTHER, 100).is_none());
     assert_eq!(unsent.take_lost(FROM).map(|(_, entry)| entry.context).collect::<Vec<_>>(), [3]);
     assert!(!unsent.any());
 }

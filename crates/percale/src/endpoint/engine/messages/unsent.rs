@@ -8,11 +8,11 @@ use std::collections::{HashMap, VecDeque};
 
 use super::super::types::Notify;
 use crate::completion::entry::Entry;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 
 /// A send with bytes that its link has not sent yet.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct UnsentSend {
     /// The position in the link's stream at which the send ends.
     end: u64,
     notify: Notify,
@@ -21,14 +21,14 @@ struct Kept {
 
 /// Sends with bytes that have not left yet.
 #[derive(Debug, Default)]
-pub(in super::super) struct Unsent {
+pub(in super::super) struct UnsentSends {
     /// The number of these sends, of all peers.
     count: usize,
     /// The sends by peer, in order.
-    kept: HashMap<Connection, VecDeque<Kept>>,
+    kept: HashMap<ConnectionId, VecDeque<UnsentSend>>,
 }
 
-impl Unsent {
+impl UnsentSends {
     /// Returns whether there are any such sends.
     #[inline]
     pub(in super::super) const fn any(&self) -> bool {
@@ -36,24 +36,24 @@ impl Unsent {
     }
 
     /// Keeps a send that ends at this position of its link's stream.
-    pub(in super::super) fn keep(&mut self, to: Connection, end: u64, notify: Notify, entry: Entry) {
+    pub(in super::super) fn keep(&mut self, to: ConnectionId, end: u64, notify: Notify, entry: Entry) {
         self.count += 1;
-        self.kept.entry(to).or_default().push_back(Kept { end, notify, entry });
+        self.kept.entry(to).or_default().push_back(UnsentSend { end, notify, entry });
     }
 
     /// Takes the next send to a peer, if all of its bytes are among the first `left` of the link's stream, which have
     /// left.
-    pub(in super::super) fn take_left(&mut self, to: Connection, left: u64) -> Option<(Notify, Entry)> {
-        let Kept { notify, entry, .. } = self.kept.get_mut(&to)?.pop_front_if(|kept| kept.end <= left)?;
+    pub(in super::super) fn take_sent(&mut self, to: ConnectionId, left: u64) -> Option<(Notify, Entry)> {
+        let UnsentSend { notify, entry, .. } = self.kept.get_mut(&to)?.pop_front_if(|kept| kept.end <= left)?;
         self.count -= 1;
         Some((notify, entry))
     }
 
     /// Takes the sends to a peer that have not left. They will not arrive, because the connection has ended.
     #[cold]
-    pub(in super::super) fn take_lost(&mut self, to: Connection) -> impl Iterator<Item = (Notify, Entry)> + use<> {
+    pub(in super::super) fn take_lost(&mut self, to: ConnectionId) -> impl Iterator<Item = (Notify, Entry)> + use<> {
         let lost = self.kept.remove(&to).unwrap_or_default();
         self.count -= lost.len();
-        lost.into_iter().map(|Kept { notify, entry, .. }| (notify, entry))
+        lost.into_iter().map(|UnsentSend { notify, entry, .. }| (notify, entry))
     }
 }

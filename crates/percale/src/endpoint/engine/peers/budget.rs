@@ -13,18 +13,18 @@
 //!    peer is not read, and messages to it wait for the answers, until half of that number is left. Two peers that both
 //!    have many answers to send cannot block each other permanently: a backlog can hold more answers than the
 //!    connection between them can hold requests, and answers leave first.
-//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times the maximum for
-//!    one peer. Beyond that, the messages of the peer that disconnected first are dropped.
+//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`RECLAIM_LIMIT`] times the
+//!    maximum for one peer. Beyond that, the messages of the peer that disconnected first are dropped.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::VecDeque;
 
-use super::super::types::{Action, Body, Unexpected};
-use super::{Peer, Peers, State};
+use super::super::types::{LinkAction, Unexpected, UnexpectedPayload};
+use super::{Peer, PeerState, Peers};
 use crate::local_memory::buffer::Buffer;
-use crate::transport::Connection;
-use crate::wire::head::{Head, Kind};
+use crate::transport::ConnectionId;
+use crate::wire::head::{FrameKind, Head};
 
 /// The charge for an unexpected message besides its bytes, for its head and its entry in the tables.
 pub(in super::super) const HEAD: usize = 256;
@@ -40,7 +40,7 @@ pub(in super::super) const BACKLOG: usize = 1 << 18;
 const HEAVY: usize = 8;
 
 /// The messages of all disconnected peers together are limited to this many times the maximum for one peer.
-const PARTED: usize = 2;
+const RECLAIM_LIMIT: usize = 2;
 
 /// The maximum number of answers to accesses of one peer that its link has not taken. A peer that makes more accesses
 /// without taking the answers is disconnected.
@@ -48,12 +48,12 @@ const REPLIES_LIMIT: u32 = 8192;
 
 /// An answer that waits. Most are heads, which are kept small.
 #[derive(Debug)]
-enum Owed {
+enum QueuedAnswer {
     Frame(Head),
-    Other(Box<Action>),
+    Other(Box<LinkAction>),
 }
 
-impl Owed {
+impl QueuedAnswer {
     const fn weight(&self) -> usize {
         match self {
             Self::Frame(_) => 1,
@@ -64,12 +64,12 @@ impl Owed {
 
 /// The budget of one peer.
 #[derive(Debug, Default)]
-pub(crate) struct Budget {
+pub(crate) struct PeerBudget {
     /// Bytes of its unexpected messages.
     held: usize,
     /// Whether the peer was requested to offer rather than to send.
-    told: bool,
-    backlog: VecDeque<Owed>,
+    notified: bool,
+    backlog: VecDeque<QueuedAnswer>,
     /// The weight of the backlog.
     weight: usize,
     /// Whether the backlog is too long.
@@ -80,13 +80,13 @@ pub(crate) struct Budget {
 
 /// The actions that a change of a budget requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum BudgetChange {
     None,
     /// Ask the peer to offer messages instead of sending them, or withdraw that request.
-    Tell(bool),
+    Notify(bool),
 }
 
-impl Budget {
+impl PeerBudget {
     /// Returns the bytes of unexpected messages.
     #[cfg(all(test, not(loom)))]
     pub(super) const fn held(&self) -> usize {
@@ -101,7 +101,7 @@ impl Budget {
 
     /// Returns whether answers wait.
     #[inline]
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
@@ -117,35 +117,39 @@ impl Budget {
         *self = Self { held: self.held, ..Self::default() };
     }
 
-    fn review(&mut self, cap: usize) -> Change {
+    fn review(&mut self, cap: usize) -> BudgetChange {
         self.choked = self.weight > if self.choked { BACKLOG / 2 } else { BACKLOG };
         self.stopped = self.choked || self.held > cap.saturating_add(BEYOND);
-        let tell = self.held > if self.told { cap / 2 } else { cap };
-        if std::mem::replace(&mut self.told, tell) == tell { Change::None } else { Change::Tell(tell) }
+        let notify = self.held > if self.notified { cap / 2 } else { cap };
+        if std::mem::replace(&mut self.notified, notify) == notify {
+            BudgetChange::None
+        } else {
+            BudgetChange::Notify(notify)
+        }
     }
 
-    fn push(&mut self, owed: Owed) {
-        self.weight = self.weight.saturating_add(owed.weight());
-        self.backlog.push_back(owed);
+    fn push(&mut self, queued_answers: QueuedAnswer) {
+        self.weight = self.weight.saturating_add(queued_answers.weight());
+        self.backlog.push_back(queued_answers);
     }
 
-    fn pop(&mut self) -> Option<Action> {
-        let owed = self.backlog.pop_front()?;
-        self.weight = self.weight.saturating_sub(owed.weight());
+    fn pop(&mut self) -> Option<LinkAction> {
+        let queued_answers = self.backlog.pop_front()?;
+        self.weight = self.weight.saturating_sub(queued_answers.weight());
         if self.backlog.is_empty() {
             self.backlog = VecDeque::new();
         }
-        Some(match owed {
-            Owed::Frame(head) => Action::Frame(head),
-            Owed::Other(action) => *action,
+        Some(match queued_answers {
+            QueuedAnswer::Frame(head) => LinkAction::Frame(head),
+            QueuedAnswer::Other(action) => *action,
         })
     }
 }
 
-impl From<Action> for Owed {
-    fn from(action: Action) -> Self {
+impl From<LinkAction> for QueuedAnswer {
+    fn from(action: LinkAction) -> Self {
         match action {
-            Action::Frame(head) => Self::Frame(head),
+            LinkAction::Frame(head) => Self::Frame(head),
             action => Self::Other(Box::new(action)),
         }
     }
@@ -154,7 +158,7 @@ impl From<Action> for Owed {
 impl Peers {
     /// Charges bytes of an unexpected message to its peer's budget.
     #[inline]
-    pub(in super::super) fn charge(&mut self, from: Connection, bytes: usize) {
+    pub(in super::super) fn charge(&mut self, from: ConnectionId, bytes: usize) {
         let budget = &mut self.get_mut(from).budget;
         budget.held = budget.held.saturating_add(bytes);
         if budget.held > self.unexpected_cap {
@@ -164,17 +168,17 @@ impl Peers {
 
     /// Releases bytes that were [charged](Self::charge).
     #[inline]
-    pub(in super::super) fn release(&mut self, from: Connection, bytes: usize) {
+    pub(in super::super) fn release(&mut self, from: ConnectionId, bytes: usize) {
         let budget = &mut self.get_mut(from).budget;
         budget.held = budget.held.saturating_sub(bytes);
-        if budget.told {
+        if budget.notified {
             self.review(from);
         }
     }
 
     /// Applies the consequences of a change of a budget.
     #[cold]
-    fn review(&mut self, from: Connection) {
+    fn review(&mut self, from: ConnectionId) {
         let cap = self.unexpected_cap;
         let peer = self.get_mut(from);
         let (was_choked, was_read) = (peer.budget.choked, peer.budget.is_read());
@@ -186,21 +190,21 @@ impl Peers {
             _ => {}
         }
         let is_read = peer.budget.is_read();
-        let is_up = peer.state == State::Up;
+        let is_up = peer.state == PeerState::Up;
         if was_read != is_read {
             self.count_stopped(is_read);
             let address = self.get(from).address;
             crate::later::later!(debug: %address, is_read, "a peer has reached the limit of memory that is kept for it");
         }
-        if let Change::Tell(on) = change
+        if let BudgetChange::Notify(on) = change
             && is_up
         {
-            self.reply(from, Kind::Offers, u32::from(on), 0);
+            self.reply(from, FrameKind::Offers, u32::from(on), 0);
         }
     }
 
     /// Reviews the budget when a connection begins, because messages of an earlier connection may still be held.
-    pub(in super::super) fn begin_budget(&mut self, slot: Connection) {
+    pub(in super::super) fn begin_budget(&mut self, slot: ConnectionId) {
         if self.get(slot).budget.held > self.unexpected_cap {
             self.review(slot);
         }
@@ -208,9 +212,9 @@ impl Peers {
 
     /// Appends an answer that a link did not take to the backlog.
     #[cold]
-    pub(in super::super) fn owe(&mut self, to: Connection, action: Action) {
+    pub(in super::super) fn queue_answer(&mut self, to: ConnectionId, action: LinkAction) {
         let budget = &mut self.get_mut(to).budget;
-        let first = !budget.owes();
+        let first = !budget.has_backlog();
         budget.push(action.into());
         let review = budget.weight > BACKLOG && !budget.choked;
         if first {
@@ -223,10 +227,10 @@ impl Peers {
 
     /// Takes the first answer that waits.
     #[cold]
-    pub(in super::super) fn next_owed(&mut self, to: Connection) -> Option<Action> {
+    pub(in super::super) fn next_queued_answer(&mut self, to: ConnectionId) -> Option<LinkAction> {
         let budget = &mut self.get_mut(to).budget;
         let action = budget.pop()?;
-        let (last, review) = (!budget.owes(), budget.choked && budget.weight <= BACKLOG / 2);
+        let (last, review) = (!budget.has_backlog(), budget.choked && budget.weight <= BACKLOG / 2);
         if last {
             self.count_owing(false);
         }
@@ -238,23 +242,23 @@ impl Peers {
 
     /// Puts an answer back to the head of the backlog, because the link did not take it.
     #[cold]
-    pub(in super::super) fn owe_first(&mut self, to: Connection, action: Action) {
+    pub(in super::super) fn requeue_answer(&mut self, to: ConnectionId, action: LinkAction) {
         let budget = &mut self.get_mut(to).budget;
-        let first = !budget.owes();
-        let owed = Owed::from(action);
-        budget.weight = budget.weight.saturating_add(owed.weight());
-        budget.backlog.push_front(owed);
+        let first = !budget.has_backlog();
+        let queued_answers = QueuedAnswer::from(action);
+        budget.weight = budget.weight.saturating_add(queued_answers.weight());
+        budget.backlog.push_front(queued_answers);
         if first {
             self.count_owing(true);
         }
     }
 
     /// Ends the budget of a connection that has ended.
-    pub(in super::super) fn end_budget(&mut self, slot: Connection) {
+    pub(in super::super) fn end_budget(&mut self, slot: ConnectionId) {
         let budget = &mut self.get_mut(slot).budget;
-        let (owed, stopped) = (budget.owes(), !budget.is_read());
+        let (queued_answers, stopped) = (budget.has_backlog(), !budget.is_read());
         budget.end();
-        if owed {
+        if queued_answers {
             self.count_owing(false);
         }
         if stopped {
@@ -271,20 +275,20 @@ impl Peers {
     /// Returns the disconnected peers whose messages have to be dropped, in the order in which they disconnected,
     /// because the messages of all disconnected peers exceed the limit. `slot` is a peer that has just disconnected.
     #[cold]
-    pub(in super::super) fn take_overdue(&mut self, slot: Connection) -> Vec<Connection> {
+    pub(in super::super) fn take_overdue(&mut self, slot: ConnectionId) -> Vec<ConnectionId> {
         let mut overdue = Vec::new();
         if self.get(slot).budget.held == 0 {
             return overdue;
         }
         let list = &self.list;
-        let keeps = |slot: Connection| {
-            list.get(slot as usize).is_some_and(|peer| peer.budget.held > 0 && peer.state != State::Up)
+        let keeps = |slot: ConnectionId| {
+            list.get(slot as usize).is_some_and(|peer| peer.budget.held > 0 && peer.state != PeerState::Up)
         };
         self.left_messages.retain(|other| *other != slot && keeps(*other));
         if keeps(slot) {
             self.left_messages.push_back(slot);
         }
-        let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(PARTED);
+        let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(RECLAIM_LIMIT);
         let all = self.left_messages.iter().map(|slot| self.get(*slot).budget.held);
         let mut held = all.fold(0_usize, usize::saturating_add);
         while held > limit
@@ -301,7 +305,7 @@ impl Peers {
 
     /// Returns whether frames of this peer are taken.
     #[inline]
-    pub(in super::super) fn is_read(&self, slot: Connection) -> bool {
+    pub(in super::super) fn is_read(&self, slot: ConnectionId) -> bool {
         self.stopped == 0 || self.get(slot).budget.is_read()
     }
 
@@ -336,12 +340,12 @@ impl Peer {
     }
 
     /// Returns whether answers wait in its backlog.
-    pub(in super::super) fn is_owed(&self) -> bool {
-        self.budget.owes()
+    pub(in super::super) fn has_queued_answers(&self) -> bool {
+        self.budget.has_backlog()
     }
 
     /// Returns whether the peer has more requests under way than it may. Such a peer is disconnected.
-    pub(in super::super) const fn asks_too_much(&self) -> bool {
+    pub(in super::super) const fn exceeds_request_limit(&self) -> bool {
         self.replies > REPLIES_LIMIT || self.serving > 2 * super::PARTS_LIMIT
     }
 
@@ -389,9 +393,9 @@ impl Peer {
 /// Returns the charge of a held message. The bytes of a message that is still arriving are charged with its arrival.
 pub(in super::super) fn charge_of(message: &Unexpected) -> usize {
     let here = match &message.body {
-        Body::Short(short) => short.as_slice().len(),
-        Body::Whole(bytes) => bytes.len(),
-        Body::Arriving(_) | Body::Offered(_) => 0,
+        UnexpectedPayload::Short(short) => short.as_slice().len(),
+        UnexpectedPayload::Whole(bytes) => bytes.len(),
+        UnexpectedPayload::Arriving(_) | UnexpectedPayload::Offered(_) => 0,
     };
     here.saturating_add(HEAD)
 }
@@ -409,24 +413,24 @@ mod tests {
             cap in 0_usize..1 << 20,
             steps in proptest::collection::vec((0_u8..4, 0_usize..BEYOND / 2), 1..100),
         ) {
-            let mut budget = Budget::default();
-            let (mut held, mut owed, mut told) = (0_usize, Vec::new(), false);
+            let mut budget = PeerBudget::default();
+            let (mut held, mut queued_answers, mut notified) = (0_usize, Vec::new(), false);
             for (what, amount) in steps {
                 match what {
                     0 => { budget.held += amount; held += amount; }
                     1 => { let less = amount.min(held); budget.held -= less; held -= less; }
                     2 => for number in 0..amount % (BACKLOG / 8) {
                         let head = Head { id: number as u32, ..Head::default() };
-                        let action = if number % 3 == 0 { Action::Bytes(head, Vec::new()) } else { Action::Frame(head) };
-                        owed.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
+                        let action = if number % 3 == 0 { LinkAction::Bytes(head, Vec::new()) } else { LinkAction::Frame(head) };
+                        queued_answers.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
                         budget.push(action.into());
-                        if owed.len() > 200 { break; }
+                        if queued_answers.len() > 200 { break; }
                     },
                     _ => for _ in 0..amount % 400 {
-                        let expected = owed.pop();
+                        let expected = queued_answers.pop();
                         let found = budget.pop().map(|action| match action {
-                            Action::Frame(head) => (head.id, 1),
-                            Action::Bytes(head, _) => (head.id, HEAVY),
+                            LinkAction::Frame(head) => (head.id, 1),
+                            LinkAction::Bytes(head, _) => (head.id, HEAVY),
                             other => panic!("{other:?}"),
                         });
                         prop_assert_eq!(found, expected, "in order");
@@ -434,11 +438,11 @@ mod tests {
                 }
                 let change = budget.review(cap);
                 prop_assert_eq!(budget.held(), held);
-                prop_assert_eq!(budget.weight(), owed.iter().map(|(_, weight)| weight).sum::<usize>());
-                if held > cap { prop_assert!(budget.told) }
-                if held <= cap / 2 { prop_assert!(!budget.told) }
-                prop_assert_eq!(change, if budget.told == told { Change::None } else { Change::Tell(budget.told) });
-                told = budget.told;
+                prop_assert_eq!(budget.weight(), queued_answers.iter().map(|(_, weight)| weight).sum::<usize>());
+                if held > cap { prop_assert!(budget.notified) }
+                if held <= cap / 2 { prop_assert!(!budget.notified) }
+                prop_assert_eq!(change, if budget.notified == notified { BudgetChange::None } else { BudgetChange::Notify(budget.notified) });
+                notified = budget.notified;
                 prop_assert_eq!(budget.is_read(), !budget.choked && held <= cap + BEYOND);
             }
         }
@@ -446,10 +450,10 @@ mod tests {
 
     #[test]
     fn long_backlog_pauses_reading_until_half_is_sent() {
-        let mut budget = Budget::default();
+        let mut budget = PeerBudget::default();
         for _ in 0..=BACKLOG {
             assert!(budget.is_read());
-            budget.push(Owed::Frame(Head::default()));
+            budget.push(QueuedAnswer::Frame(Head::default()));
             budget.review(0);
         }
         while budget.weight() > BACKLOG / 2 {
@@ -459,6 +463,6 @@ mod tests {
         }
         assert!(budget.is_read());
         budget.end();
-        assert!(!budget.owes() && budget.weight() == 0);
+        assert!(!budget.has_backlog() && budget.weight() == 0);
     }
 }

@@ -2,17 +2,17 @@
 //! they may make the endpoint keep.
 //!
 //! There is one slot for each context of each address, kept across connections, and one for each peer with an unknown
-//! address. A slot's number is the [`Connection`] that links and matching use. A slot is created at the first use of a
-//! peer (or when the peer connects first), and stays as long as anything may refer to it: the vector, a directed
+//! address. A slot's number is the [`ConnectionId`] that links and matching use. A slot is created at the first use of
+//! a peer (or when the peer connects first), and stays as long as anything may refer to it: the vector, a directed
 //! receive posted before the peer ever connected, or a message that has not been received yet. The slots of permanently
-//! disconnected peers are reclaimed (see `parted`).
+//! disconnected peers are reclaimed (see `to_reclaim`).
 //!
 //! * `sending`: decides whether a frame may leave for a peer now, and queues the operations that wait for that
 //! * `outbox`: the frames that the handlers of other frames requested
 //! * `changes`: changes of a peer's connection and names, and violations of the protocol
 //! * `budget`: limits for the memory that one peer can make the endpoint keep
-//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots that
-//!   are the same peer
+//! * `slot_index`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots
+//!   that are the same peer
 //!
 //! Invariants:
 //! 1. A peer is identified by its incarnation. An address is only the place at which the peer is called. A slot with an
@@ -21,7 +21,7 @@
 //!    answered at its address, has a slot without an address.
 //! 3. A slot is an alias of another slot only while the connection of that other slot lasts, and only after the peer
 //!    proved at both addresses that it is the same peer.
-//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. No operation except a message of a group
+//! 4. Whether a frame may leave is decided by [`Peer::may_send`] alone. No operation except a message of a group
 //!    overtakes an operation in the peer's queue, and nothing from the outbox overtakes an answer in the peer's
 //!    backlog.
 //! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection:
@@ -30,9 +30,9 @@
 mod aliases;
 mod budget;
 mod changes;
-mod known;
 mod outbox;
 mod sending;
+mod slot_index;
 mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -41,23 +41,23 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use self::budget::Budget;
+use self::budget::PeerBudget;
 pub(super) use self::budget::charge_of;
 #[cfg(all(test, not(loom)))]
 pub(super) use self::budget::{BACKLOG, BEYOND, HEAD};
-use self::known::Known;
 use self::outbox::Outbox;
-pub(super) use self::sending::{LONG_BYTES, Leaving, PARTS_LIMIT, Queuing};
+pub(super) use self::sending::{LONG_BYTES, OutgoingKind, PARTS_LIMIT, QueuingKind};
+use self::slot_index::SlotIndex;
 use self::sockets::Sockets;
-use super::types::Pending;
+use super::types::PendingOperation;
 use crate::address_vector::vector::{AddressError, AddressVector};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
 /// The state of the connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PeerState {
     /// There is no connection, and none was requested.
     Idle,
     /// The connection is being established by the attempt with this number.
@@ -65,14 +65,14 @@ pub(crate) enum State {
     /// The connection is established.
     Up,
     /// The same peer was found at both addresses, and another slot has the connection with it.
-    Alias(Connection),
+    Alias(ConnectionId),
 }
 
 /// A value for a count of removals or changes that means that nothing was looked up yet.
 const NEVER: u64 = u64::MAX;
 
 /// A context of an address. An endpoint that does not share its address is context 0.
-pub(crate) type At = (SocketAddr, u16);
+pub(crate) type ContextAddress = (SocketAddr, u16);
 
 /// One peer.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub(crate) struct Peer {
     /// Whether the address leads to this slot.
     named: bool,
     /// The address that the peer advertises, if that is another one. Boxed, because most peers have none.
-    advertised: Option<Box<At>>,
+    advertised: Option<Box<ContextAddress>>,
     /// The peer's incarnation, while it is connected.
     incarnation: u128,
     /// The service thread's number of the connection, while the peer is connected.
@@ -95,11 +95,11 @@ pub(crate) struct Peer {
     /// The reason why this transport was chosen.
     reason: String,
     /// The state of the connection.
-    state: State,
+    state: PeerState,
     /// Whether there was a connection that has ended.
     lost: bool,
     /// Operations that the link has not taken, in order. While there are any, later ones are queued too.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingOperation>,
     /// Operations that have begun and wait for the peer.
     outstanding: u32,
     /// The number of them that are messages of groups.
@@ -120,7 +120,7 @@ pub(crate) struct Peer {
     /// precede everything else (see `budget`).
     notices: u32,
     /// The peer's budget of memory in this endpoint.
-    budget: Budget,
+    budget: PeerBudget,
     /// Transfers that the peer began from and to local regions, and bytes that are kept for them.
     serving: u32,
     staged: u64,
@@ -133,25 +133,25 @@ pub(crate) struct Peer {
     source: PeerAddress,
     source_changes: u64,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
-    accused: Option<&'static str>,
+    violation: Option<&'static str>,
     /// The number of control frames from the peer that the engine has not handled.
-    heard: u32,
+    received: u32,
     /// Whether other slots are aliases of this one.
     aliased: bool,
     /// The slot of the peer's sending half, while that is connected. Receives directed at this peer take the messages
     /// of that slot (`senders`).
-    sender: Option<Connection>,
+    sender: Option<ConnectionId>,
     /// Whether a receive was directed at the peer since it was [lost](Self::lost). A peer that is not lost may have
     /// directed receives even if this is false.
     directed: bool,
     /// Whether a message of the peer may have been held here when its connection ended.
     left: bool,
     /// Whether the slot is in the queue of slots that may be given up.
-    parted: bool,
+    to_reclaim: bool,
 }
 
 impl Peer {
-    pub(super) fn new((address, context): At) -> Self {
+    pub(super) fn new((address, context): ContextAddress) -> Self {
         Self {
             address,
             context,
@@ -161,7 +161,7 @@ impl Peer {
             serial: 0,
             bit: 0,
             reason: String::new(),
-            state: State::Idle,
+            state: PeerState::Idle,
             lost: false,
             pending: VecDeque::new(),
             outstanding: 0,
@@ -173,54 +173,54 @@ impl Peer {
             parts: 0,
             replies: 0,
             notices: 0,
-            budget: Budget::default(),
+            budget: PeerBudget::default(),
             serving: 0,
             staged: 0,
             counts: Counts::empty(),
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
             source_changes: NEVER,
-            accused: None,
-            heard: 0,
+            violation: None,
+            received: 0,
             aliased: false,
             sender: None,
             directed: false,
             left: false,
-            parted: false,
+            to_reclaim: false,
         }
     }
 
     /// Returns whether the slot may be given up as far as this peer is concerned: it has no connection and none was
     /// requested, nothing waits for it, and no other slot is an alias of it.
     pub(super) fn is_free(&self) -> bool {
-        self.state == State::Idle
+        self.state == PeerState::Idle
             && self.pending.is_empty()
             && self.outstanding == 0
             && !self.aliased
-            && !self.budget.owes()
+            && !self.budget.has_backlog()
     }
 
     /// Returns the state of the connection.
     #[inline]
-    pub(super) const fn state(&self) -> State {
+    pub(super) const fn state(&self) -> PeerState {
         self.state
     }
 
     /// Returns whether the connection is established.
     #[inline]
     pub(super) const fn is_up(&self) -> bool {
-        matches!(self.state, State::Up)
+        matches!(self.state, PeerState::Up)
     }
 
     /// Returns whether there is no connection, and none was requested.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, PeerState::Idle)
     }
 
     /// Returns whether posting a receive that is directed at the peer takes more steps than looking up its slot.
     #[inline]
-    pub(super) const fn takes_detour(&self) -> bool {
+    pub(super) const fn needs_slow_path(&self) -> bool {
         self.lost | self.sender.is_some()
     }
 
@@ -236,7 +236,7 @@ impl Peer {
     }
 
     /// Returns the peer's address and context.
-    pub(super) const fn at(&self) -> At {
+    pub(super) const fn at(&self) -> ContextAddress {
         (self.address, self.context)
     }
 
@@ -267,13 +267,13 @@ impl Peer {
     }
 
     /// Returns the protocol violation of the peer, if there was one.
-    pub(super) const fn accused(&self) -> Option<&'static str> {
-        self.accused
+    pub(super) const fn violation(&self) -> Option<&'static str> {
+        self.violation
     }
 
     /// Returns the number of control frames from the peer that the engine has not handled.
     pub(super) const fn control_frames(&self) -> u32 {
-        self.heard
+        self.received
     }
 
     /// Returns the kinds of accesses that the peer counts although it may not see them.
@@ -283,7 +283,7 @@ impl Peer {
     }
 
     /// Returns the slot of the peer's sending half, while that is connected.
-    pub(super) const fn sender(&self) -> Option<Connection> {
+    pub(super) const fn sender(&self) -> Option<ConnectionId> {
         self.sender
     }
 
@@ -294,7 +294,7 @@ impl Peer {
     }
 
     /// Returns whether a message of the peer may have been held here when its connection ended.
-    pub(super) const fn may_have_left(&self) -> bool {
+    pub(super) const fn may_have_held_messages(&self) -> bool {
         self.left
     }
 }
@@ -306,14 +306,14 @@ pub(crate) struct Peers {
     /// Maps addresses and their contexts to slots.
     by_socket: Sockets,
     /// Maps the addresses of the vector that were used to slots.
-    known: Known,
-    /// The address that was used last, and its slot. It is valid whenever `known` is.
-    last: Cell<(PeerAddress, Connection)>,
+    slot_index: SlotIndex,
+    /// The address that was used last, and its slot. It is valid whenever `slot_index` is.
+    last: Cell<(PeerAddress, ConnectionId)>,
     vector: Option<AddressVector>,
-    /// The count of the vector's removals for which `known` is valid, or NEVER.
+    /// The count of the vector's removals for which `slot_index` is valid, or NEVER.
     removals: u64,
     /// Whether some peer broke the protocol and its link has yet to be closed.
-    any_accused: bool,
+    any_violation: bool,
     /// The number of peers that are not read, and of peers for which answers wait (see `budget`).
     stopped: u32,
     owing: u32,
@@ -325,11 +325,11 @@ pub(crate) struct Peers {
     /// messages instead of sending them.
     unexpected_cap: usize,
     /// Disconnected peers that left messages, in the order in which they disconnected.
-    left_messages: VecDeque<Connection>,
+    left_messages: VecDeque<ConnectionId>,
     /// Slots that were given up.
-    free: Vec<Connection>,
+    free: Vec<ConnectionId>,
     /// Slots that lost their connection, or could not be connected, the oldest first.
-    parted: VecDeque<Connection>,
+    to_reclaim: VecDeque<ConnectionId>,
 }
 
 impl Peers {
@@ -337,15 +337,16 @@ impl Peers {
     /// number of bytes of unexpected messages above which a peer is asked to offer messages instead of sending them.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool, unexpected_cap: usize) -> Self {
         let options = vector.as_ref().map(AddressVector::options);
-        let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
+        let slot_index =
+            options.map_or(SlotIndex::new(0, 0), |options| SlotIndex::new(options.receive_context_bits, options.base));
         Self {
             list: Vec::new(),
             by_socket: Sockets::default(),
-            known,
+            slot_index,
             last: Cell::new((PeerAddress::UNSPECIFIED, 0)),
             vector,
             removals: NEVER,
-            any_accused: false,
+            any_violation: false,
             stopped: 0,
             owing: 0,
             single,
@@ -353,7 +354,7 @@ impl Peers {
             unexpected_cap,
             left_messages: VecDeque::new(),
             free: Vec::new(),
-            parted: VecDeque::new(),
+            to_reclaim: VecDeque::new(),
         }
     }
 
@@ -364,7 +365,7 @@ impl Peers {
 
     /// Returns the slot of a vector's address, following aliases.
     #[inline]
-    pub(crate) fn resolve(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
+    pub(crate) fn resolve(&mut self, peer: PeerAddress) -> Result<ConnectionId, Unresolved> {
         if let Some(slot) = self.resolved(peer) {
             return Ok(slot);
         }
@@ -374,7 +375,7 @@ impl Peers {
     /// Like [`resolve`](Self::resolve), but returns a slot only if the address was looked up since the vector's last
     /// removal.
     #[inline]
-    pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
+    pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<ConnectionId> {
         if self.vector.as_ref()?.removals_here() != self.removals {
             return None;
         }
@@ -383,21 +384,21 @@ impl Peers {
     }
 
     #[inline(never)]
-    fn known_slot(&self, peer: PeerAddress) -> Option<Connection> {
-        let slot = self.known.get(peer)?;
+    fn known_slot(&self, peer: PeerAddress) -> Option<ConnectionId> {
+        let slot = self.slot_index.get(peer)?;
         self.last.set((peer, slot));
         Some(slot)
     }
 
     #[cold]
-    fn resolve_slow(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
+    fn resolve_slow(&mut self, peer: PeerAddress) -> Result<ConnectionId, Unresolved> {
         let vector = self.vector.as_ref().ok_or(Unresolved::NoVector)?;
         if self.single && vector.is_empty() {
             return Err(Unresolved::NotConnected);
         }
         let removals = vector.removals_here();
         if removals != self.removals {
-            self.known.clear();
+            self.slot_index.clear();
             self.removals = NEVER;
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
@@ -407,7 +408,7 @@ impl Peers {
         let context = u16::try_from(context).map_err(|_| Unresolved::Unknown)?;
         let slot = self.real_slot((address, context));
         if removals.is_multiple_of(2) {
-            self.known.insert(peer, slot);
+            self.slot_index.insert(peer, slot);
             self.last.set((peer, slot));
             self.removals = removals;
             // A hint: `find_source` verifies it whenever the vector has changed. The number of an alias is none: the
@@ -421,7 +422,7 @@ impl Peers {
     }
 
     /// Returns the slot of a network address. Creates the slot if there is none.
-    pub(crate) fn slot(&mut self, at: At) -> Connection {
+    pub(crate) fn slot(&mut self, at: ContextAddress) -> ConnectionId {
         if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
         }
@@ -432,11 +433,11 @@ impl Peers {
 
     /// Creates a slot for a peer that called and advertises this address, but has not answered there. No address leads
     /// to this slot.
-    pub(crate) fn nameless_slot(&mut self, advertised: At) -> Connection {
+    pub(crate) fn nameless_slot(&mut self, advertised: ContextAddress) -> ConnectionId {
         self.fresh(Peer { named: false, ..Peer::new(advertised) })
     }
 
-    fn fresh(&mut self, peer: Peer) -> Connection {
+    fn fresh(&mut self, peer: Peer) -> ConnectionId {
         match self.free.pop() {
             Some(slot) => {
                 self.list[slot as usize] = peer;
@@ -444,13 +445,13 @@ impl Peers {
             }
             None => {
                 self.list.push(peer);
-                self.list.len() as Connection - 1
+                self.list.len() as ConnectionId - 1
             }
         }
     }
 
     /// Makes a slot without a connection available to another peer. Nothing may refer to the slot by its number.
-    pub(crate) fn give_up(&mut self, slot: Connection) {
+    pub(crate) fn give_up(&mut self, slot: ConnectionId) {
         if self.list[slot as usize].named {
             self.by_socket.forget(slot, &self.list);
         }
@@ -459,16 +460,16 @@ impl Peers {
     }
 
     /// Adds a slot to the queue of those that may be given up, after its connection ended or could not be established.
-    pub(crate) fn part(&mut self, slot: Connection) {
-        if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
-            self.parted.push_back(slot);
+    pub(crate) fn part(&mut self, slot: ConnectionId) {
+        if !std::mem::replace(&mut self.list[slot as usize].to_reclaim, true) {
+            self.to_reclaim.push_back(slot);
         }
     }
 
     /// Takes the slot that was added to that queue first.
-    pub(crate) fn next_parted(&mut self) -> Option<Connection> {
-        let slot = self.parted.pop_front()?;
-        self.list[slot as usize].parted = false;
+    pub(crate) fn next_to_reclaim(&mut self) -> Option<ConnectionId> {
+        let slot = self.to_reclaim.pop_front()?;
+        self.list[slot as usize].to_reclaim = false;
         Some(slot)
     }
 
@@ -481,14 +482,14 @@ impl Peers {
     }
 
     /// Returns the slot of the connection with this serial number of the service thread.
-    pub(crate) fn with_serial(&self, serial: u64) -> Option<Connection> {
-        let found = |peer: &Peer| peer.state == State::Up && peer.serial == serial;
-        self.list.iter().position(found).map(|slot| slot as Connection)
+    pub(crate) fn with_serial(&self, serial: u64) -> Option<ConnectionId> {
+        let found = |peer: &Peer| peer.state == PeerState::Up && peer.serial == serial;
+        self.list.iter().position(found).map(|slot| slot as ConnectionId)
     }
 
     /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer
     /// was called and from the one recorded before.
-    pub(crate) fn advertise(&mut self, slot: Connection, at: At) -> bool {
+    pub(crate) fn advertise(&mut self, slot: ConnectionId, at: ContextAddress) -> bool {
         let peer = &mut self.list[slot as usize];
         let other = (peer.at() != at).then_some(at);
         let before = std::mem::replace(&mut peer.advertised, other.map(Box::new));
@@ -496,26 +497,26 @@ impl Peers {
     }
 
     /// Returns the advertised addresses of the peers that were called at another address.
-    pub(crate) fn advertised(&self) -> HashMap<Connection, At> {
+    pub(crate) fn advertised(&self) -> HashMap<ConnectionId, ContextAddress> {
         let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, **peer.advertised.as_ref()?)));
         others.collect()
     }
 
     /// Returns the peer of a slot.
     #[inline]
-    pub(crate) fn get(&self, slot: Connection) -> &Peer {
+    pub(crate) fn get(&self, slot: ConnectionId) -> &Peer {
         &self.list[slot as usize]
     }
 
     /// Returns the peer of a slot, for changes.
     #[inline]
-    pub(crate) fn get_mut(&mut self, slot: Connection) -> &mut Peer {
+    pub(crate) fn get_mut(&mut self, slot: ConnectionId) -> &mut Peer {
         &mut self.list[slot as usize]
     }
 
     /// Returns the number of bytes of the tables that map vector addresses and network addresses to slots.
     pub(crate) fn naming_bytes(&self) -> usize {
-        size_of_val(&self.known) + self.known.bytes() + size_of_val(&self.by_socket) + self.by_socket.bytes()
+        size_of_val(&self.slot_index) + self.slot_index.bytes() + size_of_val(&self.by_socket) + self.by_socket.bytes()
     }
 
     /// Returns the number of slots.
@@ -524,19 +525,23 @@ impl Peers {
     }
 
     /// Returns the connected slot with this incarnation, if there is one.
-    pub(crate) fn with_incarnation(&self, incarnation: u128) -> Option<Connection> {
-        let found = |peer: &Peer| peer.state == State::Up && peer.incarnation == incarnation;
-        self.list.iter().position(found).map(|slot| slot as Connection)
+    pub(crate) fn with_incarnation(&self, incarnation: u128) -> Option<ConnectionId> {
+        let found = |peer: &Peer| peer.state == PeerState::Up && peer.incarnation == incarnation;
+        self.list.iter().position(found).map(|slot| slot as ConnectionId)
     }
 
     /// Returns every connected slot.
-    pub(crate) fn up(&self) -> impl Iterator<Item = Connection> + '_ {
-        self.list.iter().enumerate().filter(|(_, peer)| peer.state == State::Up).map(|(slot, _)| slot as Connection)
+    pub(crate) fn up(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.list
+            .iter()
+            .enumerate()
+            .filter(|(_, peer)| peer.state == PeerState::Up)
+            .map(|(slot, _)| slot as ConnectionId)
     }
 
     /// Returns the current place of a peer in the vector, or UNSPECIFIED if it has none.
     #[inline(always)]
-    pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
+    pub(crate) fn source(&mut self, slot: ConnectionId) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
         let changes = vector.changes_here();
         let peer = &self.list[slot as usize];
@@ -545,7 +550,7 @@ impl Peers {
 
     /// Looks for a peer in the vector, first at its previous place, where it usually still is.
     #[cold]
-    fn find_source(&mut self, slot: Connection, changes: u64) -> PeerAddress {
+    fn find_source(&mut self, slot: ConnectionId, changes: u64) -> PeerAddress {
         let peer = &mut self.list[slot as usize];
         if !peer.named {
             peer.source = PeerAddress::UNSPECIFIED;
@@ -559,12 +564,12 @@ impl Peers {
     }
 
     /// Returns whether the vector contains the address of this slot.
-    pub(super) fn is_named(&mut self, slot: Connection) -> bool {
+    pub(super) fn is_named(&mut self, slot: ConnectionId) -> bool {
         self.source(slot).is_specified()
     }
 
     /// Returns the identification of a slot's peer in events: its place in the vector, and its address.
-    pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
+    pub(crate) fn identify(&mut self, slot: ConnectionId) -> (PeerAddress, SocketAddr) {
         (self.source(slot), self.list[slot as usize].address)
     }
 

@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
-use super::super::types::Action;
-use crate::transport::Connection;
+use super::super::types::LinkAction;
+use crate::transport::ConnectionId;
 
 /// The actions that links perform next.
 #[derive(Debug, Default)]
-pub(super) struct Outbox(VecDeque<(Connection, Action)>);
+pub(super) struct Outbox(VecDeque<(ConnectionId, LinkAction)>);
 
 impl Outbox {
     #[inline]
@@ -19,30 +19,30 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, to: Connection, action: Action) {
+    pub(super) fn push(&mut self, to: ConnectionId, action: LinkAction) {
         self.0.push_back((to, action));
     }
 
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<(Connection, Action)> {
+    pub(super) fn pop(&mut self) -> Option<(ConnectionId, LinkAction)> {
         self.0.pop_front()
     }
 
     /// Returns whether the next action is a frame for this connection.
     #[inline]
-    pub(super) fn continues(&self, to: Connection) -> bool {
+    pub(super) fn continues(&self, to: ConnectionId) -> bool {
         self.0.front().is_some_and(|(next, action)| {
-            *next == to && matches!(action, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
+            *next == to && matches!(action, LinkAction::Frame(_) | LinkAction::Bytes(..) | LinkAction::Notice(..))
         })
     }
 
     /// Returns whether an action is for this connection.
-    pub(super) fn names(&self, slot: Connection) -> bool {
+    pub(super) fn names(&self, slot: ConnectionId) -> bool {
         self.0.iter().any(|(to, _)| *to == slot)
     }
 
     /// Drops the actions for a connection that has ended.
-    pub(super) fn forget(&mut self, slot: Connection) {
+    pub(super) fn forget(&mut self, slot: ConnectionId) {
         self.0.retain(|(to, _)| *to != slot);
     }
 

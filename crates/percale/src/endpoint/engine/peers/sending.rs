@@ -2,8 +2,8 @@
 //! this.
 //!
 //! An operation leaves in the call that posts it, or it is queued and leaves in its turn. In both cases
-//! [`Peer::may_leave`] decides, given a description of the frame ([`Leaving`]). This module does not cover refusals by
-//! a link because its ring or socket is full: a queued operation then stays in the queue, and an answer goes to the
+//! [`Peer::may_send`] decides, given a description of the frame ([`OutgoingKind`]). This module does not cover refusals
+//! by a link because its ring or socket is full: a queued operation then stays in the queue, and an answer goes to the
 //! peer's backlog (`budget`).
 //!
 //! Order: accesses to a peer are made in one of three ways, one way at a time. An executed access begins when no access
@@ -13,11 +13,11 @@
 
 use std::collections::VecDeque;
 
-use super::super::types::{Action, Notify, Pending, Work};
-use super::{Peer, Peers, State};
+use super::super::types::{LinkAction, Notify, PendingOperation, QueuedWork};
+use super::{Peer, PeerState, Peers};
 use crate::endpoint::work::OpFlags;
-use crate::transport::Connection;
-use crate::wire::head::{Flags, Head, Kind};
+use crate::transport::ConnectionId;
+use crate::wire::head::{Flags, FrameKind, Head};
 
 /// The number of operations of the raw API that may wait in one peer's queue (while it connects, or behind a fence)
 /// before posting returns [`PostError::Again`](crate::endpoint::work::PostError::Again). Safe operations own their
@@ -32,11 +32,11 @@ pub(in super::super) const LONG_BYTES: u64 = 2 * super::super::remote::PART_LIMI
 
 /// The number of consecutive accesses that are executed only because other accesses are being executed. After that, an
 /// access waits until the executed ones have ended.
-const PATIENCE: u32 = 16;
+const EXECUTED_LIMIT: u32 = 16;
 
 /// A frame or an operation that could leave for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Leaving {
+pub(in super::super) enum OutgoingKind {
     /// A message with its payload, in the call that posts it.
     Message,
     /// A message of a group, with its payload or as an offer, in the call that begins it.
@@ -72,7 +72,7 @@ pub(in super::super) enum Leaving {
     /// The access at the head of the queue, if the target executes it.
     ExecutedAccess,
     /// A part of an executed access. With this part, the peer has this number of bytes of long parts to transfer.
-    Part {
+    AccessPart {
         /// The number of bytes.
         long_bytes: u64,
     },
@@ -82,7 +82,7 @@ pub(in super::super) enum Leaving {
 
 /// An operation that has to be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Queuing {
+pub(in super::super) enum QueuingKind {
     /// A message.
     Message,
     /// An access.
@@ -94,28 +94,30 @@ pub(in super::super) enum Queuing {
 impl Peer {
     /// Decides whether a frame may leave for the peer now.
     #[inline(always)]
-    pub(in super::super) fn may_leave(&self, what: Leaving) -> bool {
+    pub(in super::super) fn may_send(&self, what: OutgoingKind) -> bool {
         match what {
-            Leaving::Message => self.is_up() && self.pending.is_empty() && !self.offers_only && !self.must_wait(),
-            Leaving::GroupMessage => self.is_up() && self.pending.is_empty() && !self.must_wait(),
-            Leaving::Access { fenced } => {
+            OutgoingKind::Message => self.is_up() && self.pending.is_empty() && !self.offers_only && !self.must_wait(),
+            OutgoingKind::GroupMessage => self.is_up() && self.pending.is_empty() && !self.must_wait(),
+            OutgoingKind::Access { fenced } => {
                 self.is_up()
                     && self.pending.is_empty()
                     && self.executed == 0
                     && self.notices == 0
                     && (!fenced || self.is_settled())
             }
-            Leaving::Window { invalidates, fenced } => {
+            OutgoingKind::Window { invalidates, fenced } => {
                 self.pending.is_empty() && !fenced && (self.is_up() || invalidates && self.is_idle())
             }
-            Leaving::QueuedMessage { fenced } => self.is_up() && !self.must_wait() && (!fenced || self.is_settled()),
-            Leaving::Queued { fenced, begins } => {
+            OutgoingKind::QueuedMessage { fenced } => {
+                self.is_up() && !self.must_wait() && (!fenced || self.is_settled())
+            }
+            OutgoingKind::Queued { fenced, begins } => {
                 self.is_up() && !(begins && self.notices > 0) && (!fenced || self.is_settled())
             }
-            Leaving::DirectAccess => self.executed == 0,
-            Leaving::ExecutedAccess => self.direct == 0,
-            Leaving::Part { long_bytes } => self.parts < PARTS_LIMIT && long_bytes <= LONG_BYTES,
-            Leaving::Answer => !self.budget.owes(),
+            OutgoingKind::DirectAccess => self.executed == 0,
+            OutgoingKind::ExecutedAccess => self.direct == 0,
+            OutgoingKind::AccessPart { long_bytes } => self.parts < PARTS_LIMIT && long_bytes <= LONG_BYTES,
+            OutgoingKind::Answer => !self.budget.has_backlog(),
         }
     }
 
@@ -134,25 +136,27 @@ impl Peer {
 
     /// Returns whether the first operation of the queue, if there is one, may leave.
     #[inline]
-    pub(in super::super) fn may_first_leave(&self) -> bool {
+    pub(in super::super) fn may_send_first(&self) -> bool {
         let Some(first) = self.pending.front() else { return false };
         let fenced = first.flags().contains(OpFlags::FENCE);
-        self.may_leave(match &first.work {
-            Work::Send(_) | Work::Collective(_) => Leaving::QueuedMessage { fenced },
-            Work::Access(access) => Leaving::Queued { fenced, begins: access.what().is_some() },
-            Work::Window(_) => Leaving::Queued { fenced, begins: false },
+        self.may_send(match &first.work {
+            QueuedWork::Send(_) | QueuedWork::Collective(_) => OutgoingKind::QueuedMessage { fenced },
+            QueuedWork::Access(access) => OutgoingKind::Queued { fenced, begins: access.what().is_some() },
+            QueuedWork::Window(_) => OutgoingKind::Queued { fenced, begins: false },
         })
     }
 
     /// Returns whether an operation may join the queue. While the queue of an established connection is being sent, it
     /// accepts no further message of the raw API, and only a quarter as many accesses. Operations with a fence, and
     /// operations on windows, are not restricted in this way. `fenced` states whether the operation has a fence.
-    pub(in super::super) fn may_queue(&self, what: Queuing, notify: Notify, fenced: bool) -> bool {
+    pub(in super::super) fn may_queue(&self, what: QueuingKind, notify: Notify, fenced: bool) -> bool {
         let (waiting, draining) = (self.pending.len(), self.is_up() && !self.pending.is_empty() && !fenced);
         match what {
-            Queuing::Message => notify.may_wait() || !draining && waiting < PENDING_LIMIT,
-            Queuing::Access => notify.may_wait() || waiting < if draining { PENDING_LIMIT / 4 } else { PENDING_LIMIT },
-            Queuing::Window => notify == Notify::Operation || waiting < PENDING_LIMIT,
+            QueuingKind::Message => notify.may_wait() || !draining && waiting < PENDING_LIMIT,
+            QueuingKind::Access => {
+                notify.may_wait() || waiting < if draining { PENDING_LIMIT / 4 } else { PENDING_LIMIT }
+            }
+            QueuingKind::Window => notify == Notify::Operation || waiting < PENDING_LIMIT,
         }
     }
 
@@ -170,54 +174,57 @@ impl Peer {
 
     /// Returns the first operation of the queue.
     #[inline]
-    pub(in super::super) fn first(&self) -> Option<&Pending> {
+    pub(in super::super) fn first(&self) -> Option<&PendingOperation> {
         self.pending.front()
     }
 
     /// Returns whether an operation, or an answer, waits for the peer's link.
     pub(in super::super) fn has_something_to_send(&self) -> bool {
-        !self.pending.is_empty() || self.budget.owes()
+        !self.pending.is_empty() || self.budget.has_backlog()
     }
 
     /// Returns whether there are waiting operations that leave when the connection is established, or when its link has
     /// room.
-    pub(in super::super) fn is_to_be_flushed(&self) -> bool {
-        matches!(self.state, State::Up | State::Connecting(_)) && !self.pending.is_empty()
+    pub(in super::super) fn needs_flush(&self) -> bool {
+        matches!(self.state, PeerState::Up | PeerState::Connecting(_)) && !self.pending.is_empty()
     }
 
     /// Queues an operation.
     #[inline]
-    pub(in super::super) fn queue(&mut self, pending: Pending) {
+    pub(in super::super) fn queue(&mut self, pending: PendingOperation) {
         self.pending.push_back(pending);
     }
 
     /// Takes the first operation of the queue. If it does not leave, [`put_back`](Self::put_back) returns it.
     #[inline]
-    pub(in super::super) fn take_first(&mut self) -> Option<Pending> {
+    pub(in super::super) fn take_first(&mut self) -> Option<PendingOperation> {
         self.pending.pop_front()
     }
 
     /// Puts an operation at the head of the queue.
     #[inline]
-    pub(in super::super) fn put_back(&mut self, pending: Pending) {
+    pub(in super::super) fn put_back(&mut self, pending: PendingOperation) {
         self.pending.push_front(pending);
     }
 
     /// Returns the first operation of the queue.
-    pub(in super::super) fn first_mut(&mut self) -> Option<&mut Pending> {
+    pub(in super::super) fn first_mut(&mut self) -> Option<&mut PendingOperation> {
         self.pending.front_mut()
     }
 
     /// Takes the first operation for which `wanted` returns true.
-    pub(in super::super) fn take_where(&mut self, wanted: impl Fn(&Pending) -> bool) -> Option<Pending> {
+    pub(in super::super) fn take_matching(
+        &mut self,
+        wanted: impl Fn(&PendingOperation) -> bool,
+    ) -> Option<PendingOperation> {
         let first = self.pending.iter().position(wanted)?;
         self.pending.remove(first)
     }
 
     /// Queues a message of a group after other messages of groups and before everything else. The other operations in
     /// the queue may wait for something that the peer's application does only after the group's operation has ended.
-    pub(in super::super) fn queue_for_group(&mut self, message: Pending) {
-        let last = self.pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
+    pub(in super::super) fn queue_for_group(&mut self, message: PendingOperation) {
+        let last = self.pending.iter().rposition(|other| matches!(other.work, QueuedWork::Collective(_)));
         self.pending.insert(last.map_or(0, |last| last + 1), message);
     }
 
@@ -287,7 +294,7 @@ impl Peer {
     /// false if too many in a row were executed, so that the access waits instead.
     pub(in super::super) const fn count_executed_instead(&mut self) -> bool {
         self.impatience = self.impatience.saturating_add(1);
-        self.impatience <= PATIENCE
+        self.impatience <= EXECUTED_LIMIT
     }
 
     /// Resets the count of accesses that were executed although RDMA can reach their memory.
@@ -296,7 +303,7 @@ impl Peer {
     }
 
     /// Counts a part of an executed access that has left.
-    pub(in super::super) const fn part_left(&mut self) {
+    pub(in super::super) const fn part_sent(&mut self) {
         self.parts += 1;
     }
 
@@ -319,15 +326,15 @@ impl Peer {
 impl Peers {
     /// Puts an action for a link into the outbox.
     #[inline]
-    pub(in super::super) fn push(&mut self, to: Connection, action: Action) {
+    pub(in super::super) fn push(&mut self, to: ConnectionId, action: LinkAction) {
         self.outbox.push(to, action);
     }
 
     /// Puts a frame without payload into the outbox.
     #[inline]
-    pub(in super::super) fn reply(&mut self, to: Connection, kind: Kind, id: u32, tag: u64) {
+    pub(in super::super) fn reply(&mut self, to: ConnectionId, kind: FrameKind, id: u32, tag: u64) {
         let head = Head { kind, flags: Flags::ID, len: 0, tag, data: 0, id };
-        self.outbox.push(to, Action::Frame(head));
+        self.outbox.push(to, LinkAction::Frame(head));
     }
 
     /// Returns whether the outbox contains actions.
@@ -338,23 +345,23 @@ impl Peers {
 
     /// Takes the next action of the outbox.
     #[inline]
-    pub(in super::super) fn next_action(&mut self) -> Option<(Connection, Action)> {
+    pub(in super::super) fn next_action(&mut self) -> Option<(ConnectionId, LinkAction)> {
         self.outbox.pop()
     }
 
     /// Returns whether the next action of the outbox is a frame for this peer.
     #[inline]
-    pub(in super::super) fn next_is_frame_for(&self, slot: Connection) -> bool {
+    pub(in super::super) fn next_is_frame_for(&self, slot: ConnectionId) -> bool {
         self.outbox.continues(slot)
     }
 
     /// Returns whether the outbox contains actions for this peer.
-    pub(in super::super) fn has_actions_for(&self, slot: Connection) -> bool {
+    pub(in super::super) fn has_actions_for(&self, slot: ConnectionId) -> bool {
         self.outbox.names(slot)
     }
 
     /// Drops the actions for a closed connection.
-    pub(in super::super) fn drop_actions_for(&mut self, slot: Connection) {
+    pub(in super::super) fn drop_actions_for(&mut self, slot: ConnectionId) {
         self.outbox.forget(slot);
     }
 
@@ -369,32 +376,32 @@ impl Peers {
         self.outbox.len()
     }
 
-    /// Returns whether an answer may leave for this peer, like [`Peer::may_leave`]. Costs one load while no answer
+    /// Returns whether an answer may leave for this peer, like [`Peer::may_send`]. Costs one load while no answer
     /// waits for any peer.
     #[inline]
-    pub(in super::super) fn may_answer(&self, slot: Connection) -> bool {
-        !self.any_owing() || self.get(slot).may_leave(Leaving::Answer)
+    pub(in super::super) fn may_answer(&self, slot: ConnectionId) -> bool {
+        !self.any_owing() || self.get(slot).may_send(OutgoingKind::Answer)
     }
 
     /// Records that a peer asked for offers only, or withdrew that request.
-    pub(in super::super) fn set_offers_only(&mut self, slot: Connection, on: bool) {
+    pub(in super::super) fn set_offers_only(&mut self, slot: ConnectionId, on: bool) {
         self.get_mut(slot).offers_only = on;
     }
 
     /// Counts one more operation that waits for this peer.
     #[inline]
-    pub(in super::super) fn started(&mut self, slot: Connection) {
+    pub(in super::super) fn started(&mut self, slot: ConnectionId) {
         self.get_mut(slot).started();
     }
 
     /// Counts one operation fewer that waits for this peer.
     #[inline]
-    pub(in super::super) fn finished(&mut self, slot: Connection) {
+    pub(in super::super) fn finished(&mut self, slot: ConnectionId) {
         self.get_mut(slot).finished();
     }
 
     /// Takes all operations that wait in a slot.
-    pub(in super::super) fn take_pending(&mut self, slot: Connection) -> VecDeque<Pending> {
+    pub(in super::super) fn take_pending(&mut self, slot: ConnectionId) -> VecDeque<PendingOperation> {
         std::mem::take(&mut self.get_mut(slot).pending)
     }
 }

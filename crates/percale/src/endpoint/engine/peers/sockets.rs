@@ -6,8 +6,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::{At, Peer};
-use crate::transport::Connection;
+use super::{ContextAddress, Peer};
+use crate::transport::ConnectionId;
 
 /// The initial number of entries.
 const FIRST: usize = 8;
@@ -24,7 +24,7 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Returns the slot of an address.
-    pub(super) fn get(&self, address: At, peers: &[Peer]) -> Option<Connection> {
+    pub(super) fn get(&self, address: ContextAddress, peers: &[Peer]) -> Option<ConnectionId> {
         let mut at = self.place(&address)?;
         loop {
             let slot = self.places[at].checked_sub(1)?;
@@ -37,7 +37,7 @@ impl Sockets {
 
     /// Removes a slot. Entries after it that would not be found past the gap move up (Knuth, volume 3, 6.4, algorithm
     /// R).
-    pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
+    pub(super) fn forget(&mut self, slot: ConnectionId, peers: &[Peer]) {
         let size = self.places.len();
         let after = |at: usize| if at + 1 == size { 0 } else { at + 1 };
         let Some(mut gap) = self.place(&peers[slot as usize].at()) else { return };
@@ -68,14 +68,14 @@ impl Sockets {
     }
 
     /// Returns the entry at which the search for an address begins, or `None` if there are no entries.
-    fn place(&self, address: &At) -> Option<usize> {
+    fn place(&self, address: &ContextAddress) -> Option<usize> {
         let hash = self.hasher.hash_one(address) as u32;
         let at = (u64::from(hash) * self.places.len() as u64) >> 32;
         (!self.places.is_empty()).then_some(at as usize)
     }
 
     /// Inserts a slot with an address that is not in the table yet.
-    pub(super) fn insert(&mut self, slot: Connection, peers: &[Peer]) {
+    pub(super) fn insert(&mut self, slot: ConnectionId, peers: &[Peer]) {
         if (self.used + 1) * 8 > self.places.len() * 7 {
             let size = (self.places.len() * 3 / 2).max(FIRST);
             let before = std::mem::replace(&mut self.places, vec![0; size].into());
@@ -85,7 +85,7 @@ impl Sockets {
         self.used += 1;
     }
 
-    fn put(&mut self, slot: Connection, peers: &[Peer]) {
+    fn put(&mut self, slot: ConnectionId, peers: &[Peer]) {
         let Some(mut at) = self.place(&peers[slot as usize].at()) else { return };
         while self.places[at] != 0 {
             at = if at + 1 == self.places.len() { 0 } else { at + 1 };
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn address(n: u16) -> At {
+    fn address(n: u16) -> ContextAddress {
         (SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 5000 + n / 2)), n % 2)
     }
 

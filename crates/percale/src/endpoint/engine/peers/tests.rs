@@ -1,35 +1,35 @@
 //! Tests of peers without an engine and without links.
 
-use super::super::types::{Action, GroupMessage, Notify, Work};
+use super::super::types::{GroupMessage, LinkAction, Notify, QueuedWork};
 use super::*;
 use crate::address_vector::vector::VectorOptions;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::volatile::Segments;
-use crate::wire::head::{Head, Kind};
+use crate::wire::head::{FrameKind, Head};
 
 const CAP: usize = 1 << 16;
 
-fn at(n: u8) -> At {
+fn at(n: u8) -> ContextAddress {
     (SocketAddr::from(([10, 0, 0, n], 7471)), 0)
 }
 
 /// Returns a table with one connected peer.
-fn connected() -> (Peers, Connection) {
+fn connected() -> (Peers, ConnectionId) {
     let mut peers = Peers::new(None, false, CAP);
     let slot = peers.slot(at(1));
     peers.connected(slot, 7);
     (peers, slot)
 }
 
-fn message(context: u64, flags: OpFlags) -> Pending {
+fn message(context: u64, flags: OpFlags) -> PendingOperation {
     let (peer, segments) = (PeerAddress::UNSPECIFIED, Segments::EMPTY);
     let work = SendWork { peer, segments, tag: None, data: None, context, flags };
-    Pending { work: Work::Send(Posted::lent(work)), notify: Notify::Queue }
+    PendingOperation { work: QueuedWork::Send(Posted::lent(work)), notify: Notify::Queue }
 }
 
-fn of_group(context: u64) -> Pending {
-    Pending { work: Work::Collective(GroupMessage::bare(1, 2, context)), notify: Notify::Collective }
+fn of_group(context: u64) -> PendingOperation {
+    PendingOperation { work: QueuedWork::Collective(GroupMessage::bare(1, 2, context)), notify: Notify::Collective }
 }
 
 /// Returns the contexts of the operations in a peer's queue, and empties it.
@@ -38,27 +38,27 @@ fn contexts(peer: &mut Peer) -> Vec<u64> {
 }
 
 /// The kinds of frames that can leave in the call that posts them.
-const AT_ONCE: [Leaving; 4] = [
-    Leaving::Message,
-    Leaving::GroupMessage,
-    Leaving::Access { fenced: false },
-    Leaving::Window { invalidates: false, fenced: false },
+const AT_ONCE: [OutgoingKind; 4] = [
+    OutgoingKind::Message,
+    OutgoingKind::GroupMessage,
+    OutgoingKind::Access { fenced: false },
+    OutgoingKind::Window { invalidates: false, fenced: false },
 ];
 
-fn may(peers: &Peers, slot: Connection) -> [bool; 4] {
-    AT_ONCE.map(|what| peers.get(slot).may_leave(what))
+fn may(peers: &Peers, slot: ConnectionId) -> [bool; 4] {
+    AT_ONCE.map(|what| peers.get(slot).may_send(what))
 }
 
 #[test]
 fn only_invalidations_start_without_a_connection() {
     let mut peers = Peers::new(None, false, CAP);
     let slot = peers.slot(at(1));
-    let invalidation = Leaving::Window { invalidates: true, fenced: false };
+    let invalidation = OutgoingKind::Window { invalidates: true, fenced: false };
     assert_eq!(may(&peers, slot), [false; 4]);
-    assert!(peers.get(slot).may_leave(invalidation));
+    assert!(peers.get(slot).may_send(invalidation));
     peers.connecting(slot, 1);
     assert_eq!(may(&peers, slot), [false; 4]);
-    assert!(!peers.get(slot).may_leave(invalidation), "the connection may bring what was posted before it");
+    assert!(!peers.get(slot).may_send(invalidation), "the connection may bring what was posted before it");
     peers.connected(slot, 7);
     assert_eq!(may(&peers, slot), [true; 4]);
     peers.reset(slot);
@@ -70,13 +70,13 @@ fn new_operations_do_not_overtake_queued_ones() {
     let (mut peers, slot) = connected();
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
     assert_eq!(may(&peers, slot), [false; 4]);
-    assert!(peers.get(slot).may_first_leave());
+    assert!(peers.get(slot).may_send_first());
     let first = peers.get_mut(slot).take_first().unwrap();
     assert_eq!(may(&peers, slot), [true; 4]);
     peers.get_mut(slot).put_back(first);
     assert_eq!(may(&peers, slot), [false; 4]);
     assert_eq!(contexts(peers.get_mut(slot)), [1]);
-    assert!(!peers.get(slot).may_first_leave(), "there is none");
+    assert!(!peers.get(slot).may_send_first(), "there is none");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn group_messages_precede_other_operations_in_order() {
     peer.queue_for_group(of_group(2));
     peer.queue_for_group(of_group(3));
     peer.queue(message(4, OpFlags::empty()));
-    assert!(peer.take_where(|pending| pending.entry().is_some_and(|entry| entry.context == 9)).is_none());
+    assert!(peer.take_matching(|pending| pending.entry().is_some_and(|entry| entry.context == 9)).is_none());
     assert_eq!(contexts(peer), [2, 3, 1, 4]);
 }
 
@@ -96,16 +96,18 @@ fn fence_waits_for_operations_but_not_for_group_messages() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.queue(message(1, OpFlags::FENCE));
-    assert!(peer.may_first_leave());
+    assert!(peer.may_send_first());
     peer.started();
     peer.started();
     peer.started_for_group();
-    assert!(!peer.may_first_leave());
+    assert!(!peer.may_send_first());
     peer.finished();
-    assert!(peer.may_first_leave(), "only the message of a group is left");
+    assert!(peer.may_send_first(), "only the message of a group is left");
     let _ = peer.take_first();
     peer.started();
-    assert!(peer.may_leave(Leaving::Access { fenced: false }) && !peer.may_leave(Leaving::Access { fenced: true }));
+    assert!(
+        peer.may_send(OutgoingKind::Access { fenced: false }) && !peer.may_send(OutgoingKind::Access { fenced: true })
+    );
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn messages_wait_for_long_writes_and_for_notices() {
     peers.get_mut(slot).notice_queued();
     assert_eq!(may(&peers, slot), [false, false, false, true], "an access may add a notice");
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
-    assert!(!peers.get(slot).may_first_leave());
+    assert!(!peers.get(slot).may_send_first());
     assert_eq!(contexts(peers.get_mut(slot)), [1]);
     peers.get_mut(slot).notice_left();
     assert_eq!(may(&peers, slot), all);
@@ -138,27 +140,27 @@ fn direct_and_executed_accesses_do_not_overlap() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.execution_started();
-    assert!(!peer.may_leave(Leaving::DirectAccess) && peer.may_leave(Leaving::ExecutedAccess));
+    assert!(!peer.may_send(OutgoingKind::DirectAccess) && peer.may_send(OutgoingKind::ExecutedAccess));
     let in_a_row = std::iter::from_fn(|| peer.count_executed_instead().then_some(())).count();
     assert_eq!(in_a_row, 16, "then an access waits until the executed ones are over");
     peer.forget_executed_instead();
     assert!(peer.count_executed_instead());
     peer.execution_ended(false);
     peer.rdma_started(false);
-    assert!(peer.may_leave(Leaving::DirectAccess) && !peer.may_leave(Leaving::ExecutedAccess));
-    assert!(peer.may_leave(Leaving::Message), "a read delays no message");
+    assert!(peer.may_send(OutgoingKind::DirectAccess) && !peer.may_send(OutgoingKind::ExecutedAccess));
+    assert!(peer.may_send(OutgoingKind::Message), "a read delays no message");
 }
 
 #[test]
 fn access_parts_and_bytes_are_limited() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
-    assert!(peer.may_leave(Leaving::Part { long_bytes: LONG_BYTES }));
-    assert!(!peer.may_leave(Leaving::Part { long_bytes: LONG_BYTES + 1 }));
-    (0..PARTS_LIMIT).for_each(|_| peer.part_left());
-    assert!(!peer.may_leave(Leaving::Part { long_bytes: 0 }));
+    assert!(peer.may_send(OutgoingKind::AccessPart { long_bytes: LONG_BYTES }));
+    assert!(!peer.may_send(OutgoingKind::AccessPart { long_bytes: LONG_BYTES + 1 }));
+    (0..PARTS_LIMIT).for_each(|_| peer.part_sent());
+    assert!(!peer.may_send(OutgoingKind::AccessPart { long_bytes: 0 }));
     peer.part_ended();
-    assert!(peer.may_leave(Leaving::Part { long_bytes: 0 }));
+    assert!(peer.may_send(OutgoingKind::AccessPart { long_bytes: 0 }));
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn offers_only_peer_gets_no_eager_message() {
     peers.set_offers_only(slot, true);
     assert_eq!(may(&peers, slot), [false, true, true, true], "a message of a group is offered where it begins");
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
-    assert!(peers.get(slot).may_first_leave(), "it is offered from the queue");
+    assert!(peers.get(slot).may_send_first(), "it is offered from the queue");
 }
 
 #[test]
@@ -175,13 +177,14 @@ fn raw_operation_queue_is_bounded() {
     let mut peers = Peers::new(None, false, CAP);
     let slot = peers.slot(at(1));
     let may = |peers: &Peers, notify| {
-        [Queuing::Message, Queuing::Access, Queuing::Window].map(|what| peers.get(slot).may_queue(what, notify, false))
+        [QueuingKind::Message, QueuingKind::Access, QueuingKind::Window]
+            .map(|what| peers.get(slot).may_queue(what, notify, false))
     };
     assert_eq!(may(&peers, Notify::Queue), [true; 3]);
     peers.get_mut(slot).queue(message(0, OpFlags::empty()));
     peers.connected(slot, 7);
     assert_eq!(may(&peers, Notify::Queue), [false, true, true], "the queue is being sent");
-    assert!(peers.get(slot).may_queue(Queuing::Message, Notify::Queue, true), "behind a fence there may be more");
+    assert!(peers.get(slot).may_queue(QueuingKind::Message, Notify::Queue, true), "behind a fence there may be more");
     for context in 1..4096 {
         peers.get_mut(slot).queue(message(context, OpFlags::empty()));
     }
@@ -192,13 +195,13 @@ fn raw_operation_queue_is_bounded() {
 #[test]
 fn answers_are_sent_in_order_after_refused_ones() {
     let (mut peers, slot) = connected();
-    let id = |action: &Action| match action {
-        Action::Frame(head) => head.id,
+    let id = |action: &LinkAction| match action {
+        LinkAction::Frame(head) => head.id,
         other => panic!("{other:?}"),
     };
-    let frame = |id| Action::Frame(Head { kind: Kind::Ack, id, ..Head::default() });
+    let frame = |id| LinkAction::Frame(Head { kind: FrameKind::Ack, id, ..Head::default() });
     assert!(!peers.has_actions() && !peers.has_answers());
-    (1..=3).for_each(|number| peers.reply(slot, Kind::Ack, number, 0));
+    (1..=3).for_each(|number| peers.reply(slot, FrameKind::Ack, number, 0));
     assert!(peers.next_is_frame_for(slot) && !peers.next_is_frame_for(slot + 1) && peers.has_actions_for(slot));
     let mut left = Vec::new();
     while let Some((to, action)) = peers.next_action() {
@@ -206,13 +209,13 @@ fn answers_are_sent_in_order_after_refused_ones() {
         if peers.may_answer(to) && id(&action) != 2 {
             left.push(id(&action));
         } else {
-            peers.owe(to, action);
+            peers.queue_answer(to, action);
         }
     }
-    assert!(peers.has_answers() && peers.get(slot).is_owed() && peers.get(slot).has_something_to_send());
-    let refused = peers.next_owed(slot).unwrap();
-    peers.owe_first(slot, refused);
-    while let Some(action) = peers.next_owed(slot) {
+    assert!(peers.has_answers() && peers.get(slot).has_queued_answers() && peers.get(slot).has_something_to_send());
+    let refused = peers.next_queued_answer(slot).unwrap();
+    peers.requeue_answer(slot, refused);
+    while let Some(action) = peers.next_queued_answer(slot) {
         left.push(id(&action));
     }
     assert_eq!(left, [1, 2, 3]);
@@ -226,29 +229,29 @@ fn answers_are_sent_in_order_after_refused_ones() {
 fn messages_wait_behind_a_long_backlog_of_answers() {
     let (mut peers, slot) = connected();
     for number in 0..=BACKLOG as u32 {
-        peers.owe(slot, Action::Frame(Head { id: number, ..Head::default() }));
+        peers.queue_answer(slot, LinkAction::Frame(Head { id: number, ..Head::default() }));
     }
-    assert!(!peers.is_read(slot) && !peers.get(slot).may_leave(Leaving::Message));
-    while peers.next_owed(slot).is_some() {}
-    assert!(peers.is_read(slot) && peers.get(slot).may_leave(Leaving::Message));
+    assert!(!peers.is_read(slot) && !peers.get(slot).may_send(OutgoingKind::Message));
+    while peers.next_queued_answer(slot).is_some() {}
+    assert!(peers.is_read(slot) && peers.get(slot).may_send(OutgoingKind::Message));
 }
 
 #[test]
 fn peer_above_cap_sends_offers_only_until_half_is_free() {
     let (mut peers, slot) = connected();
-    let asked = |peers: &mut Peers| match peers.next_action() {
-        Some((_, Action::Frame(head))) if head.kind == Kind::Offers => Some(head.id != 0),
+    let requested = |peers: &mut Peers| match peers.next_action() {
+        Some((_, LinkAction::Frame(head))) if head.kind == FrameKind::Offers => Some(head.id != 0),
         None => None,
         other => panic!("{other:?}"),
     };
     peers.charge(slot, CAP);
-    assert_eq!(asked(&mut peers), None);
+    assert_eq!(requested(&mut peers), None);
     peers.charge(slot, 1);
-    assert_eq!(asked(&mut peers), Some(true));
+    assert_eq!(requested(&mut peers), Some(true));
     peers.release(slot, CAP / 2);
-    assert_eq!(asked(&mut peers), None);
+    assert_eq!(requested(&mut peers), None);
     peers.release(slot, 1);
-    assert_eq!(asked(&mut peers), Some(false));
+    assert_eq!(requested(&mut peers), Some(false));
     peers.charge(slot, CAP + BEYOND);
     assert!(!peers.is_read(slot));
 }
@@ -276,16 +279,16 @@ fn connection_counts_are_reset_when_it_ends() {
     peer.execution_started();
     peer.long_write_started();
     peer.notice_queued();
-    peer.part_left();
+    peer.part_sent();
     (0..10_000).for_each(|_| peer.reply_queued());
-    assert!(peer.asks_too_much() && peer.stage(2 * LONG_BYTES) && !peer.stage(1));
-    peers.accuse(slot, "for a test");
-    assert!(peers.any_accused() && peers.get(slot).accused().is_some());
+    assert!(peer.exceeds_request_limit() && peer.stage(2 * LONG_BYTES) && !peer.stage(1));
+    peers.flag_violation(slot, "for a test");
+    assert!(peers.any_violation() && peers.get(slot).violation().is_some());
     peers.reset(slot);
     peers.connected(slot, 8);
     assert_eq!(may(&peers, slot), [true; 4]);
-    assert!(!peers.get(slot).asks_too_much() && peers.get_mut(slot).stage(1));
-    assert_eq!((peers.get(slot).accused(), peers.get(slot).incarnation()), (None, 8));
+    assert!(!peers.get(slot).exceeds_request_limit() && peers.get_mut(slot).stage(1));
+    assert_eq!((peers.get(slot).violation(), peers.get(slot).incarnation()), (None, 8));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! This module only keeps records: it sends nothing and reports nothing. `access` makes the accesses and handles their
 //! answers, `target` handles the requests of peers.
 //!
-//! * `what`: the operation of an access, and an access that waits for its turn
+//! * `operation`: the operation of an access, and an access that waits for its turn
 //! * `serves`: bytes of local regions that peers fetch
 //!
 //! Invariants:
@@ -17,24 +17,24 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+mod operation;
 mod serves;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod what;
 
 use std::borrow::Cow;
 
+pub(super) use self::operation::{AccessNotice, RemoteWriteData, atomic_entry, atomic_kind, rma_entry, word_entry};
+pub(crate) use self::operation::{AccessOperation, PendingAccess};
 pub(super) use self::serves::{Serve, ServeMode};
-pub(super) use self::what::{Tell, Told, atomic_entry, atomic_kind, rma_entry, word_entry};
-pub(crate) use self::what::{Waiting, What};
-use super::types::{Asked, Notify};
+use super::types::{Notify, PullAnswer};
 use crate::completion::entry::{Entry, ErrorCode};
 use crate::endpoint::posted::Posted;
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, RemoteMemory};
 use crate::table::{Id, Table};
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 use crate::wire::head::{Flags, Head, Offer};
 
 /// The maximum length of a part, in bytes: the number of bytes that a target may have to hold for it.
@@ -50,15 +50,15 @@ pub(super) type AccessError = (ErrorCode, Cow<'static, str>);
 /// An access in progress.
 #[derive(Debug)]
 pub(crate) struct Execution {
-    to: Connection,
+    to: ConnectionId,
     notify: Notify,
     /// The operation, with the memory that it uses. Transports use that memory until the last part has ended.
-    posted: Box<Posted<What>>,
+    posted: Box<Posted<AccessOperation>>,
     /// Parts that have not ended, and one more while not all have left.
     left: u32,
     error: Option<AccessError>,
     /// The notice that the target gets when all parts have arrived.
-    tell: Option<Tell>,
+    notice: Option<AccessNotice>,
     /// Whether messages wait for the access, because some part is a long write, or it is a write by RDMA.
     long: bool,
     /// Whether the access is made by RDMA.
@@ -67,12 +67,12 @@ pub(crate) struct Execution {
 
 impl Execution {
     /// Creates the state of an access before its first part has left.
-    const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
-        Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
+    const fn new(to: ConnectionId, notify: Notify, posted: Box<Posted<AccessOperation>>) -> Self {
+        Self { to, notify, posted, left: 1, error: None, notice: None, long: false, direct: false }
     }
 
     /// Returns the target.
-    pub(super) const fn to(&self) -> Connection {
+    pub(super) const fn to(&self) -> ConnectionId {
         self.to
     }
 
@@ -102,12 +102,12 @@ impl Execution {
     }
 
     /// Returns the notice that the target gets now, after all parts have arrived.
-    pub(super) const fn tell(&self) -> Option<&Tell> {
-        self.tell.as_ref()
+    pub(super) const fn notice(&self) -> Option<&AccessNotice> {
+        self.notice.as_ref()
     }
 
     /// Returns the operation with its memory, so that it can be restarted.
-    pub(super) fn into_posted(self) -> Box<Posted<What>> {
+    pub(super) fn into_posted(self) -> Box<Posted<AccessOperation>> {
         self.posted
     }
 }
@@ -116,16 +116,16 @@ impl Execution {
 /// both read.
 #[derive(Clone, Copy, Debug)]
 struct Long {
-    peer: Connection,
+    peer: ConnectionId,
     /// Its entry in `parts`.
-    part: Id<Part>,
+    part: Id<AccessPart>,
     remote: RemoteMemory,
     writes: bool,
 }
 
 impl Long {
     /// Returns whether an access to `other` must not overtake this one.
-    fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
+    fn conflicts_with(&self, other: &RemoteMemory, writes: bool) -> bool {
         let (ours, theirs) = (&self.remote, other);
         // This does not add address and length, because the sums may wrap.
         let overlap = ours.address.wrapping_sub(theirs.address) < theirs.len
@@ -136,9 +136,9 @@ impl Long {
 
 /// One request to the target.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct AccessPart {
     access: Id<Execution>,
-    to: Connection,
+    to: ConnectionId,
     /// The local memory: the bytes that are written, or the place for results.
     local: Segments,
     /// The key of the region.
@@ -146,22 +146,22 @@ pub(crate) struct Part {
     /// Whether a transport uses `local`: it reads from it to serve a pull, or fetches into it.
     pushing: bool,
     /// Whether the target has requested the bytes of a long write. It may do so once.
-    asked: bool,
+    requested: bool,
     /// The answer of the target, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
 }
 
-impl Part {
+impl AccessPart {
     /// Creates a part that is about to leave. `takes_data` states whether the answer carries bytes for `local`.
     pub(super) const fn new(
         access: Id<Execution>,
-        to: Connection,
+        to: ConnectionId,
         local: Segments,
         key: u64,
         takes_data: bool,
     ) -> Self {
-        Self { access, to, local, key, pushing: false, asked: false, answered: None, takes_data }
+        Self { access, to, local, key, pushing: false, requested: false, answered: None, takes_data }
     }
 
     /// Returns the access of the part.
@@ -170,7 +170,7 @@ impl Part {
     }
 
     /// Returns the target of the part.
-    pub(super) const fn to(&self) -> Connection {
+    pub(super) const fn to(&self) -> ConnectionId {
         self.to
     }
 }
@@ -178,7 +178,7 @@ impl Part {
 /// The bytes of a read that this endpoint fetches.
 #[derive(Debug)]
 pub(super) struct OfferedRead {
-    pub(super) part: Id<Part>,
+    pub(super) part: Id<AccessPart>,
     pub(super) offer: Offer,
     /// The place for the bytes.
     pub(super) into: Lease,
@@ -187,7 +187,7 @@ pub(super) struct OfferedRead {
 /// The result of looking up a part by a number that a peer sent.
 enum NamedPart {
     /// A part of an access to that peer.
-    Here(Id<Part>),
+    Here(Id<AccessPart>),
     /// A part that has ended, or that belongs to another peer.
     Gone,
     /// The number is not that of a part.
@@ -196,45 +196,47 @@ enum NamedPart {
 
 /// Accesses in progress to the memory of peers, and transfers from local regions.
 #[derive(Debug, Default)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteAccesses {
     /// Accesses to peers' memory.
     accesses: Table<Execution>,
     /// The parts of the accesses that peers execute.
-    parts: Table<Part>,
+    parts: Table<AccessPart>,
     /// The parts that are long.
     long: Vec<Long>,
     /// Bytes of local regions that peers fetch.
     serves: Table<Serve>,
 }
 
-impl Remote {
+impl RemoteAccesses {
     /// Returns whether no further part can be added.
     pub(super) fn is_full(&self) -> bool {
         self.parts.is_full()
     }
 
     /// Returns the number of bytes of long parts that a peer has yet to transfer.
-    pub(super) fn long_bytes(&self, slot: Connection) -> u64 {
+    pub(super) fn long_bytes(&self, slot: ConnectionId) -> u64 {
         self.long.iter().filter(|long| long.peer == slot).map(|long| long.remote.len).sum()
     }
 
     /// Returns whether an access has to wait for a long part of an access that was posted before it.
-    pub(super) fn meets_long(&self, slot: Connection, what: &What) -> bool {
+    pub(super) fn conflicts_with_long(&self, slot: ConnectionId, what: &AccessOperation) -> bool {
         let writes = what.changes();
-        self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
+        self.long
+            .iter()
+            .any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.conflicts_with(piece, writes)))
     }
 
-    /// Starts an access before any of its parts has left. `tell` is the notice that the target gets when all parts have
-    /// arrived. Returns `None` if the access was started before.
+    /// Starts an access before any of its parts has left. `notice` is the notice that the target gets when all parts
+    /// have arrived. Returns `None` if the access was started before.
     pub(super) fn start(
         &mut self,
-        slot: Connection,
-        waiting: &mut Waiting,
+        slot: ConnectionId,
+        waiting: &mut PendingAccess,
         notify: Notify,
-        tell: Option<Tell>,
+        notice: Option<AccessNotice>,
     ) -> Option<Id<Execution>> {
         let posted = waiting.start(self.accesses.next_id())?;
-        Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
+        Some(self.accesses.insert(Execution { notice, ..Execution::new(slot, notify, posted) }))
     }
 
     /// Returns the number that the next access gets.
@@ -244,7 +246,12 @@ impl Remote {
 
     /// Starts an access by RDMA after its first part was posted, with the number [`next_access`](Self::next_access).
     /// Returns `None` if the access was started before.
-    pub(super) fn start_by_rdma(&mut self, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Option<()> {
+    pub(super) fn start_by_rdma(
+        &mut self,
+        slot: ConnectionId,
+        waiting: &mut PendingAccess,
+        notify: Notify,
+    ) -> Option<()> {
         let posted = waiting.start(self.accesses.next_id())?;
         let long = posted.work().changes();
         // The posted part, and one more while not all parts have left.
@@ -253,7 +260,7 @@ impl Remote {
     }
 
     /// Returns the started access that waits to continue, unless it has ended.
-    pub(super) fn started(&self, waiting: &Waiting) -> Option<(Id<Execution>, &What, bool)> {
+    pub(super) fn started(&self, waiting: &PendingAccess) -> Option<(Id<Execution>, &AccessOperation, bool)> {
         let id = waiting.started()?;
         let access = self.accesses.get(id)?;
         Some((id, access.posted.work(), access.direct))
@@ -276,22 +283,22 @@ impl Remote {
     }
 
     /// Sets the notice that the target gets when all parts of an access have arrived, unless there is one already.
-    pub(super) fn tell_at_end(&mut self, access: Id<Execution>, tell: impl FnOnce() -> Tell) {
-        self.accesses[access].tell.get_or_insert_with(tell);
+    pub(super) fn notify_at_end(&mut self, access: Id<Execution>, notice: impl FnOnce() -> AccessNotice) {
+        self.accesses[access].notice.get_or_insert_with(notice);
     }
 
     /// Adds a part that is about to leave. If it does not leave, [`withdraw_part`](Self::withdraw_part) removes it.
-    pub(super) fn add_part(&mut self, part: Part) -> Id<Part> {
+    pub(super) fn add_part(&mut self, part: AccessPart) -> Id<AccessPart> {
         self.parts.insert(part)
     }
 
     /// Removes a part that did not leave.
-    pub(super) fn withdraw_part(&mut self, part: Id<Part>) {
+    pub(super) fn withdraw_part(&mut self, part: Id<AccessPart>) {
         self.parts.remove(part);
     }
 
     /// Records that a part is long.
-    pub(super) fn note_long_part(&mut self, part: Id<Part>, remote: RemoteMemory, writes: bool) {
+    pub(super) fn note_long_part(&mut self, part: Id<AccessPart>, remote: RemoteMemory, writes: bool) {
         self.long.push(Long { peer: self.parts[part].to, part, remote, writes });
     }
 
@@ -302,7 +309,7 @@ impl Remote {
 
     /// Records that a transport expects the bytes of a read, which the target sends without an offer. Returns the part
     /// and its target.
-    pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
+    pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<AccessPart>, ConnectionId)> {
         let id = self.parts.find_wire(wire & !PART)?;
         let part = &mut self.parts[id];
         part.pushing = true; // A transport uses the memory of the part.
@@ -310,18 +317,18 @@ impl Remote {
     }
 
     /// Returns the access with this number, which a link reported.
-    pub(super) fn access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
+    pub(super) fn access_of(&self, from: ConnectionId, wire: u32) -> Option<Id<Execution>> {
         let id = self.accesses.find_wire(wire)?;
         (self.accesses[id].to == from).then_some(id)
     }
 
     /// Like [`access_of`](Self::access_of), but only for accesses by RDMA.
-    pub(super) fn rdma_access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
+    pub(super) fn rdma_access_of(&self, from: ConnectionId, wire: u32) -> Option<Id<Execution>> {
         self.access_of(from, wire).filter(|id| self.accesses[*id].direct)
     }
 
     /// Returns the part with this number, which a peer sent.
-    fn part_of(&self, from: Connection, wire: u32) -> NamedPart {
+    fn part_of(&self, from: ConnectionId, wire: u32) -> NamedPart {
         if wire & PART == 0 {
             return NamedPart::None;
         }
@@ -333,12 +340,12 @@ impl Remote {
 
     /// Records the generation of the region that the answer to a part carries, if the target gets a notice of the
     /// access later.
-    fn learn(&mut self, id: Id<Part>, answer: &Head) {
-        let Part { access, key, .. } = self.parts[id];
+    fn learn(&mut self, id: Id<AccessPart>, answer: &Head) {
+        let AccessPart { access, key, .. } = self.parts[id];
         if answer.flags.contains(Flags::DATA)
-            && let Some(tell) = self.accesses.get_mut(access).and_then(|access| access.tell.as_mut())
+            && let Some(notice) = self.accesses.get_mut(access).and_then(|access| access.notice.as_mut())
         {
-            tell.learn(key, answer.data);
+            notice.learn(key, answer.data);
         }
     }
 
@@ -348,10 +355,10 @@ impl Remote {
     /// Returns the peer's violation of the protocol.
     pub(super) fn answered(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         result: Result<(), Refusal>,
-    ) -> Result<Option<Id<Part>>, &'static str> {
+    ) -> Result<Option<Id<AccessPart>>, &'static str> {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) => id,
             NamedPart::Gone => return Ok(None),
@@ -379,10 +386,10 @@ impl Remote {
     /// Returns the peer's violation of the protocol.
     pub(super) fn read_data(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         payload: View<'_>,
-    ) -> Result<Option<Id<Part>>, &'static str> {
+    ) -> Result<Option<Id<AccessPart>>, &'static str> {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             NamedPart::Gone => return Ok(None),
@@ -403,7 +410,7 @@ impl Remote {
     /// Returns the peer's violation of the protocol.
     pub(super) fn read_offered(
         &mut self,
-        from: Connection,
+        from: ConnectionId,
         head: &Head,
         payload: View<'_>,
     ) -> Result<Option<OfferedRead>, &'static str> {
@@ -422,19 +429,23 @@ impl Remote {
     }
 
     /// Handles the target's request for the bytes of a long write.
-    pub(super) fn write_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        let NamedPart::Here(id) = self.part_of(from, wire) else { return Asked::Gone };
+    pub(super) fn write_asked(&mut self, from: ConnectionId, wire: u32) -> PullAnswer {
+        let NamedPart::Here(id) = self.part_of(from, wire) else { return PullAnswer::Gone };
         let part = &mut self.parts[id];
-        if part.takes_data || part.asked {
-            return Asked::Nothing;
+        if part.takes_data || part.requested {
+            return PullAnswer::Nothing;
         }
-        (part.asked, part.pushing) = (true, true);
-        Asked::Source(Lease::own(&part.local))
+        (part.requested, part.pushing) = (true, true);
+        PullAnswer::Source(Lease::own(&part.local))
     }
 
     /// Records that no transport reads the bytes of a long write any more. Returns the part and its result if it was
     /// answered before.
-    pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) -> Option<(Id<Part>, Result<(), Refusal>)> {
+    pub(super) fn write_pushed(
+        &mut self,
+        from: ConnectionId,
+        wire: u32,
+    ) -> Option<(Id<AccessPart>, Result<(), Refusal>)> {
         let NamedPart::Here(id) = self.part_of(from, wire) else { return None };
         let part = &mut self.parts[id];
         part.pushing = false;
@@ -443,7 +454,7 @@ impl Remote {
 
     /// Removes a part that has ended. The caller then counts the end of the part for its access with
     /// [`step`](Self::step).
-    pub(super) fn end_part(&mut self, id: Id<Part>) -> Option<Part> {
+    pub(super) fn end_part(&mut self, id: Id<AccessPart>) -> Option<AccessPart> {
         let part = self.parts.remove(id)?;
         self.long.retain(|long| long.part != id); // Other parts may wait for this one, so it is removed now.
         Some(part)
@@ -466,9 +477,9 @@ impl Remote {
     }
 
     /// Gives an access back to the waiting operation. No part of the access has left.
-    pub(super) fn withdraw(&mut self, waiting: &mut Waiting, id: Id<Execution>) {
+    pub(super) fn withdraw(&mut self, waiting: &mut PendingAccess, id: Id<Execution>) {
         if let Some(access) = self.accesses.remove(id) {
-            waiting.begin_anew(access.posted);
+            waiting.restart(access.posted);
         }
     }
 
@@ -478,12 +489,12 @@ impl Remote {
     }
 
     /// Returns the access of a part.
-    pub(super) fn access_of_part(&self, part: Id<Part>) -> Option<Id<Execution>> {
+    pub(super) fn access_of_part(&self, part: Id<AccessPart>) -> Option<Id<Execution>> {
         Some(self.parts.get(part)?.access)
     }
 
     /// Drops the parts of a closed connection, and takes the accesses that were in progress over it.
-    pub(super) fn take_of(&mut self, peer: Connection) -> Vec<Execution> {
+    pub(super) fn take_of(&mut self, peer: ConnectionId) -> Vec<Execution> {
         self.parts.retain(|_, part| part.to != peer);
         self.long.retain(|long| long.peer != peer);
         let gone: Vec<_> = self.accesses.iter().filter(|(_, access)| access.to == peer).map(|(id, _)| id).collect();

@@ -1,11 +1,11 @@
 //! Bytes of local regions that peers fetch.
 
-use super::{Remote, SERVE};
-use crate::endpoint::engine::types::Asked;
+use super::{RemoteAccesses, SERVE};
+use crate::endpoint::engine::types::PullAnswer;
 use crate::local_memory::buffer::Buffer;
 use crate::region::lease::Lease;
 use crate::table::Id;
-use crate::transport::Connection;
+use crate::transport::ConnectionId;
 
 /// How a peer gets the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub(in super::super) enum ServeMode {
 #[derive(Debug)]
 pub(in super::super) struct Serve {
     /// The peer that requested them.
-    to: Connection,
+    to: ConnectionId,
     /// The bytes that the peer gets.
     source: Lease,
     /// The copy to which `source` refers, if this process must not touch the region's own memory.
     staged: Option<Buffer>,
     mode: ServeMode,
     /// Whether the peer is fetching the bytes.
-    asked: bool,
+    requested: bool,
     /// Whether the bytes are a complete read, which is counted when it ends.
     counted: bool,
 }
@@ -49,44 +49,44 @@ impl Serve {
     }
 }
 
-impl Remote {
+impl RemoteAccesses {
     /// Adds bytes that a peer will fetch. `staged` is the copy to which `source` refers, if a copy was made. `counted`
     /// states whether they are a complete read. Returns the number that the peer uses for them.
     pub(in super::super) fn serve(
         &mut self,
-        to: Connection,
+        to: ConnectionId,
         source: Lease,
         staged: Option<Buffer>,
         mode: ServeMode,
         counted: bool,
     ) -> u32 {
-        let asked = mode == ServeMode::Expected;
-        self.serves.insert(Serve { to, source, staged, mode, asked, counted }).to_wire() | SERVE
+        let requested = mode == ServeMode::Expected;
+        self.serves.insert(Serve { to, source, staged, mode, requested, counted }).to_wire() | SERVE
     }
 
     /// Handles a peer's request for the bytes of its read.
-    pub(in super::super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
+    pub(in super::super) fn serve_asked(&mut self, from: ConnectionId, wire: u32) -> PullAnswer {
+        let Some(id) = self.serve_of(from, wire) else { return PullAnswer::Gone };
         let serve = &mut self.serves[id];
-        if std::mem::replace(&mut serve.asked, true) {
-            return Asked::Nothing;
+        if std::mem::replace(&mut serve.requested, true) {
+            return PullAnswer::Nothing;
         }
-        Asked::Source(serve.source.clone())
+        PullAnswer::Source(serve.source.clone())
     }
 
-    fn serve_of(&self, from: Connection, wire: u32) -> Option<Id<Serve>> {
+    fn serve_of(&self, from: ConnectionId, wire: u32) -> Option<Id<Serve>> {
         let id = self.serves.find_wire(wire & !SERVE)?;
         (self.serves[id].to == from).then_some(id)
     }
 
     /// Removes a finished transfer to a peer.
-    pub(in super::super) fn served(&mut self, from: Connection, wire: u32) -> Option<Serve> {
+    pub(in super::super) fn served(&mut self, from: ConnectionId, wire: u32) -> Option<Serve> {
         let id = self.serve_of(from, wire)?;
         self.serves.remove(id)
     }
 
     /// Drops the transfers to a peer that were not finished when its connection ended.
-    pub(in super::super) fn drop_serves(&mut self, to: Connection) {
+    pub(in super::super) fn drop_serves(&mut self, to: ConnectionId) {
         self.serves.retain(|_, serve| serve.to != to);
     }
 }

@@ -7,9 +7,9 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
-const TARGET: Connection = 3;
+const TARGET: ConnectionId = 3;
 /// Another peer.
-const OTHER: Connection = 4;
+const OTHER: ConnectionId = 4;
 const KEY: u64 = 0xabc;
 
 fn piece(address: u64, len: u64) -> RemoteMemory {
@@ -24,17 +24,17 @@ fn rma(remote: RemoteMemory, local: &mut Buffer, context: u64) -> RmaWork {
 
 /// Starts an access with this number of parts, all of which leave. Returns the access and the numbers that the target
 /// uses for the parts.
-fn start(remote: &mut Remote, what: What, parts: usize) -> (Id<Execution>, Vec<u32>) {
-    let takes_data = matches!(what, What::Read(_));
+fn start(remote: &mut RemoteAccesses, what: AccessOperation, parts: usize) -> (Id<Execution>, Vec<u32>) {
+    let takes_data = matches!(what, AccessOperation::Read(_));
     let local = match &what {
-        What::Write(work) | What::Read(work) => work.local,
-        What::Atomic(_) => Segments::EMPTY,
+        AccessOperation::Write(work) | AccessOperation::Read(work) => work.local,
+        AccessOperation::Atomic(_) => Segments::EMPTY,
     };
-    let mut waiting = Waiting::new(Box::new(Posted::lent(what)));
+    let mut waiting = PendingAccess::new(Box::new(Posted::lent(what)));
     let id = remote.start(TARGET, &mut waiting, Notify::Queue, None).expect("it is started once");
     assert!(remote.start(TARGET, &mut waiting, Notify::Queue, None).is_none());
     let leave = |_| {
-        let part = remote.add_part(Part::new(id, TARGET, local, KEY, takes_data));
+        let part = remote.add_part(AccessPart::new(id, TARGET, local, KEY, takes_data));
         remote.count_part(id);
         part.to_wire() | PART
     };
@@ -44,11 +44,11 @@ fn start(remote: &mut Remote, what: What, parts: usize) -> (Id<Execution>, Vec<u
 }
 
 fn answer(id: u32) -> Head {
-    Head { kind: crate::wire::head::Kind::Done, id, ..Head::default() }
+    Head { kind: crate::wire::head::FrameKind::Done, id, ..Head::default() }
 }
 
 /// Ends a part in the same way as the engine.
-fn end(remote: &mut Remote, part: Id<Part>, result: Result<(), AccessError>) -> Option<Execution> {
+fn end(remote: &mut RemoteAccesses, part: Id<AccessPart>, result: Result<(), AccessError>) -> Option<Execution> {
     let part = remote.end_part(part)?;
     assert_eq!(part.to(), TARGET);
     remote.step(part.access(), result)
@@ -56,8 +56,8 @@ fn end(remote: &mut Remote, part: Id<Part>, result: Result<(), AccessError>) -> 
 
 #[test]
 fn an_access_ends_with_its_last_part() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
     let first = remote.answered(TARGET, &answer(parts[0]), Ok(())).unwrap().unwrap();
     assert!(end(&mut remote, first, Ok(())).is_none());
     let last = remote.answered(TARGET, &answer(parts[1]), Ok(())).unwrap().unwrap();
@@ -68,8 +68,8 @@ fn an_access_ends_with_its_last_part() {
 
 #[test]
 fn first_refusal_is_reported_and_stops_further_parts() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
     assert!(remote.has_parts_under_way(access) && !remote.has_failed(access));
     let ids = parts.iter().map(|part| remote.answered(TARGET, &answer(*part), Err(Refusal::Key)).unwrap().unwrap());
     let ids: Vec<_> = ids.collect();
@@ -81,22 +81,22 @@ fn first_refusal_is_reported_and_stops_further_parts() {
 
 #[test]
 fn late_and_foreign_answers_are_ignored() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     assert_eq!(remote.answered(OTHER, &answer(parts[0]), Ok(())), Ok(None));
     assert!(remote.answered(TARGET, &answer(parts[0] & !PART), Ok(())).is_err(), "a number that no part has");
     let part = remote.answered(TARGET, &answer(parts[0]), Ok(())).unwrap().unwrap();
     assert!(end(&mut remote, part, Ok(())).is_some());
     assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "it is late");
-    let (_, again) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 6)), 1);
+    let (_, again) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 6)), 1);
     assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "the slot is another part's");
     assert_ne!(again, parts);
 }
 
 #[test]
 fn read_data_must_have_the_requested_length() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![0; 4]));
-    let (_, parts) = start(&mut remote, What::Read(rma(piece(0, 4), &mut bytes, 5)), 1);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![0; 4]));
+    let (_, parts) = start(&mut remote, AccessOperation::Read(rma(piece(0, 4), &mut bytes, 5)), 1);
     assert!(remote.answered(TARGET, &answer(parts[0]), Ok(())).is_err(), "an end without bytes");
     assert!(remote.read_data(TARGET, &answer(parts[0]), View::of(&[1; 5])).is_err());
     assert_eq!(remote.read_data(OTHER, &answer(parts[0]), View::of(&[1; 4])), Ok(None));
@@ -107,11 +107,11 @@ fn read_data_must_have_the_requested_length() {
 
 #[test]
 fn part_ends_when_the_transport_has_read_it() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
-    assert!(matches!(remote.write_asked(OTHER, parts[0]), Asked::Gone));
-    assert!(matches!(remote.write_asked(TARGET, parts[0]), Asked::Source(source) if source.len() == 8));
-    assert!(matches!(remote.write_asked(TARGET, parts[0]), Asked::Nothing), "it asks once");
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    assert!(matches!(remote.write_asked(OTHER, parts[0]), PullAnswer::Gone));
+    assert!(matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Source(source) if source.len() == 8));
+    assert!(matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Nothing), "it asks once");
     assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "a transport still reads it");
     let (part, result) = remote.write_pushed(TARGET, parts[0]).unwrap();
     assert_eq!(result, Ok(()));
@@ -120,8 +120,8 @@ fn part_ends_when_the_transport_has_read_it() {
 
 #[test]
 fn access_waits_for_an_overlapping_long_part() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (access, parts) = start(&mut remote, What::Read(rma(piece(100, 50), &mut bytes, 5)), 1);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, AccessOperation::Read(rma(piece(100, 50), &mut bytes, 5)), 1);
     let part = remote.part_of(TARGET, parts[0]);
     let NamedPart::Here(part) = part else { panic!("it is in progress") };
     remote.note_long_part(part, piece(100, 50), false);
@@ -129,11 +129,11 @@ fn access_waits_for_an_overlapping_long_part() {
     for (address, len, meets) in cases {
         let mut work = |write: bool| {
             let work = rma(piece(address, len), &mut bytes, 6);
-            if write { What::Write(work) } else { What::Read(work) }
+            if write { AccessOperation::Write(work) } else { AccessOperation::Read(work) }
         };
-        assert_eq!(remote.meets_long(TARGET, &work(true)), meets, "{address} {len}");
-        assert!(!remote.meets_long(TARGET, &work(false)), "both read");
-        assert!(!remote.meets_long(OTHER, &work(true)), "another peer's memory");
+        assert_eq!(remote.conflicts_with_long(TARGET, &work(true)), meets, "{address} {len}");
+        assert!(!remote.conflicts_with_long(TARGET, &work(false)), "both read");
+        assert!(!remote.conflicts_with_long(OTHER, &work(true)), "another peer's memory");
     }
     assert_eq!([remote.long_bytes(TARGET), remote.long_bytes(OTHER)], [50, 0]);
     assert!(remote.note_long_write(access) && !remote.note_long_write(access));
@@ -143,8 +143,9 @@ fn access_waits_for_an_overlapping_long_part() {
 
 #[test]
 fn a_withdrawn_access_can_be_started_again() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let mut waiting = Waiting::new(Box::new(Posted::lent(What::Write(rma(piece(0, 8), &mut bytes, 5)))));
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let mut waiting =
+        PendingAccess::new(Box::new(Posted::lent(AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)))));
     let first = remote.start(TARGET, &mut waiting, Notify::Queue, None).unwrap();
     assert!(waiting.what().is_none() && remote.started(&waiting).is_some());
     remote.withdraw(&mut waiting, first);
@@ -158,20 +159,20 @@ fn a_withdrawn_access_can_be_started_again() {
 
 #[test]
 fn notice_contains_the_region_generation_of_the_answer() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
-    let what = What::Write(rma(piece(0, 8), &mut bytes, 5));
-    remote.tell_at_end(access, || what.tell(Counts::REGION));
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    let what = AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5));
+    remote.notify_at_end(access, || what.notice(Counts::REGION));
     let head = Head { flags: Flags::ID | Flags::DATA, data: 77, ..answer(parts[0]) };
     let part = remote.answered(TARGET, &head, Ok(())).unwrap().unwrap();
     let over = end(&mut remote, part, Ok(())).unwrap();
-    assert_eq!(over.tell().map(|tell| tell.regions().to_vec()), Some(vec![(KEY, 77)]));
+    assert_eq!(over.notice().map(|notice| notice.regions().to_vec()), Some(vec![(KEY, 77)]));
 }
 
 #[test]
 fn connection_loss_ends_its_accesses() {
-    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
-    start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
+    let (mut remote, mut bytes) = (RemoteAccesses::default(), Buffer::from(vec![7; 8]));
+    start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
     assert!(remote.take_of(OTHER).is_empty());
     assert_eq!(remote.take_of(TARGET).iter().map(|access| access.entry().context).collect::<Vec<_>>(), [5]);
     assert_eq!(remote.counts(), [0; 3]);
@@ -179,18 +180,18 @@ fn connection_loss_ends_its_accesses() {
 
 #[test]
 fn peer_fetches_read_data_once() {
-    let mut remote = Remote::default();
+    let mut remote = RemoteAccesses::default();
     let source = || Lease::own(&Segments::EMPTY);
     let wire = remote.serve(TARGET, source(), None, ServeMode::Offered, true);
     assert!(wire & SERVE != 0 && wire & PART == 0);
-    assert!(matches!(remote.serve_asked(OTHER, wire), Asked::Gone));
-    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Source(_)));
-    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Nothing));
+    assert!(matches!(remote.serve_asked(OTHER, wire), PullAnswer::Gone));
+    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Source(_)));
+    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Nothing));
     assert!(remote.served(OTHER, wire).is_none());
     assert!(remote.served(TARGET, wire).is_some_and(|serve| serve.is_counted() && serve.mode() == ServeMode::Offered));
-    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Gone));
+    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Gone));
     let wire = remote.serve(TARGET, source(), None, ServeMode::Expected, false);
-    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Nothing), "it is sent without a request");
+    assert!(matches!(remote.serve_asked(TARGET, wire), PullAnswer::Nothing), "it is sent without a request");
     remote.drop_serves(TARGET);
     assert!(remote.served(TARGET, wire).is_none());
 }

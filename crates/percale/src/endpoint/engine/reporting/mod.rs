@@ -8,8 +8,8 @@
 //! * Without a shared queue for a direction, its results are in the endpoint's own queue, except those of safe
 //!   operations.
 //! * [`results`](Reporting::results) increases with every result and is never reset. Sleeping threads compare it.
-//! * If the results of a direction may need anything besides one push to the endpoint's own queue, its `detour` is set
-//!   and no fast path is used for it.
+//! * If the results of a direction may need anything besides one push to the endpoint's own queue, its
+//!   `fast_path_disabled` is set and no fast path is used for it.
 
 mod counters;
 #[cfg(all(test, not(loom)))]
@@ -40,19 +40,19 @@ struct Direction {
     /// The shared queue. Without one, results go to the endpoint's own queue.
     queue: Option<CompletionQueue>,
     /// Whether some results do not go only to the endpoint's own queue. Then the fast paths are not used.
-    detour: bool,
+    fast_path_disabled: bool,
     /// Whether some of the operations are counted, or were begun by counters.
     counted: bool,
 }
 
 impl Direction {
     const fn new(queue: Option<CompletionQueue>, counted: bool) -> Self {
-        Self { detour: queue.is_some() || counted, queue, counted }
+        Self { fast_path_disabled: queue.is_some() || counted, queue, counted }
     }
 
     const fn count(&mut self, counted: bool) {
         self.counted |= counted;
-        self.detour |= self.counted;
+        self.fast_path_disabled |= self.counted;
     }
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Reporting {
 }
 
 impl Reporting {
-    /// Creates the state for reports to these destinations. `detour` states whether a received message may need
-    /// anything besides one push to the endpoint's own queue, for a reason other than the targets.
-    pub(crate) fn new(targets: Targets, detour: bool) -> Self {
+    /// Creates the state for reports to these destinations. `fast_path_disabled` states whether a received message may
+    /// need anything besides one push to the endpoint's own queue, for a reason other than the targets.
+    pub(crate) fn new(targets: Targets, fast_path_disabled: bool) -> Self {
         let Targets { transmit, receive, counters, events } = targets;
         let mut receive = Direction::new(receive, counters.count_receives());
-        receive.detour |= detour;
+        receive.fast_path_disabled |= fast_path_disabled;
         let transmit = Direction::new(transmit, counters.count_transmits());
         Self { own: Ring::default(), transmit, receive, counters, events, reported: 0 }
     }
@@ -91,25 +91,25 @@ impl Reporting {
     /// Returns the endpoint's own queue, and whether received messages are excluded from the fast paths.
     #[inline(always)]
     pub(super) const fn receive_path(&mut self) -> (&mut Ring, bool) {
-        (&mut self.own, self.receive.detour)
+        (&mut self.own, self.receive.fast_path_disabled)
     }
 
     /// Returns the endpoint's own queue, and whether operations that it begins are excluded from the fast paths.
     #[inline(always)]
     pub(super) const fn transmit_path(&mut self) -> (&mut Ring, bool) {
-        (&mut self.own, self.transmit.detour)
+        (&mut self.own, self.transmit.fast_path_disabled)
     }
 
     /// Returns whether received messages are excluded from the fast paths.
     #[inline(always)]
-    pub(super) const fn receives_take_detour(&self) -> bool {
-        self.receive.detour
+    pub(super) const fn is_receive_fast_path_disabled(&self) -> bool {
+        self.receive.fast_path_disabled
     }
 
     /// Sets whether received messages are excluded from the fast paths for a reason other than the targets.
-    pub(super) const fn detour_receives(&mut self, other: bool) {
-        let Direction { queue, counted, detour } = &mut self.receive;
-        *detour = queue.is_some() || *counted || other;
+    pub(super) const fn disable_receive_fast_path(&mut self, other: bool) {
+        let Direction { queue, counted, fast_path_disabled } = &mut self.receive;
+        *fast_path_disabled = queue.is_some() || *counted || other;
     }
 
     /// Returns the shared queue of this direction, if it has one.

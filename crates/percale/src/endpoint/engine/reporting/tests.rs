@@ -19,7 +19,7 @@ fn next(reporting: &mut Reporting) -> Option<u64> {
 #[test]
 fn results_without_shared_queue_are_in_endpoint_queue_in_order() {
     let mut reporting = Reporting::new(Targets::default(), false);
-    assert!(reporting.is_empty() && !reporting.receives_take_detour());
+    assert!(reporting.is_empty() && !reporting.is_receive_fast_path_disabled());
     reporting.reserve(Side::Transmit).unwrap();
     reporting.push(Side::Transmit, entry(1));
     reporting.push_event(Side::Receive, entry(2));
@@ -105,11 +105,11 @@ fn counted_operations_skip_the_fast_path() {
 #[test]
 fn receives_skip_the_fast_path_while_any_reason_holds() {
     let mut reporting = Reporting::new(Targets::default(), true);
-    assert!(reporting.receives_take_detour());
-    reporting.detour_receives(false);
-    assert!(!reporting.receives_take_detour());
+    assert!(reporting.is_receive_fast_path_disabled());
+    reporting.disable_receive_fast_path(false);
+    assert!(!reporting.is_receive_fast_path_disabled());
     let queue = Some(CompletionQueue::default());
     let mut reporting = Reporting::new(Targets { receive: queue, ..Targets::default() }, true);
-    reporting.detour_receives(false);
-    assert!(reporting.receives_take_detour(), "its results go to a shared queue");
+    reporting.disable_receive_fast_path(false);
+    assert!(reporting.is_receive_fast_path_disabled(), "its results go to a shared queue");
 }

@@ -20,12 +20,12 @@ pub(crate) struct SharedReceives {
     membership: Option<Membership>,
     /// The context that this endpoint has left because it is closing. Set only if the queue in which the endpoint would
     /// report the receives that it has taken is closed with it.
-    heir: Option<Arc<Pool>>,
+    successor: Option<Arc<Pool>>,
 }
 
 impl SharedReceives {
     pub(crate) const fn new(membership: Option<Membership>) -> Self {
-        Self { membership, heir: None }
+        Self { membership, successor: None }
     }
 
     /// Returns whether the endpoint is a member of a context.
@@ -51,13 +51,13 @@ impl SharedReceives {
     pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
         let membership = self.membership.take()?;
         if !reports_elsewhere {
-            self.heir = Some(Arc::clone(membership.pool()));
+            self.successor = Some(Arc::clone(membership.pool()));
         }
         Some(membership)
     }
 
     /// Returns the context if this endpoint is closing and the other members report its receives.
-    pub(super) const fn heir(&self) -> Option<&Arc<Pool>> {
-        self.heir.as_ref()
+    pub(super) const fn successor(&self) -> Option<&Arc<Pool>> {
+        self.successor.as_ref()
     }
 }

@@ -8,7 +8,7 @@ const ACCESSES: usize = 6;
 
 /// Returns whether all accesses end although their target polls only once. They have ended in any case when this
 /// returns.
-fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate::Region) -> bool {
+fn end_with_one_look(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, region: &crate::Region) -> bool {
     let reads = [(); ACCESSES].map(|()| a.endpoint.read(peer, region.remote(), vec![0; 8]).start().unwrap());
     // The accesses leave and arrive.
     for _ in 0..50 {
@@ -30,7 +30,7 @@ fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate
 /// Requirements: RMA-005.
 #[test]
 fn answers_are_sent_in_the_poll_that_creates_them() {
-    let (a, b) = (Station::new("tcp"), Station::new("tcp"));
+    let (a, b) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![7; 8], Access::REMOTE_READ).unwrap();
     // On a busy machine the accesses may arrive one after the other, but not in every attempt.

@@ -11,7 +11,7 @@ use std::thread::Thread;
 use super::*;
 use crate::endpoint::Shared;
 use crate::endpoint::safe::{Operation, Received};
-use crate::local_memory::bell::BellExt as _;
+use crate::local_memory::doorbell::DoorbellExt as _;
 use crate::{Counter, SharedEndpoint};
 
 /// A time longer than any step of these tests takes.
@@ -19,8 +19,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Requirements: CMP-015.
 #[test]
-fn connection_wakes_endpoint_sleeping_on_the_bell() {
-    let (server, client) = (Station::new("shm"), Station::new("shm"));
+fn connection_wakes_endpoint_sleeping_on_doorbell() {
+    let (server, client) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let to_server = client.peer(&server);
     std::thread::scope(|threads| {
         let calling = threads.spawn(move || {
@@ -36,7 +36,7 @@ fn connection_wakes_endpoint_sleeping_on_the_bell() {
         });
         let since = Instant::now();
         while since.elapsed() < LONG && !server.engine(|engine| engine.connector.has_notices()) {
-            armed.sleep_on_the_bell(LONG);
+            armed.sleep_on_doorbell(LONG);
         }
         assert!(since.elapsed() < LONG, "nobody woke it");
         server.engine(|engine| engine.disarm(&armed));
@@ -107,7 +107,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         ("in a wait", |_, _, mut receiving| drop(receiving.wait().unwrap())),
     ];
     for (way, sleep) in ways {
-        let (client, counter) = (Station::new("shm"), Arc::new(Counter::new()));
+        let (client, counter) = (TestEndpoint::new("shm"), Arc::new(Counter::new()));
         let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let builder = domain.endpoint().vector(&vector).receive_counter(&counter);
@@ -118,7 +118,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         until(&[&client], || connected.is_ready().then_some(()));
         drop(connected);
 
-        let bell = endpoint.access.with_here(|engine| Arc::clone(&engine.bell));
+        let doorbell = endpoint.access.with_here(|engine| Arc::clone(&engine.doorbell));
         let (over, (says, done)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         let sleeper = std::thread::spawn(move || {
             sleep(endpoint, &counter, endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap());
@@ -129,7 +129,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
             std::thread::spawn(move || {
                 let mut stolen = 0;
                 while !over.load(Ordering::Relaxed) {
-                    stolen += u32::from(bell.steal());
+                    stolen += u32::from(doorbell.steal());
                     std::thread::yield_now();
                 }
                 stolen
@@ -137,7 +137,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         };
         std::thread::sleep(Duration::from_millis(50)); // The waiter is asleep by now.
         client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
-        done.recv_timeout(patience()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
+        done.recv_timeout(event_timeout()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
         over.store(true, Ordering::Relaxed);
         sleeper.join().unwrap();
         assert!(thief.join().unwrap() > 0, "nobody slept {way}");

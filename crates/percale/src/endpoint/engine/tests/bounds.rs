@@ -8,8 +8,8 @@ use super::*;
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::region::{Access, Refusal, RemoteMemory};
-use crate::transport::testing::Told;
-use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::transport::testing::SinkReport;
+use crate::wire::head::{Flags, FrameKind, Offer, RMA_EAGER, ReadHead};
 
 /// A number of requests that exceeds every limit.
 const MANY: u32 = 40_000;
@@ -17,7 +17,7 @@ const MANY: u32 = 40_000;
 /// Sends valid frames endlessly to a victim that makes progress, and takes no answer. Returns why the sender was
 /// disconnected. Checks that an honest peer is served meanwhile and afterwards.
 fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> String {
-    let (victim, hostile, honest) = (Station::new("tcp"), Station::new("tcp"), Station::new("tcp"));
+    let (victim, hostile, honest) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let memory = victim.domain.register(vec![0; len], access).unwrap();
     let remote = memory.remote();
@@ -57,7 +57,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
 fn peer_that_does_not_read_answers_is_disconnected() {
     let read = |remote: &RemoteMemory, _| {
         let ask = ReadHead { len: (RMA_EAGER as u64).into(), expected: 0.into() };
-        let head = Head { kind: Kind::Read, tag: remote.address, data: remote.key, ..Head::default() };
+        let head = Head { kind: FrameKind::Read, tag: remote.address, data: remote.key, ..Head::default() };
         (head, ask.as_bytes().to_vec())
     };
     println!("reads: {}", flood(1 << 16, read));
@@ -68,7 +68,7 @@ fn peer_that_does_not_read_answers_is_disconnected() {
 fn peer_with_too_many_offered_transfers_is_disconnected() {
     let offer = |remote: &RemoteMemory, _| {
         let offer = Offer { len: 8.into(), ..Offer::default() };
-        let head = Head { kind: Kind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
+        let head = Head { kind: FrameKind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
         (head, offer.as_bytes().to_vec())
     };
     println!("offers: {}", flood(1 << 16, offer));
@@ -77,7 +77,7 @@ fn peer_with_too_many_offered_transfers_is_disconnected() {
 /// Requirements: FLT-008.
 #[test]
 fn access_part_longer_than_the_limit_is_rejected() {
-    let (victim, hostile) = (Station::new("tcp"), Station::new("tcp"));
+    let (victim, hostile) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = victim.domain.register(vec![0; PART_LIMIT as usize + 64], access).unwrap();
     let remote = memory.remote();
@@ -85,7 +85,7 @@ fn access_part_longer_than_the_limit_is_rejected() {
     let long = PART_LIMIT + 1;
     let offer = Offer { len: long.into(), ..Offer::default() };
     let read = ReadHead { len: long.into(), expected: 0.into() };
-    for (kind, payload) in [(Kind::WriteOffer, offer.as_bytes()), (Kind::Read, read.as_bytes())] {
+    for (kind, payload) in [(FrameKind::WriteOffer, offer.as_bytes()), (FrameKind::Read, read.as_bytes())] {
         let head = Head { kind, tag: remote.address, data: remote.key, flags: Flags::ID, id: 9, ..Head::default() };
         let head = Head { len: payload.len() as u32, ..head };
         let slot = hostile.slot(&victim);
@@ -99,12 +99,12 @@ fn access_part_longer_than_the_limit_is_rejected() {
                 let link = engine.links[slot as usize].as_mut().expect("they are connected");
                 link.poll(slot, &mut notes).expect("the connection stands");
             });
-            let of_it = |told: &Told| matches!(told, Told::Frame(head, _) if head.id == 9);
-            let at = notes.told.iter().position(of_it)?;
-            Some(notes.told.remove(at))
+            let of_it = |reported: &SinkReport| matches!(reported, SinkReport::Frame(head, _) if head.id == 9);
+            let at = notes.reported.iter().position(of_it)?;
+            Some(notes.reported.remove(at))
         });
-        let Told::Frame(answer, _) = answer else { panic!("{answer:?}") };
-        assert_eq!((answer.kind, answer.tag), (Kind::Done, Refusal::Range.number()), "{kind:?}");
+        let SinkReport::Frame(answer, _) = answer else { panic!("{answer:?}") };
+        assert_eq!((answer.kind, answer.tag), (FrameKind::Done, Refusal::Range.number()), "{kind:?}");
     }
     assert_eq!(victim.engine(|engine| engine.core.messages.under_way()[1]), 0, "nothing is fetched");
 }
@@ -115,7 +115,7 @@ fn peer_naming_too_many_groups_is_disconnected() {
     use crate::wire::join::Join;
     for said in [Join::Ready(1), Join::Failed { number: 1, error: libc::ECANCELED as u16 }] {
         let why = flood(64, |_, id| {
-            let (kind, flags) = (Kind::Collective, Flags::DATA);
+            let (kind, flags) = (FrameKind::Collective, Flags::DATA);
             (Head { kind, flags, tag: u64::from(id), data: said.to_data(), ..Head::default() }, Vec::new())
         });
         assert!(why.contains("about joining a group"), "{said:?}: {why}");

@@ -3,20 +3,20 @@
 use super::*;
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::safe::Cause;
-use crate::wire::head::{Flags, Kind};
+use crate::wire::head::{Flags, FrameKind};
 
 const LEN: usize = 1 << 20;
 
 /// Sends a frame that no correct peer sends, so that the receiver ends the connection.
-fn provoke(from: &Station, to: &Station) {
-    let head = Head { kind: Kind::Done, flags: Flags::ID, id: 1, ..Head::default() };
+fn provoke(from: &TestEndpoint, to: &TestEndpoint) {
+    let head = Head { kind: FrameKind::Done, flags: Flags::ID, id: 1, ..Head::default() };
     from.forge(to, &head, &[]);
     until(&[to], || to.ended());
 }
 
 /// Breaks the connection once the victim pulls and has sent the address of its memory. From here on the victim's peer
 /// makes no progress. Returns the number of operations that had ended before.
-fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
+fn break_at_a_pull(stopped: &TestEndpoint, victim: &TestEndpoint) -> u64 {
     until(&[victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let ended = victim.finished();
     provoke(stopped, victim);
@@ -26,7 +26,7 @@ fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
 /// Requirements: FLT-009.
 #[test]
 fn memory_is_kept_until_a_copying_peer_releases_it() {
-    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&stopped, &victim);
     let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
     let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
@@ -47,7 +47,7 @@ fn memory_is_kept_until_a_copying_peer_releases_it() {
 /// Requirements: FLT-009.
 #[test]
 fn closed_endpoint_keeps_memory_a_peer_may_copy_to() {
-    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&stopped, &victim);
     let mut memory = victim.domain.allocate(LEN).unwrap();
     memory.fill(1);
@@ -56,7 +56,7 @@ fn closed_endpoint_keeps_memory_a_peer_may_copy_to() {
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     drop(receive);
-    let Station { endpoint, .. } = victim;
+    let TestEndpoint { endpoint, .. } = victim;
     drop(endpoint);
     let others: Vec<_> = (0..20).map(|_| crate::local_memory::sealed::allocate(LEN).unwrap()).collect();
     assert!(others.iter().all(|other| other.as_ptr() != place), "memory was given away that a peer may be writing");
@@ -66,11 +66,11 @@ fn closed_endpoint_keeps_memory_a_peer_may_copy_to() {
 /// Requirements: FLT-009.
 #[test]
 fn number_of_kept_ended_connections_is_bounded() {
-    use crate::endpoint::engine::residue::KEPT;
-    let victim = Station::new("shm");
+    use crate::endpoint::engine::draining::KEPT;
+    let victim = TestEndpoint::new("shm");
     let mut stopped = Vec::new();
     for _ in 0..KEPT {
-        let other = Station::new("shm");
+        let other = TestEndpoint::new("shm");
         let peer = connect(&other, &victim);
         let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).from(victim.peer(&other)).start().unwrap();
         let send = other.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
@@ -81,7 +81,7 @@ fn number_of_kept_ended_connections_is_bounded() {
     }
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
     // The next connection is refused, regardless of the side that connects.
-    let next = Station::new("shm");
+    let next = TestEndpoint::new("shm");
     let send = next.endpoint.tagged_send(next.peer(&victim), 5, vec![9; 8]).start().unwrap();
     until(&[&victim, &next], || next.ended());
     drop(send);
@@ -106,14 +106,14 @@ fn number_of_kept_ended_connections_is_bounded() {
 
 #[test]
 fn waiting_for_a_stopped_peer_sleeps_between_polls() {
-    use crate::endpoint::engine::waiting::PATIENCE;
+    use crate::endpoint::engine::waiting::EMPTY_POLLS;
     use std::os::fd::AsFd;
-    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&stopped, &victim);
     let mut receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
     let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     let ended = break_at_a_pull(&stopped, &victim);
-    let naps = |victim: &Station| {
+    let naps = |victim: &TestEndpoint| {
         victim.engine(|engine| {
             let armed = engine.arm(engine.results()).expect("there is nothing to do");
             engine.disarm(&armed);
@@ -121,17 +121,17 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
         })
     };
     let first = naps(&victim);
-    for _ in 0..PATIENCE {
+    for _ in 0..EMPTY_POLLS {
         victim.endpoint.try_wait();
     }
     // Tasks and event loops do not poll all the time, and waiters take longer naps, up to a bound.
     assert!(victim.endpoint.try_wait(), "it looks all the time");
-    (0..10 * PATIENCE).for_each(|_| _ = naps(&victim));
+    (0..10 * EMPTY_POLLS).for_each(|_| _ = naps(&victim));
     let last = naps(&victim);
     assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
     // The victim's own timer makes it detect that the peer has released the memory.
     until(&[&stopped], || send.is_ready().then_some(()));
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + event_timeout();
     while victim.finished() == ended && Instant::now() < deadline {
         if victim.endpoint.try_wait() {
             let endpoint = victim.endpoint.as_fd();
@@ -148,7 +148,7 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
 /// Requirements: FLT-009.
 #[test]
 fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
-    let [victim, first, second] = [(); 3].map(|()| Station::new("shm"));
+    let [victim, first, second] = [(); 3].map(|()| TestEndpoint::new("shm"));
     let (mut places, mut receives, mut sends) = (Vec::new(), Vec::new(), Vec::new());
     for (tag, stopped) in [(5, &first), (6, &second)] {
         let peer = connect(stopped, &victim);
@@ -160,17 +160,17 @@ fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
     }
     until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] == 2).then_some(()));
     drop(receives);
-    let Station { endpoint, .. } = victim;
+    let TestEndpoint { endpoint, .. } = victim;
     drop(endpoint);
     let is_kept = || {
         let others: Vec<_> = (0..20).map(|_| crate::local_memory::sealed::allocate(LEN).unwrap()).collect();
         others.iter().all(|other| !places.contains(&other.as_ptr()))
     };
-    super::super::aside::settle();
+    super::super::deferred_cleanup::settle();
     assert!(is_kept(), "two peers may be writing");
     // One of them is resumed, and detects the end of the connection.
     until(&[&first], || first.ended());
-    super::super::aside::settle();
+    super::super::deferred_cleanup::settle();
     assert!(is_kept(), "the other may be writing");
     until(&[&second], || second.ended());
     drop(sends);
@@ -180,7 +180,7 @@ fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
 #[test]
 fn receive_from_already_lost_peer_fails() {
     for transport in ["shm", "tcp"] {
-        let (left, gone) = (Station::new(transport), Station::new(transport));
+        let (left, gone) = (TestEndpoint::new(transport), TestEndpoint::new(transport));
         connect(&gone, &left);
         let peer = left.peer(&gone);
         drop(gone);
@@ -196,33 +196,33 @@ fn receive_from_already_lost_peer_fails() {
 #[test]
 fn operations_are_reported_with_many_closed_endpoints_kept() {
     use crate::completion::entry::{Entry, ErrorEntry};
-    use crate::endpoint::engine::aside::{self, Aside, Late, LatePlace};
+    use crate::endpoint::engine::deferred_cleanup::{self, DeferredCleanup, LateReport, ReportTarget};
     use crate::transport::any::AnyLink;
 
     const CLOSED: u64 = 1100;
-    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let (victim, stopped) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let slot = victim.slot(&stopped);
-    let residue = victim.engine(|engine| match &mut engine.links[slot as usize] {
-        Some(AnyLink::Shm(link)) => link.residue().expect("the peer may be copying"),
+    let draining = victim.engine(|engine| match &mut engine.links[slot as usize] {
+        Some(AnyLink::Shm(link)) => link.draining().expect("the peer may be copying"),
         other => panic!("{other:?}"),
     });
     // This state is the same as if several endpoints to which the peer may be copying had been closed one after the
     // other.
     let queue = CompletionQueue::default();
     for context in 0..CLOSED {
-        let mut closed = Aside::new(vec![residue.twin()], Vec::new());
+        let mut closed = DeferredCleanup::new(vec![draining.twin()], Vec::new());
         let error = ErrorEntry::new(Entry { context, ..Entry::default() }, ErrorCode::Canceled);
-        let place = LatePlace::Queue(queue.clone());
-        closed.report(Late { place, reserved: false, error, counters: Vec::new(), part: None });
-        aside::keep(closed);
+        let place = ReportTarget::Queue(queue.clone());
+        closed.report(LateReport { place, reserved: false, error, counters: Vec::new(), part: None });
+        deferred_cleanup::keep(closed);
     }
-    aside::settle();
+    deferred_cleanup::settle();
     assert!(queue.read_error().is_none(), "the peer may be copying still");
-    until(&[&victim, &stopped], || residue.release().map(drop));
+    until(&[&victim, &stopped], || draining.release().map(drop));
     // From here on only the library's own thread checks.
     let mut reported = Vec::new();
     until(&[], || {

@@ -5,7 +5,7 @@ use super::*;
 /// Requirements: FLT-009.
 #[test]
 fn continuously_sending_peer_does_not_starve_others() {
-    let [busy, other, target] = [(); 3].map(|()| Station::new("tcp"));
+    let [busy, other, target] = [(); 3].map(|()| TestEndpoint::new("tcp"));
     let from_other = connect(&other, &target);
     // The peer that was added last is polled first.
     let from_busy = connect(&busy, &target);

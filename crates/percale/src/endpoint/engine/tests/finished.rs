@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::endpoint::safe::{Cause, OperationError};
-use crate::wire::head::{Flags, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, Offer};
 use crate::{Buffer, ErrorCode};
 
 /// A message that its sender gave up ends with the same code as a cancelled receive, but is reported as a message.
@@ -14,11 +14,11 @@ use crate::{Buffer, ErrorCode};
 fn finish_reports_message_abandoned_by_its_sender() {
     const LEN: usize = 100_000;
     for transport in ["tcp", "shm"] {
-        let (a, b) = (Station::new(transport), Station::new(transport));
+        let (a, b) = (TestEndpoint::new(transport), TestEndpoint::new(transport));
         connect(&a, &b);
         let many = b.endpoint.recv(vec![0; LEN]).many().unwrap();
         let offer = Offer { len: (LEN as u64 / 2).into(), pieces: 1.into(), ..Offer::default() };
-        let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: 12_345, ..Head::default() };
+        let head = Head { kind: FrameKind::MessageOffer, flags: Flags::ID, id: 12_345, ..Head::default() };
         a.forge(&b, &head, offer.as_bytes());
         let over = || b.engine(|engine| engine.core.messages.memory().has_quiet_multi());
         until(&[&a, &b], || over().then_some(()));

@@ -8,7 +8,7 @@ use super::*;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::View;
 use crate::transport::{Landing, PullError, Refused, Sink};
-use crate::wire::head::{Flags, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, Offer};
 
 /// The receive side of the hostile peer: it reads nothing, or it counts answers.
 struct Ears {
@@ -17,23 +17,23 @@ struct Ears {
 }
 
 impl Sink for Ears {
-    fn takes(&self, _: Connection) -> bool {
+    fn takes(&self, _: ConnectionId) -> bool {
         self.open
     }
-    fn frame(&mut self, _: Connection, head: &Head, _: View<'_>) {
-        self.answers += usize::from(head.kind == Kind::Ack);
+    fn frame(&mut self, _: ConnectionId, head: &Head, _: View<'_>) {
+        self.answers += usize::from(head.kind == FrameKind::Ack);
     }
-    fn begin(&mut self, _: Connection, head: Head) -> Landing {
+    fn begin(&mut self, _: ConnectionId, head: Head) -> Landing {
         panic!("{head:?}")
     }
-    fn landed(&mut self, _: Connection, _: u32) {}
-    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
-    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
-    fn undone(&mut self, _: Connection, _: u32) {}
-    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn landed(&mut self, _: ConnectionId, _: u32) {}
+    fn pulled(&mut self, _: ConnectionId, _: u32, _: Result<u64, PullError>) {}
+    fn assisted(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
+    fn undone(&mut self, _: ConnectionId, _: u32) {}
+    fn pushed(&mut self, _: ConnectionId, _: u32, _: Result<(), PullError>) {}
 }
 
-impl Station {
+impl TestEndpoint {
     /// Sends frames without using the engine while there is room. Returns their number.
     fn flood(&self, to: &Self, head: &Head, payload: &[u8], most: usize, ears: &mut Ears) -> usize {
         let slot = self.slot(to);
@@ -55,7 +55,7 @@ impl Station {
 }
 
 /// Checks that messages of other peers arrive meanwhile.
-fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
+fn goes_on(honest: &TestEndpoint, peer: PeerAddress, target: &TestEndpoint) {
     let before = target.finished();
     let mut receive = target.endpoint.tagged_recv(77, 0, vec![0; 8]).start().unwrap();
     until(&[honest, target], || honest.endpoint.tagged_inject(peer, 77, &[7; 8]).ok());
@@ -66,14 +66,14 @@ fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
 #[test]
 fn peer_is_not_read_while_too_many_answers_are_pending() {
     for transport in ["tcp", "shm"] {
-        let [hostile, honest, target] = [(); 3].map(|()| Station::new(transport));
+        let [hostile, honest, target] = [(); 3].map(|()| TestEndpoint::new(transport));
         connect(&hostile, &target);
         let to_target = connect(&honest, &target);
         let slot = target.slot(&hostile);
         let mut ears = Ears { open: false, answers: 0 };
         // Each message invalidates a window that does not exist, and requests an answer.
         let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
-        let head = Head { kind: Kind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
+        let head = Head { kind: FrameKind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
         let (mut sent, mut longest, mut idle) = (0, 0, 0);
         while idle < 200 {
             let more = hostile.flood(&target, &head, &[], 4096, &mut ears);
@@ -104,19 +104,19 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
     }
 }
 
-/// A station with a small cap on unexpected messages.
-fn capped(transport: &str, cap: usize) -> Station {
+/// A test endpoint with a small cap on unexpected messages.
+fn capped(transport: &str, cap: usize) -> TestEndpoint {
     let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
-    Station::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
+    TestEndpoint::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
 }
 
 /// Sends messages for which the target has no receive, until the target accepts no further messages or `most` were
 /// sent. Returns the number of sent messages.
-fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usize {
+fn overrun(hostile: &TestEndpoint, target: &TestEndpoint, kind: FrameKind, most: usize) -> usize {
     let mut ears = Ears { open: false, answers: 0 };
     let (mut sent, mut idle) = (0, 0);
     while idle < 200 {
-        let flags = if kind == Kind::Collective { Flags::DATA } else { Flags::empty() };
+        let flags = if kind == FrameKind::Collective { Flags::DATA } else { Flags::empty() };
         let head = Head { kind, flags, data: 1, tag: sent as u64 * 7919, ..Head::default() };
         let more = hostile.flood(target, &head, &[9; LEN], usize::from(sent < most), &mut ears);
         sent += more;
@@ -133,13 +133,13 @@ const LEN: usize = 500 << 10;
 fn unexpected_messages_are_bounded_per_peer() {
     const CAP: usize = 1 << 20;
     const MOST: usize = CAP + BEYOND + (2 << 20);
-    for kind in [Kind::Message, Kind::Collective] {
-        let (honest, target) = (Station::new("tcp"), capped("tcp", CAP));
+    for kind in [FrameKind::Message, FrameKind::Collective] {
+        let (honest, target) = (TestEndpoint::new("tcp"), capped("tcp", CAP));
         let to_target = connect(&honest, &target);
         let held = |slot| target.engine(|engine| engine.core.peers.get(slot).held());
         let mut slots = Vec::new();
         for round in 0..3 {
-            let hostile = Station::new("tcp");
+            let hostile = TestEndpoint::new("tcp");
             connect(&hostile, &target);
             let slot = target.slot(&hostile);
             overrun(&hostile, &target, kind, 120);
@@ -148,20 +148,24 @@ fn unexpected_messages_are_bounded_per_peer() {
             // The hostile peer disconnects, and the messages that it left are not charged to any other peer.
             drop(hostile);
             until(&[&target], || target.ended());
-            assert_eq!(held(slot) > 0, kind == Kind::Message, "{kind:?}: messages of a group are of no use to anybody");
+            assert_eq!(
+                held(slot) > 0,
+                kind == FrameKind::Message,
+                "{kind:?}: messages of a group are of no use to anybody"
+            );
             slots.push(slot);
             let all: usize = slots.iter().map(|slot| held(*slot)).sum();
             assert!(all <= 2 * MOST, "{kind:?}, round {round}: those that are gone left {all} bytes");
             goes_on(&honest, to_target, &target);
         }
-        let hostile = Station::new("tcp");
+        let hostile = TestEndpoint::new("tcp");
         connect(&hostile, &target);
         let slot = target.slot(&hostile);
         overrun(&hostile, &target, kind, usize::MAX);
         assert!((BEYOND..MOST).contains(&held(slot)), "{kind:?}: {} bytes are held", held(slot));
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{kind:?}");
         goes_on(&honest, to_target, &target);
-        if kind == Kind::Message {
+        if kind == FrameKind::Message {
             // The messages that are kept can be received, and then the rest arrives.
             let all: usize = slots.iter().chain([&slot]).map(|slot| held(*slot)).sum();
             for _ in 0..all / LEN {
@@ -177,12 +181,12 @@ fn unexpected_messages_are_bounded_per_peer() {
 
 #[test]
 fn unexpected_cap_counts_offer_heads_not_claimed_lengths() {
-    let (hostile, target) = (Station::new("tcp"), capped("tcp", 10 * HEAD));
+    let (hostile, target) = (TestEndpoint::new("tcp"), capped("tcp", 10 * HEAD));
     connect(&hostile, &target);
     let (slot, back) = (target.slot(&hostile), hostile.slot(&target));
     for number in 0..20 {
         let offer = Offer { len: (1_u64 << 63).into(), pieces: 1.into(), ..Offer::default() };
-        let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: number, ..Head::default() };
+        let head = Head { kind: FrameKind::MessageOffer, flags: Flags::ID, id: number, ..Head::default() };
         hostile.forge(&target, &head, offer.as_bytes());
     }
     let held = || target.engine(|engine| engine.core.peers.get(slot).held());

@@ -14,7 +14,7 @@ const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_00
 fn remote_completion_data_does_not_overflow_an_unread_queue() {
     for (transport, batch, count) in BATCHES {
         let queue = CompletionQueue::new(1, LIMIT);
-        let (writer, target) = (Station::new(transport), Station::reporting(transport, Trust::None, &queue));
+        let (writer, target) = (TestEndpoint::new(transport), TestEndpoint::reporting(transport, Trust::None, &queue));
         let peer = connect(&writer, &target);
         let region = target.domain.register(vec![0; 8], Access::REMOTE_WRITE).unwrap();
         let write = |data: u64| {

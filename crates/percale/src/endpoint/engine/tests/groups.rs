@@ -5,15 +5,15 @@ use crate::transport::Broken;
 use crate::{AddressSet, Entry};
 
 /// Joins a group of two, on both sides.
-fn join(stations: [&Station; 2], context: u64) -> crate::GroupId {
-    let ids = stations.map(|station| {
-        let members: AddressSet = stations.map(|member| station.peer(member)).into_iter().collect();
-        station.endpoint.join_group(&members, context).unwrap()
+fn join(stations: [&TestEndpoint; 2], context: u64) -> crate::GroupId {
+    let ids = stations.map(|test_endpoint| {
+        let members: AddressSet = stations.map(|member| test_endpoint.peer(member)).into_iter().collect();
+        test_endpoint.endpoint.join_group(&members, context).unwrap()
     });
     let mut joined = 0;
     until(&stations, || {
-        for station in stations {
-            while let Some(event) = station.events.read() {
+        for test_endpoint in stations {
+            while let Some(event) = test_endpoint.events.read() {
                 match event {
                     Event::Joined { context: of, .. } => joined += usize::from(of == context),
                     Event::JoinFailed { context: of, reason, .. } => assert_ne!(of, context, "{reason}"),
@@ -30,8 +30,11 @@ fn join(stations: [&Station; 2], context: u64) -> crate::GroupId {
 fn ready_group_is_not_confused_with_new_group_in_its_slot() {
     for transport in ["shm", "tcp"] {
         let queue = CompletionQueue::new(1, 2);
-        let (left, gone, other) =
-            (Station::reporting(transport, Trust::SameUser, &queue), Station::new(transport), Station::new(transport));
+        let (left, gone, other) = (
+            TestEndpoint::reporting(transport, Trust::SameUser, &queue),
+            TestEndpoint::new(transport),
+            TestEndpoint::new(transport),
+        );
         let group = join([&left, &gone], 1);
         // The queue is not read, so the next due work of the group waits.
         while left.engine(|engine| engine.core.has_room()) {
@@ -49,8 +52,8 @@ fn ready_group_is_not_confused_with_new_group_in_its_slot() {
         other.endpoint.join_group(&theirs, 2).unwrap();
         let mut joined = 0;
         until(&[&left, &other], || {
-            for station in [&left, &other] {
-                while let Some(event) = station.events.read() {
+            for test_endpoint in [&left, &other] {
+                while let Some(event) = test_endpoint.events.read() {
                     match event {
                         Event::Joined { context: 2, .. } => joined += 1,
                         Event::JoinFailed { context: 2, reason, .. } => panic!("{transport}: {reason}"),

@@ -9,7 +9,7 @@ use crate::completion::entry::ErrorCode;
 use crate::domain::Trust;
 use crate::endpoint::safe::{Cause, OperationError};
 use crate::region::{Access, RemoteMemory};
-use crate::wire::head::{Flags, Kind, Offer};
+use crate::wire::head::{Flags, FrameKind, Offer};
 
 /// The operation that the initiator has under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +62,19 @@ fn pull(transport: &str, len: usize) -> (u64, Vec<u8>) {
 }
 
 /// Answers operation `id` of the victim with this frame.
-fn forge(transport: &str, from: &Station, to: &Station, asks: Asks, id: u32, frame: Frame) {
+fn forge(transport: &str, from: &TestEndpoint, to: &TestEndpoint, asks: Asks, id: u32, frame: Frame) {
     let head = |kind, id| Head { kind, flags: Flags::ID, id, ..Head::default() };
     let (head, payload) = match frame {
-        Frame::Done(refusal, other) => (Head { tag: refusal, ..head(Kind::Done, id ^ other) }, Vec::new()),
-        Frame::ReadData(len, other) => (head(Kind::ReadData, id ^ other), vec![9; len]),
+        Frame::Done(refusal, other) => (Head { tag: refusal, ..head(FrameKind::Done, id ^ other) }, Vec::new()),
+        Frame::ReadData(len, other) => (head(FrameKind::ReadData, id ^ other), vec![9; len]),
         Frame::ReadOffer(len) => {
             let offer = Offer { len: (len as u64).into(), ..Offer::default() };
-            (Head { tag: 1 << 30, ..head(Kind::ReadOffer, id) }, offer.as_bytes().to_vec())
+            (Head { tag: 1 << 30, ..head(FrameKind::ReadOffer, id) }, offer.as_bytes().to_vec())
         }
-        Frame::Acked(error, other) => (Head { tag: error, ..head(Kind::Ack, id ^ other) }, Vec::new()),
+        Frame::Acked(error, other) => (Head { tag: error, ..head(FrameKind::Ack, id ^ other) }, Vec::new()),
         Frame::Pull => {
             let (tag, payload) = pull(transport, asks.len());
-            (Head { tag, ..head(Kind::Pull, id) }, payload)
+            (Head { tag, ..head(FrameKind::Pull, id) }, payload)
         }
     };
     from.forge(to, &head, &payload);
@@ -97,7 +97,7 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
 /// afterwards.
 fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> String {
     // The target executes all accesses, so the requests are sent to it.
-    let (victim, hostile) = (Station::new(transport), Station::trusting(transport, Trust::None));
+    let (victim, hostile) = (TestEndpoint::new(transport), TestEndpoint::trusting(transport, Trust::None));
     let peer = connect(&victim, &hostile);
     let memory = hostile.domain.register(vec![1; LONG], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let all = memory.remote();

@@ -3,16 +3,16 @@
 use super::*;
 
 /// Opens an endpoint over TCP or shared memory at this address.
-fn at(transport: &str, address: &str) -> Station {
+fn at(transport: &str, address: &str) -> TestEndpoint {
     let domain = Info::discover().unwrap().domain().transport(transport.parse().unwrap()).open().unwrap();
     let vector = domain.address_vector().build().unwrap();
     let events = EventQueue::default();
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind(address).unwrap();
-    Station { endpoint, vector, events, domain }
+    TestEndpoint { endpoint, vector, events, domain }
 }
 
 /// Sends to an address of the vector. The message has to be received by `there` and by none of the others.
-fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others: &[&Station]) {
+fn reaches(from: &TestEndpoint, name: PeerAddress, value: u8, there: &TestEndpoint, others: &[&TestEndpoint]) {
     let mut receive = there.endpoint.tagged_recv(u64::from(value), 0, vec![0; 8]).start().unwrap();
     let before = there.finished();
     from.endpoint.tagged_inject(name, u64::from(value), &[value; 8]).unwrap();
@@ -93,16 +93,16 @@ fn directed_receive_takes_no_message_of_previous_address_owner() {
     drop(peer);
     until(&[&receiver], || receiver.ended());
     let [first, second] = [0, 1].map(|which: usize| at("tcp", &addresses[which]));
-    for station in [&first, &second] {
-        let name = station.peer(&receiver);
-        station.endpoint.tagged_inject(name, 7, station.endpoint.address().to_string().as_bytes()).unwrap();
+    for test_endpoint in [&first, &second] {
+        let name = test_endpoint.peer(&receiver);
+        test_endpoint.endpoint.tagged_inject(name, 7, test_endpoint.endpoint.address().to_string().as_bytes()).unwrap();
     }
-    for (name, station) in names.into_iter().zip([&first, &second]) {
+    for (name, test_endpoint) in names.into_iter().zip([&first, &second]) {
         let before = receiver.finished();
         let mut receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 64]).from(name).start().unwrap();
         until(&[&receiver, &first, &second], || (receiver.finished() > before).then_some(()));
         let received = receive.wait().unwrap();
         assert_eq!(received.source, Some(name));
-        assert_eq!(received.to_vec(), station.endpoint.address().to_string().as_bytes());
+        assert_eq!(received.to_vec(), test_endpoint.endpoint.address().to_string().as_bytes());
     }
 }

@@ -9,7 +9,7 @@ const SHORT: Duration = Duration::from_micros(10);
 /// Requirements: CMP-008.
 #[test]
 fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
-    let (a, b) = (Station::new("shm"), Station::new("shm"));
+    let (a, b) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
     assert!(!b.engine(|engine| engine.linger(SHORT)), "nothing comes");
@@ -30,12 +30,12 @@ fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
 /// Requirements: CMP-008.
 #[test]
 fn lingering_does_not_delay_sockets() {
-    let (a, b) = (Station::new("tcp"), Station::new("tcp"));
+    let (a, b) = (TestEndpoint::new("tcp"), TestEndpoint::new("tcp"));
     let peer = connect(&a, &b);
     let start = Instant::now();
     assert!(!b.engine(|engine| engine.linger(LONG)), "there is no ring to watch");
     // Frames that have not left must not wait either.
-    let (near, far) = (Station::new("shm"), Station::new("shm"));
+    let (near, far) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
     connect(&near, &far);
     let nobody = near.vector.insert("127.0.0.1:9").unwrap();
     near.endpoint.tagged_inject(nobody, 1, &[1; 8]).ok();

@@ -60,12 +60,12 @@ thread_local! {
 
 #[test]
 fn log_subscriber_may_use_the_endpoint_and_panic() {
-    let station: &'static Station = Box::leak(Box::new(Station::new("tcp")));
-    ENDPOINT.set(Some(&station.endpoint));
+    let test_endpoint: &'static TestEndpoint = Box::leak(Box::new(TestEndpoint::new("tcp")));
+    ENDPOINT.set(Some(&test_endpoint.endpoint));
     let uses = || _ = ENDPOINT.get().map(|endpoint| endpoint.progress());
-    assert_eq!(events(&station.endpoint, uses), 2);
-    assert_eq!(events(&station.endpoint, || panic!("a subscriber that panics")), 2);
-    let shared: SharedEndpoint = station.domain.endpoint().bind_shared("127.0.0.1:0").unwrap();
+    assert_eq!(events(&test_endpoint.endpoint, uses), 2);
+    assert_eq!(events(&test_endpoint.endpoint, || panic!("a subscriber that panics")), 2);
+    let shared: SharedEndpoint = test_endpoint.domain.endpoint().bind_shared("127.0.0.1:0").unwrap();
     let other = shared.clone();
     assert_eq!(events(&shared, move || _ = other.progress()), 2);
     assert_eq!(events(&shared, || panic!("a subscriber that panics")), 2);

@@ -17,9 +17,9 @@ mod logging;
 mod notices;
 mod owned;
 mod pairs;
-mod parted;
 mod rdma;
 mod rdma_memory;
+mod reclaim;
 mod shared;
 
 use std::time::{Duration, Instant};
@@ -27,23 +27,23 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use crate::completion::event::{Event, EventQueue};
 use crate::endpoint::Endpoint;
-use crate::endpoint::ownership::reach::Reach;
+use crate::endpoint::ownership::reach::EngineAccess;
 use crate::local_memory::volatile::Segments;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::testing::Notes;
-use crate::transport::{Connection, Link};
+use crate::transport::{ConnectionId, Link};
 use crate::wire::head::Head;
 use crate::{CompletionQueue, Domain, Info, PeerAddress, Trust};
 
 /// An endpoint with its vector, event queue and domain.
-struct Station {
+struct TestEndpoint {
     endpoint: Endpoint,
     vector: crate::AddressVector,
     events: EventQueue,
     domain: Domain,
 }
 
-impl Station {
+impl TestEndpoint {
     fn new(transport: &str) -> Self {
         Self::trusting(transport, Trust::SameUser)
     }
@@ -52,13 +52,13 @@ impl Station {
         Self::reporting(transport, trust, &CompletionQueue::default())
     }
 
-    /// Opens a station that reports receives to this queue.
+    /// Opens a test endpoint that reports receives to this queue.
     fn reporting(transport: &str, trust: Trust, queue: &CompletionQueue) -> Self {
         let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
         Self::of(builder.trust(trust).open().unwrap(), queue)
     }
 
-    /// Opens a station of a domain.
+    /// Opens a test endpoint of a domain.
     fn of(domain: Domain, queue: &CompletionQueue) -> Self {
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
@@ -67,7 +67,7 @@ impl Station {
         Self { endpoint, vector, events, domain }
     }
 
-    /// Returns the address of another station in this station's vector.
+    /// Returns the address of another test endpoint in this test endpoint's vector.
     fn peer(&self, other: &Self) -> PeerAddress {
         self.vector.insert(other.endpoint.address().to_string()).unwrap()
     }
@@ -81,8 +81,8 @@ impl Station {
         self.engine(|engine| engine.core.operations.finished())
     }
 
-    /// Returns the slot of the connection to another station.
-    fn slot(&self, other: &Self) -> Connection {
+    /// Returns the slot of the connection to another test endpoint.
+    fn slot(&self, other: &Self) -> ConnectionId {
         let address = other.endpoint.address();
         self.engine(|engine| engine.core.peers.real_slot((address, 0)))
     }
@@ -112,21 +112,21 @@ impl Station {
 
 /// Returns the time to wait for an event that should happen soon. `PERCALE_PATIENCE` is the factor by which this time
 /// is longer on a slow machine (an emulated one, or under valgrind).
-fn patience() -> Duration {
+fn event_timeout() -> Duration {
     let times = std::env::var("PERCALE_PATIENCE").ok();
     Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
 }
 
-/// Makes progress on all stations until `ready` returns something.
+/// Makes progress on all test endpoints until `ready` returns something.
 #[track_caller]
-fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
-    let deadline = Instant::now() + patience();
+fn until<R>(all: &[&TestEndpoint], mut ready: impl FnMut() -> Option<R>) -> R {
+    let deadline = Instant::now() + event_timeout();
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        for station in all {
-            station.endpoint.progress();
+        for test_endpoint in all {
+            test_endpoint.endpoint.progress();
         }
         assert!(Instant::now() < deadline, "nothing came of it");
         // Under valgrind one thread runs at a time, and a thread that never yields leaves almost no time for the
@@ -135,8 +135,8 @@ fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-/// Connects two stations.
-fn connect(a: &Station, b: &Station) -> PeerAddress {
+/// Connects two test endpoints.
+fn connect(a: &TestEndpoint, b: &TestEndpoint) -> PeerAddress {
     let peer = a.peer(b);
     b.peer(a);
     let (send, receive) = (a.endpoint.tagged_send(peer, 1, vec![1; 8]), b.endpoint.tagged_recv(1, 0, vec![0; 8]));

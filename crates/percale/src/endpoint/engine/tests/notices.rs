@@ -13,8 +13,8 @@ const LONG: usize = 64 << 10;
 
 /// A target that closes a region before it gets the notice of an access to it.
 struct Scene {
-    a: Station,
-    b: Station,
+    a: TestEndpoint,
+    b: TestEndpoint,
     to_b: PeerAddress,
     /// The queue in which the target reports the writes of peers.
     queue: CompletionQueue,
@@ -23,7 +23,7 @@ struct Scene {
 impl Scene {
     fn new(transport: &str) -> Self {
         let queue = CompletionQueue::default();
-        let (a, b) = (Station::new(transport), Station::reporting(transport, Trust::SameUser, &queue));
+        let (a, b) = (TestEndpoint::new(transport), TestEndpoint::reporting(transport, Trust::SameUser, &queue));
         let to_b = connect(&a, &b);
         Self { a, b, to_b, queue }
     }

@@ -23,7 +23,7 @@ use crate::local_memory::volatile::ViewExt as _;
 use crate::region::Access;
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{PullError, Sink};
-use crate::wire::head::{Flags, Kind};
+use crate::wire::head::{Flags, FrameKind};
 
 /// Allocates memory like a program that has posted an operation, so that freed memory is reused.
 fn use_the_heap(len: usize) -> Vec<Vec<u8>> {
@@ -34,9 +34,9 @@ fn use_the_heap(len: usize) -> Vec<Vec<u8>> {
 fn injected_messages_that_become_offers_keep_their_bytes() {
     const COUNT: u64 = 1000;
     for transport in ["shm", "tcp"] {
-        let a = Station::new(transport);
+        let a = TestEndpoint::new(transport);
         let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
-        let b = Station::of(builder.unexpected_cap(1000).open().unwrap(), &CompletionQueue::default());
+        let b = TestEndpoint::of(builder.unexpected_cap(1000).open().unwrap(), &CompletionQueue::default());
         let (to_b, _) = (a.peer(&b), b.peer(&a));
         for number in 0..COUNT {
             a.endpoint.tagged_inject(to_b, number, &[number as u8; 2000]).unwrap();
@@ -62,15 +62,15 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
 fn injected_messages_longer_than_a_frame_keep_their_bytes() {
     let options = SimOptions { frame_limit: 64, window: 300, ..SimOptions::default() };
     let network = Network::new(11, options);
-    let station = |host| {
+    let test_endpoint = |host| {
         let domain = Info::discover().unwrap().domain().simulated(&network).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
         let endpoint = domain.endpoint().vector(&vector).event_queue(&events);
         let endpoint = endpoint.bind(format!("10.0.0.{host}:1")).unwrap();
-        Station { endpoint, vector, events, domain }
+        TestEndpoint { endpoint, vector, events, domain }
     };
-    let (a, b) = (station(1), station(2));
+    let (a, b) = (test_endpoint(1), test_endpoint(2));
     let (to_b, _) = (a.peer(&b), b.peer(&a));
     let arrives = |number: u64, len: usize| {
         let before = b.finished();
@@ -136,7 +136,7 @@ enum Waits {
 fn injected_compare_swap_copies_both_operands() {
     for transport in ["shm", "tcp"] {
         for waits in [Waits::Unconnected, Waits::Fenced, Waits::Deferred] {
-            let (a, b) = (Station::new(transport), Station::new(transport));
+            let (a, b) = (TestEndpoint::new(transport), TestEndpoint::new(transport));
             let memory = b.domain.register(5_u64.to_le_bytes().to_vec(), Access::REMOTE_READ | Access::REMOTE_WRITE);
             let memory = memory.unwrap();
             let to_b = if matches!(waits, Waits::Unconnected) { a.peer(&b) } else { connect(&a, &b) };
@@ -199,7 +199,7 @@ fn injected_compare_swap_copies_both_operands() {
 fn injected_write_copies_its_buffer() {
     for transport in ["shm", "tcp"] {
         for waits in [Waits::Unconnected, Waits::Fenced] {
-            let (a, b) = (Station::new(transport), Station::new(transport));
+            let (a, b) = (TestEndpoint::new(transport), TestEndpoint::new(transport));
             let memory = b.domain.register(vec![0; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
             let to_b = if matches!(waits, Waits::Unconnected) { a.peer(&b) } else { connect(&a, &b) };
             b.peer(&a);
@@ -236,7 +236,7 @@ fn injected_write_copies_its_buffer() {
 #[test]
 fn late_answer_to_failed_send_ends_no_other_send() {
     for transport in ["shm", "tcp"] {
-        let (a, b) = (Station::new(transport), Station::new(transport));
+        let (a, b) = (TestEndpoint::new(transport), TestEndpoint::new(transport));
         let to_b = connect(&a, &b);
         let slot = a.slot(&b);
         let bytes: Vec<Buffer> = (0..3_u8).map(|number| Buffer::from(vec![number; 2 << 20])).collect();
@@ -259,7 +259,7 @@ fn late_answer_to_failed_send_ends_no_other_send() {
         // The peer pulled the first message, and the transfer failed at this endpoint.
         let first = post(0);
         a.engine(|engine| {
-            assert!(matches!(engine.core.messages.sends_mut().asked(slot, first), SendAsked::Payload(..)));
+            assert!(matches!(engine.core.messages.sends_mut().requested(slot, first), SendAsked::Payload(..)));
             engine.core.pushed(slot, first, Err(PullError::Fault));
         });
         assert_eq!(read().expect("the failure is reported at once").unwrap_err().error, ErrorCode::Fault);
@@ -267,7 +267,7 @@ fn late_answer_to_failed_send_ends_no_other_send() {
         assert_ne!(first, second);
         // Its answer arrives late, and twice.
         for _ in 0..2 {
-            let head = Head { kind: Kind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
+            let head = Head { kind: FrameKind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
             a.engine(|engine| engine.core.frame(slot, &head, crate::local_memory::volatile::View::of(&[])));
         }
         assert!(read().is_none(), "{transport}: the second ended by the first's answer");
@@ -363,13 +363,13 @@ proptest! {
     /// number is kept exactly until the peer has sent its last answer.
     #[test]
     fn send_ids_are_not_reused_while_answers_are_pending(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
-        let station = Station::new("tcp");
-        let other = Station::new("tcp");
-        let slot = station.slot(&other);
+        let test_endpoint = TestEndpoint::new("tcp");
+        let other = TestEndpoint::new("tcp");
+        let slot = test_endpoint.slot(&other);
         let mut all: Vec<(u32, Model)> = Vec::new();
         let mut reports: HashMap<u64, Vec<bool>> = HashMap::new();
         for (what, which) in steps {
-            station.engine(|engine| -> Result<(), TestCaseError> {
+            test_endpoint.engine(|engine| -> Result<(), TestCaseError> {
                 let core = &mut engine.core;
                 if let Happens::Post { offered, ack } = what {
                     let work = SendWork {
@@ -392,13 +392,13 @@ proptest! {
                 let head = |kind, tag| Head { kind, flags: Flags::ID, tag, id: *id, ..Head::default() };
                 match what {
                     Happens::Post { .. } => {}
-                    Happens::Asked => core.frame(slot, &head(Kind::Pull, 0), crate::local_memory::volatile::View::of(&[0; 8])),
+                    Happens::Asked => core.frame(slot, &head(FrameKind::Pull, 0), crate::local_memory::volatile::View::of(&[0; 8])),
                     Happens::Pushed(true) => core.pushed(slot, *id, Ok(())),
                     Happens::Pushed(false) => core.pushed(slot, *id, Err(PullError::Fault)),
-                    Happens::Pulled => core.frame(slot, &head(Kind::Pulled, 0), crate::local_memory::volatile::View::of(&[])),
+                    Happens::Pulled => core.frame(slot, &head(FrameKind::Pulled, 0), crate::local_memory::volatile::View::of(&[])),
                     Happens::Acked(well) => {
                         let error = if well { 0 } else { ErrorCode::Io.errno() as u64 };
-                        core.frame(slot, &head(Kind::Ack, error), crate::local_memory::volatile::View::of(&[]));
+                        core.frame(slot, &head(FrameKind::Ack, error), crate::local_memory::volatile::View::of(&[]));
                     }
                 }
                 model.step(what);
@@ -436,7 +436,7 @@ fn receive(context: u64, into: &mut Buffer, flags: OpFlags) -> ReceiveWork {
 #[test]
 fn claim_is_bound_to_its_operation_not_to_an_equal_id() {
     let queue = CompletionQueue::default();
-    let (a, b) = (Station::new("tcp"), Station::reporting("tcp", Trust::SameUser, &queue));
+    let (a, b) = (TestEndpoint::new("tcp"), TestEndpoint::reporting("tcp", Trust::SameUser, &queue));
     let to_b = connect(&a, &b);
     a.endpoint.tagged_inject(to_b, 3, b"claimed").unwrap();
     let mut into = Buffer::zeroed(16);
@@ -460,7 +460,7 @@ fn claim_is_bound_to_its_operation_not_to_an_equal_id() {
 #[test]
 fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
     let queue = CompletionQueue::default();
-    let (a, b) = (Station::reporting("tcp", Trust::SameUser, &queue), Station::new("tcp"));
+    let (a, b) = (TestEndpoint::reporting("tcp", Trust::SameUser, &queue), TestEndpoint::new("tcp"));
     let to_b = connect(&a, &b);
     let long = Buffer::from(vec![1; 2 << 20]);
     let work = SendWork {

@@ -4,15 +4,15 @@ use super::*;
 use crate::TransportKind;
 use crate::transport::any::AnyLink;
 
-/// Connects two stations by queue pairs.
-pub(super) fn connected() -> Option<(Station, Station, PeerAddress)> {
+/// Connects two test endpoints by queue pairs.
+pub(super) fn connected() -> Option<(TestEndpoint, TestEndpoint, PeerAddress)> {
     let info = Info::discover().unwrap();
     let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs).unwrap();
     if !verbs.available {
         println!("skipped: no verbs here: {}", verbs.reason);
         return None;
     }
-    let (a, b) = (Station::new("verbs"), Station::new("verbs"));
+    let (a, b) = (TestEndpoint::new("verbs"), TestEndpoint::new("verbs"));
     let peer = connect(&a, &b);
     Some((a, b, peer))
 }

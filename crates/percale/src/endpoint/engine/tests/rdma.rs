@@ -1,6 +1,6 @@
 //! Tests of accesses by RDMA, on a device if there is one. Otherwise each test prints why it was skipped.
 
-#![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
+#![expect(unsafe_code, reason = "posts accesses of several pieces by the raw API; each block states its own reason")]
 
 mod faults;
 mod windows;
@@ -18,14 +18,14 @@ use crate::memory::region::Region;
 use crate::region::{Access, RemoteMemory};
 use crate::transport::any::AnyLink;
 use crate::transport::verbs::{Registers, VerbsRegistrar};
-use crate::wire::head::{Flags, Kind};
-use crate::wire::located::{Grant, Located, LocatedBytes};
+use crate::wire::head::{Flags, FrameKind};
+use crate::wire::located::{AccessGrant, LocateAnswer, LocatedBytes};
 
 pub(super) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 256 << 10;
 
 /// Describes how `a` reaches regions of `b`.
-fn how(a: &Station, b: &Station) -> String {
+fn how(a: &TestEndpoint, b: &TestEndpoint) -> String {
     let slot = a.slot(b);
     a.engine(|engine| match &engine.links[slot as usize] {
         Some(AnyLink::Verbs(link)) => link.describe(),
@@ -34,13 +34,13 @@ fn how(a: &Station, b: &Station) -> String {
 }
 
 /// Reads a region until accesses to it are made by RDMA.
-pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
+pub(super) fn reach(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, region: &Region) {
     reach_part(a, b, peer, region.remote().slice(0..8));
 }
 
 /// Accesses memory under a dead key, between writes to another region. All are rejected, and only the other region
 /// changes.
-fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
+fn late_accesses(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
     let mut before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
     let late: Vec<_> = [8, 5000, LEN as u64]
         .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
@@ -57,7 +57,7 @@ fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, na
 }
 
 /// Like [`reach`], but for this part of a region.
-fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
+fn reach_part(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, part: RemoteMemory) {
     let before = posted(a, b);
     until(&[a, b], || {
         let mut read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
@@ -68,7 +68,7 @@ fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
 }
 
 /// Returns the number of accesses by RDMA that `a` has made to `b`.
-fn posted(a: &Station, b: &Station) -> u64 {
+fn posted(a: &TestEndpoint, b: &TestEndpoint) -> u64 {
     let text = how(a, b);
     number_before(&text, "accesses")
 }
@@ -90,13 +90,13 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     }
 }
 
-fn read(a: &Station, peer: PeerAddress, part: RemoteMemory) -> Vec<u8> {
+fn read(a: &TestEndpoint, peer: PeerAddress, part: RemoteMemory) -> Vec<u8> {
     let mut read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
-    read.wait_for(patience()).unwrap().into_vec()
+    read.wait_for(event_timeout()).unwrap().into_vec()
 }
 
-fn write(a: &Station, peer: PeerAddress, part: RemoteMemory, byte: u8) -> Result<crate::Buffer, OperationError> {
-    a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(patience())
+fn write(a: &TestEndpoint, peer: PeerAddress, part: RemoteMemory, byte: u8) -> Result<crate::Buffer, OperationError> {
+    a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(event_timeout())
 }
 
 pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
@@ -226,7 +226,7 @@ fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T
 }
 
 /// Writes without pause until the test is over and a write was refused. Returns the number of refused writes.
-fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &AtomicBool) -> u32 {
+fn storm(a: &TestEndpoint, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &AtomicBool) -> u32 {
     let mut refused = 0;
     while !over.load(Ordering::Relaxed) || refused == 0 {
         let parts = [8, 4096, 9000, LEN as u64].map(|len| name.slice(LEN as u64 - len..LEN as u64));
@@ -322,7 +322,7 @@ impl Registers for NoCache {
 fn unregistrable_memory_is_sent_in_frames() {
     let Some((a, b, _)) = connected() else { return };
     drop(a);
-    let a = Station::new("verbs");
+    let a = TestEndpoint::new("verbs");
     a.engine(|engine| engine.core.local.set_pins(Arc::new(NoCache)));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
@@ -352,18 +352,18 @@ fn invalid_region_frames_end_only_their_own_connection() {
     let key = region.key();
     let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
     let mut bad = vec![
-        (Head { flags: Flags::empty(), ..good(Kind::Locate) }, vec![]),
-        (Head { data: key, id: 1, ..good(Kind::Locate) }, vec![]),
-        (Head { id: 1, ..good(Kind::Located) }, vec![0; 40]),
-        (Head { id: 1, ..good(Kind::Revoked) }, vec![]),
-        (Head { id: 1, tag: 1, ..good(Kind::Revoked) }, vec![]),
-        (Head { id: 1, tag: 2, ..good(Kind::Revoked) }, vec![]),
-        (Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
-        (Head { id: 2, ..good(Kind::QueuePair) }, vec![0; 32]),
-        (good(Kind::QueuePair), vec![]),
-        (good(Kind::QueuePair), vec![1; 31]),
+        (Head { flags: Flags::empty(), ..good(FrameKind::Locate) }, vec![]),
+        (Head { data: key, id: 1, ..good(FrameKind::Locate) }, vec![]),
+        (Head { id: 1, ..good(FrameKind::Located) }, vec![0; 40]),
+        (Head { id: 1, ..good(FrameKind::Revoked) }, vec![]),
+        (Head { id: 1, tag: 1, ..good(FrameKind::Revoked) }, vec![]),
+        (Head { id: 1, tag: 2, ..good(FrameKind::Revoked) }, vec![]),
+        (Head { id: 1, ..good(FrameKind::QueuePair) }, vec![0; 32]),
+        (Head { id: 2, ..good(FrameKind::QueuePair) }, vec![0; 32]),
+        (good(FrameKind::QueuePair), vec![]),
+        (good(FrameKind::QueuePair), vec![1; 31]),
     ];
-    bad.extend((0..16).map(|at| (good(Kind::QueuePair), vec![0x11 * at; 32])));
+    bad.extend((0..16).map(|at| (good(FrameKind::QueuePair), vec![0x11 * at; 32])));
     for (head, payload) in bad {
         a.forge(&b, &head, &payload);
         until(&[&b], || b.ended());
@@ -379,28 +379,28 @@ fn invalid_frames_from_granted_peer_end_only_its_connection() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
-    let grant = Grant { number: 0, reads: true, writes: true, remote_key: 1, base: 0, len: 8, address: 0 };
+    let grant = AccessGrant { number: 0, reads: true, writes: true, remote_key: 1, base: 0, len: 8, address: 0 };
     let located = |located| LocatedBytes::of(&located).as_bytes().to_vec();
     // The number of the first grant: its slot, and the first generation.
     let mut numbers = crate::table::Table::new();
     let first = numbers.insert(()).to_wire();
     let bad = [
         // To the target: the peer reports that it has dropped a grant that is in force.
-        (&a, &b, Head { tag: 1, id: first, ..good(Kind::Revoked) }, vec![]),
+        (&a, &b, Head { tag: 1, id: first, ..good(FrameKind::Revoked) }, vec![]),
         // To the initiator: answers without a request, or without content.
-        (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
-        (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),
-        (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![]),
-        (&b, &a, Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
+        (&b, &a, Head { id: 77, ..good(FrameKind::Located) }, located(LocateAnswer::Granted(grant))),
+        (&b, &a, Head { id: 1, ..good(FrameKind::Located) }, vec![1; 40]),
+        (&b, &a, Head { id: 1, ..good(FrameKind::Located) }, vec![]),
+        (&b, &a, Head { id: 1, ..good(FrameKind::QueuePair) }, vec![0; 32]),
         // Invalid notices about the queue pair.
-        (&b, &a, Head { tag: 2, id: 1, ..good(Kind::Revoked) }, vec![]),
-        (&b, &a, Head { tag: 2, data: 1, ..good(Kind::Revoked) }, vec![]),
-        (&b, &a, Head { tag: 3, ..good(Kind::Revoked) }, vec![]),
+        (&b, &a, Head { tag: 2, id: 1, ..good(FrameKind::Revoked) }, vec![]),
+        (&b, &a, Head { tag: 2, data: 1, ..good(FrameKind::Revoked) }, vec![]),
+        (&b, &a, Head { tag: 3, ..good(FrameKind::Revoked) }, vec![]),
     ];
     for (from, to, head, payload) in bad {
         reach(&a, &b, peer, &region);
         // The number may be that of a grant that no longer exists, so the target ignores this.
-        a.forge(&b, &Head { tag: 1, id: 99, ..good(Kind::Revoked) }, &[]);
+        a.forge(&b, &Head { tag: 1, id: 99, ..good(FrameKind::Revoked) }, &[]);
         reach(&a, &b, peer, &region);
         assert!(a.ended().is_none() && b.ended().is_none());
         from.forge(to, &head, &payload);
@@ -416,7 +416,7 @@ fn invalid_frames_from_granted_peer_end_only_its_connection() {
 fn reported_queue_pair_error_affects_only_its_peer() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
-    let over = Head { kind: Kind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };
+    let over = Head { kind: FrameKind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };
     for round in 0..5 {
         reach(&a, &b, peer, &region);
         let part = region.remote().slice(0..LEN as u64);

@@ -22,8 +22,8 @@ const LEN: usize = 64 << 10;
 /// An initiator with a domain that registers according to the settings, and a target with a region that the initiator
 /// reaches.
 struct World {
-    a: Station,
-    b: Station,
+    a: TestEndpoint,
+    b: TestEndpoint,
     peer: PeerAddress,
     region: Region,
     notifier: Notifier,
@@ -39,7 +39,7 @@ impl World {
         // SAFETY: the tests notify the monitor of all changes of memory that is in the cache, before they post anything
         // there again.
         unsafe { domain.import_monitor(imported) }.unwrap();
-        let a = Station::of(domain, &CompletionQueue::default());
+        let a = TestEndpoint::of(domain, &CompletionQueue::default());
         let peer = connect(&a, &b);
         let region = b.domain.register(vec![0; LEN], ALL).unwrap();
         reach(&a, &b, peer, &region);

@@ -5,18 +5,18 @@ use crate::local_memory::buffer::BufferExt as _;
 use crate::{CompletionFlags, SharedReceive};
 
 /// Opens a member of a context with this vector.
-fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain) -> Station {
+fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain) -> TestEndpoint {
     let events = EventQueue::default();
     let endpoint = domain.endpoint().vector(vector).event_queue(&events).shared_receive(shared);
     let endpoint = endpoint.bind("127.0.0.1:0").unwrap();
-    Station { endpoint, vector: vector.clone(), events, domain: domain.clone() }
+    TestEndpoint { endpoint, vector: vector.clone(), events, domain: domain.clone() }
 }
 
 /// A peer that is bound to every address of this machine, and members that share receives.
 struct Shared {
     shared: SharedReceive,
-    members: Vec<Station>,
-    peer: Station,
+    members: Vec<TestEndpoint>,
+    peer: TestEndpoint,
     /// Two addresses of the peer, of which it advertises at most one.
     names: [PeerAddress; 2],
 }
@@ -29,13 +29,13 @@ impl Shared {
         let events = EventQueue::default();
         let of_peer = domain.address_vector().build().unwrap();
         let endpoint = domain.endpoint().vector(&of_peer).event_queue(&events).bind("0.0.0.0:0").unwrap();
-        let peer = Station { endpoint, vector: of_peer, events, domain };
+        let peer = TestEndpoint { endpoint, vector: of_peer, events, domain };
         let port = peer.endpoint.address().port();
         let names = [1, 2].map(|host| vector.insert(format!("127.0.0.{host}:{port}")).unwrap());
         Self { shared, members, peer, names }
     }
 
-    fn all(&self) -> Vec<&Station> {
+    fn all(&self) -> Vec<&TestEndpoint> {
         self.members.iter().chain([&self.peer]).collect()
     }
 
@@ -83,7 +83,7 @@ fn shared_receive_matches_departed_peer_by_either_address() {
         (0..2).for_each(|value| world.send(0, value));
         let Shared { shared, members, peer, names } = world;
         drop(peer);
-        let all: Vec<&Station> = members.iter().collect();
+        let all: Vec<&TestEndpoint> = members.iter().collect();
         until(&all, || members[0].ended());
         for (value, to) in (0..).zip(directed) {
             let receive = shared.recv_from(names[to], None, vec![0; 8]).unwrap();
@@ -104,7 +104,7 @@ fn a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
     world.call(1, 0);
     let receive = world.shared.recv_from(world.names[0], None, vec![0; 8]).unwrap();
     let slot = world.members[0].engine(|engine| engine.core.peers.resolve(world.names[0]).unwrap());
-    world.members[0].engine(|engine| engine.hang_up(slot, crate::ErrorCode::Io, "cut", Instant::now()));
+    world.members[0].engine(|engine| engine.close_gracefully(slot, crate::ErrorCode::Io, "cut", Instant::now()));
     assert!(!receive.is_ready(), "the other endpoint may get its message");
     world.send(1, 5);
     until(&world.all(), || receive.is_ready().then_some(()));
@@ -154,14 +154,14 @@ impl Parts {
 }
 
 /// Opens two members of a domain that report to a queue each.
-fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [CompletionQueue; 2]) {
+fn reporting(shared: &SharedReceive, domain: &Domain) -> ([TestEndpoint; 2], [CompletionQueue; 2]) {
     let queues = [CompletionQueue::default(), CompletionQueue::default()];
     let vector = domain.address_vector().build().unwrap();
     let members = queues.each_ref().map(|queue| {
         let events = EventQueue::default();
         let builder = domain.endpoint().vector(&vector).event_queue(&events).shared_receive(shared);
         let endpoint = builder.receive_queue(queue).bind("127.0.0.1:0").unwrap();
-        Station { endpoint, vector: vector.clone(), events, domain: domain.clone() }
+        TestEndpoint { endpoint, vector: vector.clone(), events, domain: domain.clone() }
     });
     (members, queues)
 }
@@ -182,7 +182,7 @@ fn multi_receive_buffer_is_kept_while_a_peer_may_copy_to_it() {
                 member(&shared, &second.vector, &domain)
             }
         };
-        let (stopped, moves) = (Station::new("shm"), Station::new("shm"));
+        let (stopped, moves) = (TestEndpoint::new("shm"), TestEndpoint::new("shm"));
         let parts = Parts::new(shared, queues, PeerAddress::UNSPECIFIED);
         let sends = [(&stopped, &first), (&moves, &second)].map(|(from, to)| {
             connect(from, to);
@@ -218,7 +218,7 @@ fn directed_multi_receive_is_released_after_its_peer_closes() {
     let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
     let shared = domain.shared_receive();
     let ([first, second], queues) = reporting(&shared, &domain);
-    let peer = Station::new("tcp");
+    let peer = TestEndpoint::new("tcp");
     let name = first.peer(&peer);
     connect(&peer, &second);
     let to = connect(&peer, &first);

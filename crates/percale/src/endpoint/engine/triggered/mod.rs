@@ -16,21 +16,21 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::aside::Memory;
+use super::deferred_cleanup::Memory;
 use super::staged::Staged;
 use super::types::{Notify, Side};
 use crate::completion::counter::{Condition, Counter, Due};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
-use crate::conditions::lines::Lines;
+use crate::conditions::lines::CounterLines;
 use crate::conditions::variable::Variable;
-use crate::conditions::watched::Watched;
+use crate::conditions::watched::VariableWaiters;
 use crate::device::Arriving;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::submissions::{Submissions, Transfer};
 use crate::table::{Id, Table};
-use crate::transport::shm::Bell;
+use crate::transport::shm::Doorbell;
 
 /// An operation that has begun.
 #[derive(Debug)]
@@ -92,22 +92,23 @@ pub(crate) struct TriggeredOperations {
     /// Operations that have begun.
     begun: Table<Triggered>,
     /// Counters for which operations wait.
-    lines: Lines,
+    lines: CounterLines,
     /// Operations that wait for a variable.
-    watched: Watched<Transfer>,
+    watched: VariableWaiters<Transfer>,
     /// Whether operations wait, or have waited.
     any: bool,
 }
 
 impl TriggeredOperations {
-    /// Creates the state of an endpoint without such operations. The bell wakes the endpoint when an operation is due.
-    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+    /// Creates the state of an endpoint without such operations. The doorbell wakes the endpoint when an operation is
+    /// due.
+    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Self {
         Self {
-            submissions: Arc::new(Submissions::new(bell)),
+            submissions: Arc::new(Submissions::new(doorbell)),
             due: VecDeque::new(),
             begun: Table::new(),
-            lines: Lines::default(),
-            watched: Watched::default(),
+            lines: CounterLines::default(),
+            watched: VariableWaiters::default(),
             any: false,
         }
     }

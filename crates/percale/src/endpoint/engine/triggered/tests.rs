@@ -6,7 +6,7 @@ use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 
 fn operations() -> TriggeredOperations {
-    TriggeredOperations::new(Arc::new(Bell::new().expect("a bell")))
+    TriggeredOperations::new(Arc::new(Doorbell::new().expect("a doorbell")))
 }
 
 /// Returns a send with this context that waits.

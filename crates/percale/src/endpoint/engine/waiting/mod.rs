@@ -1,13 +1,13 @@
-//! The threads and tasks that may be asleep at an endpoint, the mode in which the bell wakes all of them, and the
+//! The threads and tasks that may be asleep at an endpoint, the mode in which the doorbell wakes all of them, and the
 //! maximum time of the next sleep.
 //!
 //! * `progress`: how much progress reads make, and the work that progress includes
 //!
-//! This module only keeps records. `sleep` uses them to arm the bell and the descriptor, and explains the reasons.
+//! This module only keeps records. `sleep` uses them to arm the doorbell and the descriptor, and explains the reasons.
 //!
 //! Invariants:
 //! 1. A waiter is counted from the moment at which it may sleep until it reports that it is awake.
-//! 2. The mode that [`mode_with`](Waiting::mode_with) returns wakes every sleeper that is counted, and one more.
+//! 2. The mode that [`mode_with`](Sleepers::mode_with) returns wakes every sleeper that is counted, and one more.
 //! 3. Naps become longer only while nothing happens: a result, or a poll that finds something, makes them short again.
 
 mod progress;
@@ -16,8 +16,8 @@ mod tests;
 
 use std::time::Duration;
 
-pub(super) use self::progress::{Attention, GLANCES, ReadPace};
-use crate::transport::shm::Rouse;
+pub(super) use self::progress::{OptionalWork, PEEKED_READS, ReadPace};
+use crate::transport::shm::WakeMethod;
 
 /// The time of the first sleeps while a link waits for its peer's progress.
 pub(super) const NAP: Duration = Duration::from_micros(500);
@@ -26,7 +26,7 @@ pub(super) const NAP: Duration = Duration::from_micros(500);
 const DOUBLINGS: u32 = 5;
 
 /// The number of polls that find nothing before naps are doubled the first time, and before watchers nap too.
-pub(super) const PATIENCE: u32 = 64;
+pub(super) const EMPTY_POLLS: u32 = 64;
 
 /// Polls between two doublings.
 const STEADY: u32 = 16;
@@ -36,39 +36,39 @@ const STEADY: u32 = 16;
 pub(super) enum SleepsOn {
     /// The endpoint's descriptor.
     Descriptor,
-    /// The bell alone.
-    Bell,
+    /// The doorbell alone.
+    Doorbell,
 }
 
 /// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct Sleepers {
     /// The number of waiters: sleepers that report when they are awake.
     waiters: u32,
-    /// The number of waiters that sleep on the bell alone.
+    /// The number of waiters that sleep on the doorbell alone.
     by_word: u32,
     /// Whether there are, or were, watchers.
     watched: bool,
     /// Whether some watchers wait only for the endpoint's own results. Only the engine notifies them of these.
     bare: bool,
     /// Consecutive polls before a sleep that found nothing while the endpoint waited for an event that does not ring
-    /// the bell.
+    /// the doorbell.
     looks: u32,
     /// The number of results at the last of these polls.
     results: u64,
 }
 
-impl Waiting {
+impl Sleepers {
     /// Counts one more waiter, which sleeps on this object.
-    pub(super) fn fall_asleep(&mut self, on: SleepsOn) {
+    pub(super) fn add_sleeper(&mut self, on: SleepsOn) {
         self.waiters += 1;
-        self.by_word += u32::from(on == SleepsOn::Bell);
+        self.by_word += u32::from(on == SleepsOn::Doorbell);
     }
 
     /// Counts a waiter that is awake again.
     pub(super) fn wake_up(&mut self, on: SleepsOn) {
         self.waiters -= 1;
-        self.by_word -= u32::from(on == SleepsOn::Bell);
+        self.by_word -= u32::from(on == SleepsOn::Doorbell);
     }
 
     /// Records that there is a watcher: a sleeper that does not report when it is awake.
@@ -91,8 +91,8 @@ impl Waiting {
         self.watched
     }
 
-    /// Returns whether waiters sleep on the bell alone, so that nothing else wakes them.
-    pub(super) const fn any_on_the_bell(&self) -> bool {
+    /// Returns whether waiters sleep on the doorbell alone, so that nothing else wakes them.
+    pub(super) const fn any_on_doorbell(&self) -> bool {
         self.by_word > 0
     }
 
@@ -101,14 +101,14 @@ impl Waiting {
         self.bare || self.waiters > 0
     }
 
-    /// Returns the mode of the bell that wakes all current sleepers and one more that sleeps in mode `one`.
-    pub(super) const fn mode_with(&self, one: Rouse) -> Rouse {
-        let word = self.by_word > 0 || !matches!(one, Rouse::Event);
-        let event = self.watched || self.waiters > self.by_word || !matches!(one, Rouse::Word);
+    /// Returns the mode of the doorbell that wakes all current sleepers and one more that sleeps in mode `one`.
+    pub(super) const fn mode_with(&self, one: WakeMethod) -> WakeMethod {
+        let word = self.by_word > 0 || !matches!(one, WakeMethod::Event);
+        let event = self.watched || self.waiters > self.by_word || !matches!(one, WakeMethod::Word);
         match (word, event) {
-            (true, false) => Rouse::Word,
-            (true, true) => Rouse::Both,
-            (false, _) => Rouse::Event,
+            (true, false) => WakeMethod::Word,
+            (true, true) => WakeMethod::Both,
+            (false, _) => WakeMethod::Event,
         }
     }
 
@@ -119,7 +119,7 @@ impl Waiting {
             (self.looks, self.results) = (0, results);
         }
         self.looks = self.looks.saturating_add(1);
-        let doublings = match self.looks.checked_sub(PATIENCE) {
+        let doublings = match self.looks.checked_sub(EMPTY_POLLS) {
             None => 0,
             Some(more) => (more / STEADY).saturating_add(1).min(DOUBLINGS),
         };
@@ -133,6 +133,6 @@ impl Waiting {
 
     /// Returns whether so many polls found nothing that naps are long.
     pub(super) const fn naps_long(&self) -> bool {
-        self.looks >= PATIENCE
+        self.looks >= EMPTY_POLLS
     }
 }

@@ -1,13 +1,13 @@
 //! How much progress the calls of an endpoint make: how often a read of results does more than check the rings, and
 //! whether progress includes work that most endpoints do not have.
 
-use crate::system::spin::InVain;
+use crate::system::spin::EmptyPolls;
 
 /// The number of reads of waiting results after which progress is made.
-const PATIENCE: u32 = 16;
+const READS_BEFORE_PROGRESS: u32 = 16;
 
 /// Of this number of reads that find nothing, one makes progress.
-pub(in super::super) const GLANCES: u32 = 4;
+pub(in super::super) const PEEKED_READS: u32 = 4;
 
 /// The pace at which reads of results make progress.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub(in super::super) struct ReadPace {
     /// Reads of the completion queue since the last progress.
     reads: u32,
     /// The number of these reads that may check the rings alone while nothing arrives.
-    glances: u32,
+    peeks: u32,
     /// The number of consecutive reads that found nothing.
-    in_vain: InVain,
+    empty_reads: EmptyPolls,
 }
 
 impl ReadPace {
     pub(in super::super) const fn new() -> Self {
-        Self { reads: 0, glances: 0, in_vain: InVain::NONE }
+        Self { reads: 0, peeks: 0, empty_reads: EmptyPolls::NONE }
     }
 
     /// Counts one more read.
@@ -34,51 +34,51 @@ impl ReadPace {
     /// Returns whether this read makes progress even if results wait.
     #[inline(always)]
     pub(in super::super) const fn is_progress_due(&self) -> bool {
-        self.reads >= PATIENCE
+        self.reads >= READS_BEFORE_PROGRESS
     }
 
     /// Returns whether this read may check the rings alone.
     #[inline(always)]
-    pub(in super::super) const fn may_glance(&self) -> bool {
-        self.reads < self.glances
+    pub(in super::super) const fn may_peek_only(&self) -> bool {
+        self.reads < self.peeks
     }
 
     /// Makes the next read make progress even if results wait.
     #[inline(always)]
-    pub(in super::super) const fn owe_progress(&mut self) {
-        self.reads = PATIENCE;
+    pub(in super::super) const fn require_progress(&mut self) {
+        self.reads = READS_BEFORE_PROGRESS;
     }
 
-    /// Records that progress is made now. Every read is a full one until [`allow_glances`](Self::allow_glances).
+    /// Records that progress is made now. Every read is a full one until [`allow_peeks`](Self::allow_peeks).
     #[inline(always)]
     pub(in super::super) const fn begin_progress(&mut self) {
-        (self.reads, self.glances) = (0, 0);
+        (self.reads, self.peeks) = (0, 0);
     }
 
     /// Lets the next reads check the rings alone.
     #[inline]
-    pub(in super::super) const fn allow_glances(&mut self) {
-        self.glances = GLANCES;
+    pub(in super::super) const fn allow_peeks(&mut self) {
+        self.peeks = PEEKED_READS;
     }
 
     /// Records that a read found a result.
     #[inline]
     pub(in super::super) const fn found(&mut self) {
-        self.in_vain = InVain::NONE;
+        self.empty_reads = EmptyPolls::NONE;
     }
 
     /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the thread should
     /// yield the processor to other threads.
     #[inline]
     pub(in super::super) fn is_offer_due(&mut self, looks: u32) -> bool {
-        self.in_vain.is_offer_due(looks)
+        self.empty_reads.is_offer_due(looks)
     }
 }
 
 /// Work that only some endpoints have, and that their progress includes: for roles, for shared receive contexts, and
 /// for operations that wait for counters.
 #[derive(Debug)]
-pub(in super::super) struct Attention {
+pub(in super::super) struct OptionalWork {
     /// Whether there is any of the following work.
     any: bool,
     role: bool,
@@ -86,7 +86,7 @@ pub(in super::super) struct Attention {
     triggers: bool,
 }
 
-impl Attention {
+impl OptionalWork {
     /// Creates the state of an endpoint with a role that has work (`role`), or in a shared receive context (`shares`).
     pub(in super::super) const fn new(role: bool, shares: bool) -> Self {
         Self { any: role || shares, role, shares, triggers: false }

@@ -1,7 +1,7 @@
 //! Tests when hash tables are created and dropped. The tests detect this by the number of steps of the searches that
 //! follow.
 
-use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
+use crate::endpoint::matching::{Envelope, Matching, Pattern, SourceFilter, posted, steps, unexpected};
 
 /// A number of messages with which a search creates a class.
 const WAITING: u64 = 4 * unexpected::LINEAR;
@@ -11,7 +11,7 @@ const CLASSES: u32 = 4;
 /// Returns a receive of class `class` that takes message `n` of [`full`]. It ignores two of the eight copies of `n` in
 /// the tag.
 fn receive(class: u32, n: u64) -> Pattern {
-    Pattern { tag: n * 0x0101_0101_0101_0101, ignore: 0xffff << (8 * class), source: Source::Any }
+    Pattern { tag: n * 0x0101_0101_0101_0101, ignore: 0xffff << (8 * class), source: SourceFilter::Any }
 }
 
 fn message(n: u64) -> Envelope {
@@ -91,7 +91,7 @@ fn message_classes_are_dropped_when_few_messages_remain() {
 #[test]
 fn receives_are_scanned_linearly_when_few_remain() {
     let mut matching = Matching::<u64, ()>::new();
-    let tag = |tag| Pattern { tag, ignore: 0, source: Source::Any };
+    let tag = |tag| Pattern { tag, ignore: 0, source: SourceFilter::Any };
     for n in 0..100 {
         matching.post(tag(n), n);
     }

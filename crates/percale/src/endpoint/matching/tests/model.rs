@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Posted, Source};
+use crate::endpoint::matching::{AfterMatch, Envelope, HeldMessage, Matching, Pattern, PostedHandle, SourceFilter};
 
 /// One call. A handle is given by a number, modulo the number of handles returned so far. It may be outdated.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ enum Call {
     Arrive(Envelope),
     ArriveAndStay(Envelope),
     CancelWhere(u32),
-    DrainPosted(Source),
+    DrainPosted(SourceFilter),
     Redirect(u64, u64),
     Hold(Envelope),
     Find(Pattern),
@@ -21,7 +21,7 @@ enum Call {
     Claim(usize),
     Take(usize),
     ExtractHeld(u32, usize),
-    DrainHeld(Source),
+    DrainHeld(SourceFilter),
     Leave(u64, Vec<u64>),
 }
 
@@ -29,8 +29,8 @@ fn envelope() -> impl Strategy<Value = Envelope> {
     (0..8_u64, 0..4_u64).prop_map(|(tag, source)| Envelope { tag, source })
 }
 
-fn source() -> impl Strategy<Value = Source> {
-    prop_oneof![Just(Source::Any), (0..4_u64).prop_map(Source::From)]
+fn source() -> impl Strategy<Value = SourceFilter> {
+    prop_oneof![Just(SourceFilter::Any), (0..4_u64).prop_map(SourceFilter::From)]
 }
 
 fn pattern() -> impl Strategy<Value = Pattern> {
@@ -90,14 +90,14 @@ fn picked(modulus: u32, value: u32) -> bool {
 /// Applies the matching rule, as documented in the manual.
 fn fits(pattern: &Pattern, envelope: &Envelope) -> bool {
     let source = match pattern.source {
-        Source::Any => true,
-        Source::From(source) => source == envelope.source,
+        SourceFilter::Any => true,
+        SourceFilter::From(source) => source == envelope.source,
     };
     source && (pattern.tag | pattern.ignore) == (envelope.tag | pattern.ignore)
 }
 
-fn from(filter: Source, source: u64) -> bool {
-    filter == Source::Any || filter == Source::From(source)
+fn from(filter: SourceFilter, source: u64) -> bool {
+    filter == SourceFilter::Any || filter == SourceFilter::From(source)
 }
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ impl Model {
             label.and_then(|label| self.left.get(label)).is_some_and(|names| names.contains(&name))
         };
         let fits = |envelope: &Envelope| match pattern.source {
-            Source::From(name) if named(envelope, name) => fits(pattern, &Envelope { source: name, ..*envelope }),
+            SourceFilter::From(name) if named(envelope, name) => fits(pattern, &Envelope { source: name, ..*envelope }),
             _ => fits(pattern, envelope),
         };
         self.held.iter().find(|(_, envelope)| fits(envelope)).map(|&(number, _)| number)
@@ -169,12 +169,12 @@ impl Model {
 struct Pair {
     real: Matching<u32, u32>,
     model: Model,
-    posted: Vec<Posted>,
-    held: Vec<Held>,
+    posted: Vec<PostedHandle>,
+    held: Vec<HeldMessage>,
 }
 
 impl Pair {
-    fn number(&self, held: Option<Held>) -> Option<u32> {
+    fn number(&self, held: Option<HeldMessage>) -> Option<u32> {
         held.map(|held| *self.real.held(held).expect("found, so it is there"))
     }
 
@@ -193,10 +193,10 @@ impl Pair {
             Call::CancelWhere(modulus) => {
                 let at = self.model.posted.iter().position(|&(number, _)| picked(modulus, number));
                 let expected = at.map(|at| self.model.posted.remove(at).0);
-                prop_assert_eq!(self.real.cancel_where(|&number| picked(modulus, number)), expected);
+                prop_assert_eq!(self.real.cancel_first(|&number| picked(modulus, number)), expected);
             }
             Call::DrainPosted(filter) => {
-                let gone = self.model.posted.extract_if(.., |(_, p)| filter == Source::Any || filter == p.source);
+                let gone = self.model.posted.extract_if(.., |(_, p)| filter == SourceFilter::Any || filter == p.source);
                 let expected: Vec<u32> = gone.map(|(number, _)| number).collect();
                 prop_assert_eq!(self.real.drain_posted(filter).collect::<Vec<_>>(), expected);
             }
@@ -251,20 +251,20 @@ impl Pair {
     fn arrive_and_stay(&mut self, envelope: Envelope) -> Result<(), TestCaseError> {
         let expected = self.model.receive_for(&envelope).map(|at| self.model.posted[at].0);
         let handles = &self.posted;
-        let seen = self
-            .real
-            .arrive_with(envelope, |handle, receive| (Keep::Stay, (*receive, handle == handles[*receive as usize])));
+        let seen = self.real.arrive_with(envelope, |handle, receive| {
+            (AfterMatch::Stay, (*receive, handle == handles[*receive as usize]))
+        });
         prop_assert_eq!(seen, expected.map(|number| ((number, true), None)));
         Ok(())
     }
 
     fn redirect(&mut self, from: u64, to: u64) -> Result<(), TestCaseError> {
         let mut expected = Vec::new();
-        for (_, pattern) in self.model.posted.iter_mut().filter(|(_, p)| p.source == Source::From(from)) {
-            pattern.source = Source::From(to);
+        for (_, pattern) in self.model.posted.iter_mut().filter(|(_, p)| p.source == SourceFilter::From(from)) {
+            pattern.source = SourceFilter::From(to);
             expected.push(*pattern);
         }
-        prop_assert_eq!(self.real.redirect(Source::From(from), Source::From(to)), expected);
+        prop_assert_eq!(self.real.redirect(SourceFilter::From(from), SourceFilter::From(to)), expected);
         Ok(())
     }
 
@@ -288,7 +288,7 @@ impl Pair {
         Ok(())
     }
 
-    fn drain_held(&mut self, filter: Source) -> Result<(), TestCaseError> {
+    fn drain_held(&mut self, filter: SourceFilter) -> Result<(), TestCaseError> {
         let mut expected = Vec::new();
         for list in [&mut self.model.held, &mut self.model.claimed] {
             expected.extend(list.extract_if(.., |(_, e)| from(filter, e.source)).map(|(n, e)| (e, n)));

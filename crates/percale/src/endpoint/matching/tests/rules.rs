@@ -1,9 +1,9 @@
 //! Tests of single rules that the random sequences rarely or never test.
 
-use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted, unexpected};
+use crate::endpoint::matching::{AfterMatch, Envelope, Matching, Pattern, SourceFilter, posted, unexpected};
 
 fn tag(tag: u64) -> Pattern {
-    Pattern { tag, ignore: 0, source: Source::Any }
+    Pattern { tag, ignore: 0, source: SourceFilter::Any }
 }
 
 fn message(tag: u64) -> Envelope {
@@ -19,11 +19,11 @@ fn multi_receive_keeps_its_position_until_exhausted() {
         let seen = matching.arrive_with(message(1), |handle, room| {
             assert_eq!(handle, first);
             *room -= 1;
-            (Keep::Stay, *room)
+            (AfterMatch::Stay, *room)
         });
         assert_eq!(seen, Some((left, None)));
     }
-    assert_eq!(matching.arrive_with(message(1), |_, room| (Keep::Remove, *room)), Some((1, Some(1))));
+    assert_eq!(matching.arrive_with(message(1), |_, room| (AfterMatch::Remove, *room)), Some((1, Some(1))));
     assert_eq!(matching.arrive(message(1)), Some(100));
 }
 
@@ -60,7 +60,7 @@ fn more_classes_than_hash_tables_still_match_in_posting_order() {
     let mut matching = Matching::<u64, ()>::new();
     // Every receive has a different class, and every message with low bit 1 fits it.
     let classes = 3 * posted::LINEAR as u64;
-    let receive = |n: u64| Pattern { tag: u64::MAX, ignore: u64::MAX << (n + 1), source: Source::Any };
+    let receive = |n: u64| Pattern { tag: u64::MAX, ignore: u64::MAX << (n + 1), source: SourceFilter::Any };
     for n in 0..classes {
         matching.post(receive(n), n);
     }
@@ -71,7 +71,10 @@ fn more_classes_than_hash_tables_still_match_in_posting_order() {
     assert_eq!(matching.arrive(message(0)), None);
     assert_eq!(matching.arrive(message(1)), Some(classes), "the class that looks at one bit alone");
     assert_eq!(matching.arrive(message(3)), Some(classes + 1));
-    assert_eq!(matching.drain_posted(Source::Any).collect::<Vec<_>>(), (classes + 2..2 * classes).collect::<Vec<_>>());
+    assert_eq!(
+        matching.drain_posted(SourceFilter::Any).collect::<Vec<_>>(),
+        (classes + 2..2 * classes).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn messages_of_senders_that_share_a_label_are_found_in_arrival_order() {
     // The sender that disconnects last has the oldest messages, then the newest, then every other one.
     for sources in [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1], [1, 0, 1, 0, 1, 0]] {
         for ignore in [0, 1, u64::MAX] {
-            let directed = |tag, source| Pattern { tag, ignore, source: Source::From(source) };
+            let directed = |tag, source| Pattern { tag, ignore, source: SourceFilter::From(source) };
             let mut matching = Matching::<(), u32>::new();
             for n in 0..OTHERS {
                 matching.hold(Envelope { tag: 4, source: 2 }, n);

@@ -4,7 +4,7 @@
 //! The tests count steps and not time. Hash tables are seeded at random, so the bounds are those of an average chain
 //! (below two) with a wide margin, over thousands of searches.
 
-use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
+use crate::endpoint::matching::{Envelope, Matching, Pattern, SourceFilter, posted, steps, unexpected};
 
 const MANY: u64 = 10_000;
 
@@ -15,19 +15,19 @@ type Numbered = fn(u64) -> Pattern;
 /// patterns.
 fn classes() -> [(&'static str, Numbered); 5] {
     [
-        ("tags", |n| Pattern { tag: n, ignore: 0, source: Source::Any }),
-        ("tags from one", |n| Pattern { tag: n, ignore: 0, source: Source::From(7) }),
-        ("one tag, from each", |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) }),
-        ("tags, but for two bits of protocol", |n| Pattern { tag: n, ignore: 3 << 60, source: Source::Any }),
-        ("any tag, from each", |n| Pattern { tag: 0, ignore: u64::MAX, source: Source::From(n) }),
+        ("tags", |n| Pattern { tag: n, ignore: 0, source: SourceFilter::Any }),
+        ("tags from one", |n| Pattern { tag: n, ignore: 0, source: SourceFilter::From(7) }),
+        ("one tag, from each", |n| Pattern { tag: 3, ignore: 0, source: SourceFilter::From(n) }),
+        ("tags, but for two bits of protocol", |n| Pattern { tag: n, ignore: 3 << 60, source: SourceFilter::Any }),
+        ("any tag, from each", |n| Pattern { tag: 0, ignore: u64::MAX, source: SourceFilter::From(n) }),
     ]
 }
 
 /// Returns a message that fits the pattern.
 fn message(pattern: &Pattern) -> Envelope {
     let source = match pattern.source {
-        Source::Any => 9,
-        Source::From(source) => source,
+        SourceFilter::Any => 9,
+        SourceFilter::From(source) => source,
     };
     Envelope { tag: pattern.tag | (pattern.ignore & (1 << 60)), source }
 }
@@ -75,10 +75,10 @@ fn receive_does_not_scan_held_messages() {
             matching.hold(message(&pattern(n)), n);
         }
         // The first search walks the list once, and creates the class.
-        let missing = Pattern { tag: MANY, source: Source::From(MANY), ..pattern(0) };
+        let missing = Pattern { tag: MANY, source: SourceFilter::From(MANY), ..pattern(0) };
         let missing = match pattern(0).source {
-            Source::Any => Pattern { source: Source::Any, ..missing },
-            Source::From(_) => missing,
+            SourceFilter::Any => Pattern { source: SourceFilter::Any, ..missing },
+            SourceFilter::From(_) => missing,
         };
         assert_eq!(matching.find(&missing), None, "{name}");
         let first = steps::taken();
@@ -96,7 +96,7 @@ fn receive_does_not_scan_held_messages() {
 #[test]
 fn disconnect_scans_held_messages_twice() {
     let mut matching = Matching::<(), u64>::new();
-    let pattern = Pattern { tag: 0, ignore: 0, source: Source::From(0) };
+    let pattern = Pattern { tag: 0, ignore: 0, source: SourceFilter::From(0) };
     for n in 0..MANY {
         matching.hold(Envelope { tag: 0, source: n % 2 }, n);
     }
@@ -119,10 +119,10 @@ fn disconnect_scans_held_messages_twice() {
 fn hash_chains_are_short_for_any_seed() {
     const KEYS: u64 = 2_000;
     let numberings: [fn(u64) -> Pattern; 4] = [
-        |n| Pattern { tag: n, ignore: 0, source: Source::Any },
-        |n| Pattern { tag: n << 40, ignore: 0, source: Source::Any },
-        |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) },
-        |n| Pattern { tag: n, ignore: 0, source: Source::From(n) },
+        |n| Pattern { tag: n, ignore: 0, source: SourceFilter::Any },
+        |n| Pattern { tag: n << 40, ignore: 0, source: SourceFilter::Any },
+        |n| Pattern { tag: 3, ignore: 0, source: SourceFilter::From(n) },
+        |n| Pattern { tag: n, ignore: 0, source: SourceFilter::From(n) },
     ];
     // Each table has its own seeds.
     for round in 0..300 {
@@ -145,8 +145,8 @@ fn hash_chains_are_short_for_any_seed() {
 #[test]
 fn two_classes_take_two_lookups() {
     let mut matching = Matching::<u64, u64>::new();
-    let named = |n| Pattern { tag: n, ignore: 0, source: Source::From(n) };
-    let from_any = |n| Pattern { tag: n, ignore: 0, source: Source::Any };
+    let named = |n| Pattern { tag: n, ignore: 0, source: SourceFilter::From(n) };
+    let from_any = |n| Pattern { tag: n, ignore: 0, source: SourceFilter::Any };
     for n in 0..MANY {
         matching.post(if n % 2 == 0 { named(n) } else { from_any(n) }, n);
         matching.hold(message(&named(n)), n);
@@ -165,9 +165,9 @@ fn two_classes_take_two_lookups() {
 fn wildcard_receive_costs_one_more_lookup() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..MANY {
-        matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);
+        matching.post(Pattern { tag: n, ignore: 0, source: SourceFilter::Any }, n);
     }
-    matching.post(Pattern { tag: 0, ignore: u64::MAX, source: Source::Any }, MANY);
+    matching.post(Pattern { tag: 0, ignore: u64::MAX, source: SourceFilter::Any }, MANY);
     steps::taken();
     for n in shuffled() {
         assert_eq!(matching.arrive(Envelope { tag: n, source: 0 }), Some(n), "posted earlier");
@@ -179,7 +179,7 @@ fn wildcard_receive_costs_one_more_lookup() {
 #[test]
 fn identical_entries_match_in_fifo_order() {
     let mut matching = Matching::<u64, u64>::new();
-    let pattern = Pattern { tag: 0, ignore: 0, source: Source::Any };
+    let pattern = Pattern { tag: 0, ignore: 0, source: SourceFilter::Any };
     for n in 0..MANY {
         matching.post(pattern, n);
         matching.hold(Envelope { tag: 0, source: 1 }, n);
@@ -197,7 +197,7 @@ fn identical_entries_match_in_fifo_order() {
 fn receives_matched_in_order_are_never_indexed() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..MANY {
-        matching.post(Pattern { tag: n / 2, ignore: 0, source: Source::Any }, n);
+        matching.post(Pattern { tag: n / 2, ignore: 0, source: SourceFilter::Any }, n);
     }
     steps::taken();
     for n in 0..MANY {
@@ -210,7 +210,7 @@ fn receives_matched_in_order_are_never_indexed() {
 fn few_entries_are_scanned_not_hashed() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..posted::LINEAR as u64 {
-        matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);
+        matching.post(Pattern { tag: n, ignore: 0, source: SourceFilter::Any }, n);
     }
     steps::taken();
     assert_eq!(
@@ -223,7 +223,7 @@ fn few_entries_are_scanned_not_hashed() {
 #[test]
 fn memory_is_reused() {
     let mut matching = Matching::<u64, u64>::new();
-    let pattern = |n| Pattern { tag: n, ignore: 0, source: Source::Any };
+    let pattern = |n| Pattern { tag: n, ignore: 0, source: SourceFilter::Any };
     let mut next = 0;
     for round in 0..200 {
         let wait = 40 + unexpected::LINEAR;

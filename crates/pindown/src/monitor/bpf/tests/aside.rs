@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::super::wire::{self, Message};
+use super::super::wire::{self, HelperMessage};
 use super::super::{Helper, Limits, Monitor};
 use super::{alone, monitor};
 
@@ -53,7 +53,7 @@ fn slow_descriptors_are_closed_in_a_separate_thread() {
             let socket = open();
             // The first message is read with its descriptor; a message after an invalid one stays unread.
             for fds in [&[][..], &[stream.as_fd()][..]].iter().skip(2 - messages) {
-                let hello = Message::Hello { version: if fds.is_empty() { 77 } else { wire::VERSION } };
+                let hello = HelperMessage::Hello { version: if fds.is_empty() { 77 } else { wire::VERSION } };
                 if wire::send(socket.as_fd(), hello, fds, SendFlags::empty()).is_err() {
                     // The helper has closed the connection before, so the descriptor is closed here.
                     linger(&stream, 0);

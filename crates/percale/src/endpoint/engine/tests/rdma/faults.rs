@@ -1,7 +1,7 @@
 //! Tests with devices that are slow or fail, which the test double of libibverbs simulates.
 
 use super::*;
-use crate::transport::verbs::{End, double};
+use crate::transport::verbs::{QueuePairEnd, double};
 use crate::wire::queue_pair::OfferedBytes;
 
 /// Closes a region while more writes to it are under way than a queue pair has room for.
@@ -44,14 +44,14 @@ fn no_queue_pair_is_created_for_a_foreign_address() {
     double::on("", || {
         let (a, b, peer) = connected().expect("a device");
         let region = b.domain.register(vec![0; LEN], ALL).unwrap();
-        let end = End { pair: 0x11, sequence: 1, lid: 0, gid: [0xfe; 16], mtu: 3 };
-        let ask = Head { kind: Kind::QueuePair, flags: Flags::ID, ..Head::default() };
+        let end = QueuePairEnd { pair: 0x11, sequence: 1, lid: 0, gid: [0xfe; 16], mtu: 3 };
+        let ask = Head { kind: FrameKind::QueuePair, flags: Flags::ID, ..Head::default() };
         for _ in 0..20 {
             a.forge(&b, &ask, OfferedBytes::of(&Ok(end)).as_bytes());
             let slot = b.slot(&a);
             b.endpoint.progress();
             b.engine(|engine| match &engine.links[slot as usize] {
-                Some(AnyLink::Verbs(link)) => assert!(!link.has_chores(), "something is being made"),
+                Some(AnyLink::Verbs(link)) => assert!(!link.has_background_work(), "something is being made"),
                 other => panic!("{other:?}"),
             });
             // The initiator gets an answer to a request that it did not make itself.

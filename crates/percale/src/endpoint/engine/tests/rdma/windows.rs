@@ -8,8 +8,8 @@ use crate::region::window::{WindowAccess, WindowType};
 
 const KINDS: [WindowType; 2] = [WindowType::One, WindowType::TwoB];
 
-/// Connects two stations, if their device has windows.
-fn with_windows() -> Option<(Station, Station, PeerAddress)> {
+/// Connects two test endpoints, if their device has windows.
+fn with_windows() -> Option<(TestEndpoint, TestEndpoint, PeerAddress)> {
     let (a, b, peer) = connected()?;
     let region = b.domain.register(vec![0; 8], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -22,13 +22,19 @@ fn with_windows() -> Option<(Station, Station, PeerAddress)> {
 }
 
 /// Returns the number of windows that the device has currently bound for the initiator, and the total number of binds.
-fn bound(a: &Station, b: &Station) -> (u64, u64) {
+fn bound(a: &TestEndpoint, b: &TestEndpoint) -> (u64, u64) {
     let text = how(b, a);
     (number_before(&text, "windows"), number_before(&text, "binds"))
 }
 
 /// Binds a window for the initiator. A window of type 2 gets the same key each time.
-fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: std::ops::Range<u64>) -> RemoteMemory {
+fn bind(
+    b: &TestEndpoint,
+    a: &TestEndpoint,
+    window: &mut Window,
+    region: &Region,
+    range: std::ops::Range<u64>,
+) -> RemoteMemory {
     let access = WindowAccess::READ | WindowAccess::WRITE;
     if window.kind() == WindowType::One {
         return window.bind(region, range, access).unwrap();
@@ -37,7 +43,7 @@ fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: s
 }
 
 /// Invalidates the key of a window. The initiator makes no progress meanwhile.
-fn take_back(b: &Station, a: &Station, window: &mut Window, region: &Region) {
+fn take_back(b: &TestEndpoint, a: &TestEndpoint, window: &mut Window, region: &Region) {
     if window.kind() == WindowType::One {
         window.bind(region, 0..0, WindowAccess::empty()).unwrap();
     } else {
@@ -227,7 +233,7 @@ fn message_invalidates_a_device_window() {
 #[test]
 fn type_2_window_is_bound_to_its_peer_and_endpoint() {
     let Some((a, b, peer)) = with_windows() else { return };
-    let c = Station::new("verbs");
+    let c = TestEndpoint::new("verbs");
     let other = connect(&c, &b);
     let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
     let (mut one, mut two) = (b.domain.window(KINDS[0]).unwrap(), b.domain.window(KINDS[1]).unwrap());
@@ -239,7 +245,7 @@ fn type_2_window_is_bound_to_its_peer_and_endpoint() {
     let mut foreign = c.endpoint.read(other, ours, vec![0; 8]).start().unwrap();
     until(&[&c, &b], || foreign.is_ready().then_some(()));
     assert_eq!(code(foreign.wait()), ErrorCode::KeyRejected);
-    let Station { endpoint, .. } = b;
+    let TestEndpoint { endpoint, .. } = b;
     let begun = Instant::now();
     endpoint.close().expect("a window of type 2B does not hold it");
     assert!(begun.elapsed() < Duration::from_secs(25), "the device stalls: {:?}", begun.elapsed());

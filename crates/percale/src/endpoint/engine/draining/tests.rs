@@ -1,0 +1,72 @@
+//! Tests of operations that wait for other processes, without an engine and without links. No peer uses a key here. The
+//! wait for keys with users is tested with peers (`engine/tests`).
+
+use std::sync::Arc;
+
+use super::super::types::{Notify, Receive, ReceiveDestination};
+use super::*;
+use crate::Info;
+use crate::completion::entry::Entry;
+use crate::local_memory::volatile::Segment;
+use crate::memory::window::Window;
+use crate::wire::head::Head;
+
+const FROM: ConnectionId = 3;
+/// Another peer.
+const OTHER: ConnectionId = 4;
+
+fn windows() -> [Window; 2] {
+    let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
+    [(); 2].map(|()| domain.window(domain.type_two().into()).unwrap())
+}
+
+fn receive() -> Receive {
+    Receive { place: ReceiveDestination::One(Segment::EMPTY), context: 5, notify: Notify::Queue, multi: None }
+}
+
+#[test]
+fn operation_on_unused_key_completes_immediately() {
+    let [one, other] = windows();
+    let mut left = DrainingTransfers::default();
+    assert!(left.is_empty() && left.take_over().is_empty());
+    left.await_operation(Arc::clone(&one.cell), 1, (FROM, Notify::Queue, Entry::default()), None);
+    assert!(left.has_pending_revocation(&one.cell) && !left.has_pending_revocation(&other.cell));
+    assert_eq!([left.operations_to(FROM), left.operations_to(OTHER)], [1, 0]);
+    let over = left.take_over();
+    let [DrainingItem::Window(pending_revocation)] = over.as_slice() else { panic!("{over:?}") };
+    assert!(pending_revocation.is_settled());
+    assert!(left.is_empty() && !left.has_pending_revocation(&one.cell));
+}
+
+#[test]
+fn invalidating_message_is_reported_when_key_has_no_users() {
+    let [window, _] = windows();
+    let mut left = DrainingTransfers::default();
+    let head = Head { data: 9, ..Head::default() };
+    assert!(left.may_report(FROM, &head, 4, &receive()), "nothing waits for it");
+    left.await_message(Arc::clone(&window.cell), 9, FROM);
+    assert_eq!(left.operations_to(FROM), 0, "it is no operation of this endpoint");
+    assert!(left.may_report(OTHER, &head, 4, &receive()), "another peer's message");
+    assert_eq!(left.len(), 1);
+    left.peer_gone(FROM);
+    assert!(left.may_report(FROM, &head, 4, &receive()));
+    assert!(left.is_empty(), "its wait is over");
+}
+
+#[test]
+fn closed_endpoint_abandons_operations_waiting_for_keys() {
+    let [window, _] = windows();
+    let mut left = DrainingTransfers::default();
+    let entry = Entry { context: 7, ..Entry::default() };
+    left.await_operation(Arc::clone(&window.cell), 1, (FROM, Notify::Queue, entry), None);
+    left.await_message(Arc::clone(&window.cell), 9, FROM);
+    let abandoned = left.take_all().into_iter().map(|item| match item {
+        DrainingItem::Window(pending_revocation) => match pending_revocation.abandon() {
+            AbandonedReport::Operation(_, entry) => Some(entry.context),
+            AbandonedReport::Nothing | AbandonedReport::Message(..) => None,
+        },
+        DrainingItem::Link(broken) => panic!("{broken:?}"),
+    });
+    assert_eq!(abandoned.collect::<Vec<_>>(), [Some(7), None]);
+    assert!(left.is_empty());
+}
