@@ -1,9 +1,6 @@
 //! The registration cache when the system denies a call. It may keep fewer registrations, but must never be incorrect.
 
-#![expect(
-    unsafe_code,
-    reason = "changes mappings of its own, which is what the cache has to notice; each block states its reason"
-)]
+#![expect(unsafe_code, reason = "changes its own mappings, which the cache must detect; each block states its reason")]
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

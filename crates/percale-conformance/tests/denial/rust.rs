@@ -127,7 +127,7 @@ impl Side {
         receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("the end of round {round}: {error}"))?;
         let mut own = [0; 8];
         self.region.read(0, &mut own);
-        assert!(u64::from_ne_bytes(own) > round, "the peer's addition is here");
+        assert!(u64::from_ne_bytes(own) > round, "the peer's addition has arrived");
         Ok(())
     }
 

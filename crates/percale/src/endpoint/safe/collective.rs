@@ -76,7 +76,7 @@ crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequ
 
 /// A collective operation in progress. Wait for it, or await it, to get its buffer. Dropping it does not cancel the
 /// operation, because the other members depend on it.
-#[must_use = "a collective's result comes by waiting for it"]
+#[must_use = "wait for the operation, or await it, to get its result"]
 pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
 }
@@ -279,7 +279,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
         let count = segment.len() / datatype.size() / blocks;
         let block = count * datatype.size();
         if block * blocks != segment.len() {
-            let why = "the buffer holds a number of whole elements, in equal blocks";
+            let why = "the buffer must consist of whole elements, in blocks of equal length";
             return Err(refused(PostError::Collective(why), buffer));
         }
         // If only one of the two buffers holds all blocks, the other buffer is this member's block among them.

@@ -127,7 +127,7 @@ crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessReques
 
 /// A one-sided operation in progress. Wait for it, or await it, to get its result. Dropping it cancels it if no part of
 /// it was carried out. Its buffer is kept until the peer no longer uses it.
-#[must_use = "dropping it cancels the operation if it can"]
+#[must_use = "dropping it cancels the operation if possible"]
 pub struct Accessing<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: PhantomData<R>,

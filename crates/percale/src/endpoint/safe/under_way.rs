@@ -136,7 +136,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
                 match reactor::wake_when_readable(id, &self.endpoint.descriptor, key, context.waker()) {
                     Ok(()) => self.watched = true,
                     Err(error) => {
-                        tracing::warn!(%error, "no reactor; the future polls instead");
+                        tracing::warn!(%error, "the reactor cannot watch the endpoint; the future polls instead");
                         context.waker().wake_by_ref();
                     }
                 }
@@ -186,7 +186,7 @@ impl<A: Ownership> Drop for UnderWay<'_, A> {
 }
 
 /// A send in progress. Wait for it, or await it, to get its result.
-#[must_use = "dropping it cancels the send if it can"]
+#[must_use = "dropping it cancels the send if possible"]
 pub struct Sending<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }
@@ -217,7 +217,7 @@ impl<A: Ownership> Sending<'_, A> {
     }
 }
 /// A receive in progress. Wait for it, or await it, to get the message.
-#[must_use = "dropping it cancels the receive if it can"]
+#[must_use = "dropping it cancels the receive if possible"]
 pub struct Receiving<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }

@@ -47,7 +47,7 @@ pub struct WindowRequest<'e, A: Ownership, R> {
 crate::short_debug!(for [A: Ownership, R] WindowRequest<'_, A, R>, "WindowRequest");
 
 /// A bind or an invalidation in progress. Wait for it, or await it, to get its result.
-#[must_use = "dropping it cancels the operation if it waits for its turn"]
+#[must_use = "dropping it cancels the operation if it has not begun"]
 pub struct WindowOperation<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: R,
