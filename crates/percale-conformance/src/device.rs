@@ -121,7 +121,7 @@ fn is_within() -> bool {
 
 /// Returns the name of the calling test, and the command that runs this program with only that test.
 fn within() -> (String, Command) {
-    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let name = std::thread::current().name().expect("threads of tests have names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
     (name, command)

@@ -192,7 +192,7 @@ pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
 fn sleep(descriptor: BorrowedFd<'_>) {
     let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
     let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
-    assert_eq!(woken, Ok(1), "something was slept over");
+    assert_eq!(woken, Ok(1), "the wait did not wake for the event");
 }
 
 /// Eight threads connect and four threads answer. Every second request is accepted.

@@ -129,5 +129,5 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
 fn sleep(descriptor: BorrowedFd<'_>) {
     let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
     let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
-    assert_eq!(woken, Ok(1), "something was slept over");
+    assert_eq!(woken, Ok(1), "the wait did not wake for the event");
 }

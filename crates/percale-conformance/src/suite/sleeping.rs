@@ -115,7 +115,11 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     inject(&a, 2, b"second");
     let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
     let fd = b.as_fd();
-    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)), Ok(1), "slept for ever");
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)),
+        Ok(1),
+        "the descriptor did not become readable"
+    );
     assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
     // The sleeper is a task.
     let mut receiving = pin!(b.tagged_recv(3, 0, vec![0; 5]).into_future());

@@ -43,7 +43,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
                 mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), Vec::new())).expect("nothing is read");
             }
             let mut window = domain.window(WindowType::One).expect("a window");
-            assert!(window.bind(&region, 0..1, WindowAccess::READ).is_err(), "a byte of none");
+            assert!(window.bind(&region, 0..1, WindowAccess::READ).is_err(), "a window of a region without bytes");
             region.close().expect("no access is in progress");
             let name = RemoteMemory { key: 91, address: base, len: 8 };
             let late = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), name, vec![0; 8]));

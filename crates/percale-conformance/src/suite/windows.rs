@@ -153,7 +153,9 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
         }
         drop(one);
         assert_eq!(user_reads(&mesh, first), REFUSED);
-        let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+        let Err(CloseError::Windows(region)) = region.close() else {
+            panic!("the region was closed although a window was bound to it")
+        };
         assert_eq!(user_reads(&mesh, second), bytes(0..100));
         assert!(two.close().is_ok());
         assert_eq!(user_reads(&mesh, second), REFUSED);

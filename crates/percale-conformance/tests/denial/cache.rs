@@ -161,5 +161,5 @@ fn cache_at_address_space_limit_is_never_stale() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bound > 0, "no limit of address space was one");
+    assert!(bound > 0, "no limit of the address space had an effect");
 }

@@ -83,7 +83,7 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bound > 0, "no limit of address space was one");
+    assert!(bound > 0, "no limit of the address space had an effect");
 }
 
 /// The number of processes, and the number of descriptors of each. There are too few descriptors for the shared memory

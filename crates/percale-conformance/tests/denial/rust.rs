@@ -158,7 +158,7 @@ pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (SideO
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = Helper::start("pair", second);
     let other = receive_line(&mut peer, &clock);
-    let own = address_of(&other).expect("the peer can do everything");
+    let own = address_of(&other).expect("the peer has no denied system calls");
     clock = Clock::start();
     denied.send_line(&own);
     peer.send_line(&address);

@@ -128,7 +128,7 @@ fn registered_bytes_stay_within_their_limit() {
         world.transfer(memory, number);
         assert!(world.counts.held().1 <= limit, "{:?}", world.counts.held());
     }
-    assert_eq!((world.counts.made(), world.counts.held().0), (12, 2), "older ones make room");
+    assert_eq!((world.counts.made(), world.counts.held().0), (12, 2), "older registrations are removed");
     world.transfer(&memories[5], 77);
     assert_eq!(world.counts.made(), 12, "the latest is kept");
     let large = Memory::new(9 * 4096);
@@ -290,7 +290,7 @@ fn application_registrations_end_only_on_request() {
     world.change(&own);
     world.change(&cached);
     world.cache.sweep();
-    assert_eq!(world.counts.held().0, 1, "only the cached one went");
+    assert_eq!(world.counts.held().0, 1, "only the cached registration was removed");
     assert_eq!(
         (world.cache.check(), world.cache.check()),
         (Some(registration.handle), None),

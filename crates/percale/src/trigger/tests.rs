@@ -348,6 +348,6 @@ fn late_canceled_safe_operation_reports_only_to_its_handle() {
     closed_in_the_drop(Some(&queue), post);
     let receiving = pin!(receiving.into_inner().unwrap().unwrap());
     let Poll::Ready(Err(error)) = receiving.poll(&mut Context::from_waker(Waker::noop())) else { panic!("not ended") };
-    assert_eq!(error.buffer.expect("the buffer comes back").len(), 64);
+    assert_eq!(error.buffer.expect("the error returns the buffer").len(), 64);
     assert!(queue.read_error().is_none(), "the operation's number is not the context of another operation");
 }

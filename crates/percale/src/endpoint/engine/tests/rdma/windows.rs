@@ -92,7 +92,9 @@ fn region_with_bound_device_window_is_not_closed() {
         let region = b.domain.register(vec![9; LEN], Access::empty()).unwrap();
         let name = bind(&b, &a, &mut window, &region, 0..8);
         reach_part(&a, &b, peer, name);
-        let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+        let Err(CloseError::Windows(region)) = region.close() else {
+            panic!("the region was closed although a window was bound to it")
+        };
         assert_eq!(window.state(), WindowState::Bound(name.key));
         let before = posted(&a, &b);
         assert_eq!((read(&a, peer, name), posted(&a, &b)), (vec![9; 8], before + 1));
