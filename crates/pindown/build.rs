@@ -36,11 +36,11 @@ fn main() {
 
 fn compile() -> Result<(), String> {
     if env::var("PINDOWN_BPF").is_ok_and(|wish| wish == "off") {
-        return Err("PINDOWN_BPF=off when it was built".into());
+        return Err("PINDOWN_BPF=off was set for the build".into());
     }
     let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     if target != "x86_64" {
-        return Err(format!("the programs know the system calls of x86-64 only, not of {target}"));
+        return Err(format!("the programs support only x86-64, not {target}"));
     }
     let clang = env::var("PINDOWN_CLANG").unwrap_or_else(|_| "clang".into());
     let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);

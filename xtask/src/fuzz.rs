@@ -19,12 +19,12 @@ pub(crate) struct Arguments {
 
 /// The targets and the kind of input that each parses from arbitrary bytes.
 const TARGETS: [(&str, &str); 6] = [
-    ("ring", "what a peer may write into a ring it shares with us"),
+    ("ring", "what a peer may write to a shared ring"),
     ("stream", "what a peer may send on a TCP connection"),
-    ("control", "what a peer may say about connections of endpoints that have one each"),
-    ("grants", "what a target may say about its regions"),
+    ("control", "what a peer may send about the connections of connected endpoints"),
+    ("grants", "what a target may reply about its regions"),
     ("names", "what a peer may send for an application to parse: names of memory, raw keys"),
-    ("handshake", "what a stranger may send before it is known"),
+    ("handshake", "what a process may send before its handshake is complete"),
 ];
 
 /// The number of output lines that are shown for a failed target.

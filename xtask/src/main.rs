@@ -50,15 +50,15 @@ enum Task {
     Test(test::Arguments),
     /// The requirements that are proved by tests that ran and passed, by area, transport and API
     Coverage(coverage::Arguments),
-    /// Instructions per operation (valgrind) against their checked-in ceilings
+    /// Compares the instructions per operation (valgrind) with their checked-in ceilings
     Budget(budget::Arguments),
     /// Runs the fuzz targets
     Fuzz(fuzz::Arguments),
     /// Random operations, closings and cancellations, checked against a model; prints seeds and rates
     Search(search::Arguments),
-    /// The dependencies between modules and between crates, in layers, against the list of those allowed
+    /// Checks the dependencies between modules and between crates against the list of allowed ones, and shows their layers
     Layers(layers::Arguments),
-    /// percale beside Debian's UCX and libfabric, interleaved, on this machine
+    /// Compares percale with Debian's UCX, libfabric and Open MPI on this machine, in alternating runs
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
     Provider(provider::Arguments),

@@ -94,7 +94,7 @@ impl MeasuredRow {
         if !figures.into_iter().all(is_good) {
             Some("a figure is zero, negative or infinite")
         } else if self.transport.is_empty() || self.op.is_empty() {
-            Some("it does not say what was measured")
+            Some("the transport or the operation is missing")
         } else if self.p50_ns.is_none() && self.rate.is_none() {
             Some("it has neither a time nor a rate")
         } else if matches!((self.p50_ns, self.p99_ns), (Some(p50), Some(p99)) if p50 > p99) {

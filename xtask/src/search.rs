@@ -19,8 +19,8 @@ pub(crate) struct Arguments {
     /// sim, loopback, shm, tcp or verbs (shm or tcp with --processes), several separated by commas, or all
     #[arg(long, default_value = "all")]
     transport: String,
-    /// Searches with several processes, which are killed, stopped and forked, execute other programs and meet unrelated
-    /// processes
+    /// Searches with several processes, which are killed, stopped and forked, execute other programs, and get connections
+    /// from unrelated processes
     #[arg(long)]
     processes: bool,
     /// Builds the search with AddressSanitizer and the nightly compiler
@@ -98,7 +98,7 @@ pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
             operations += count("operations");
             lives += count("lives");
             println!(
-                "    {:<9} {:>5} runs, {:>6} operations, {:>5} life events in {:.1} s",
+                "    {:<9} {:>5} runs, {:>6} operations, {:>5} lifecycle events in {:.1} s",
                 transport["transport"].as_str().unwrap_or_default(),
                 count("runs"),
                 count("operations"),
@@ -116,7 +116,7 @@ pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
         }
         of("left_out").iter().for_each(|known| println!("    left out: {}", known.as_str().unwrap_or_default()));
     }
-    let note = format!("{operations} operations, {lives} life events");
+    let note = format!("{operations} operations, {lives} lifecycle events");
     Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
 }
 

@@ -24,8 +24,8 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Measure the speed of messages and one-sided operations on this machine, next to the best that the machine could
-    /// do; or the cost of triggers, collectives, addresses, windows or registrations
+    /// Measure the speed of messages and one-sided operations on this machine, compared with the limits of the machine,
+    /// or the cost of triggers, collectives, addresses, windows or registrations
     Perf(Box<PerfArgs>),
     /// Serve a directory: clients copy files from it, or to it
     Serve(ServeArgs),
@@ -33,7 +33,7 @@ pub(crate) enum Subcommand {
     Cp(CpArgs),
     /// Check that the registration cache stays correct on this machine while memory mappings change
     Torture(TortureArgs),
-    /// A process that changes its memory for `percale torture`
+    /// A process of `percale torture`
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {
         /// The role of the process

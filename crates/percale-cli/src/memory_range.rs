@@ -149,6 +149,6 @@ impl MemoryRange {
 
     /// Panics if a range is not in the memory range, which would be a bug in this program.
     fn own(&self, at: Range) {
-        assert!(self.range.contains(at), "{at} is not of {}", self.range);
+        assert!(self.range.contains(at), "{at} is not in {}", self.range);
     }
 }

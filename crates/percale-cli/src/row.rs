@@ -99,9 +99,11 @@ impl MeasuredOperation {
     /// Returns the reason why the operation is not defined for this size, if it is not.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
-            Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
+            Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("its size must be 8 bytes"),
             // The other side polls the last 8 bytes.
-            Self::PutLatency if bytes == 0 || !bytes.is_multiple_of(8) => Some("it is of a multiple of 8 bytes"),
+            Self::PutLatency if bytes == 0 || !bytes.is_multiple_of(8) => {
+                Some("its size must be a multiple of 8 bytes")
+            }
             _ => None,
         }
     }

@@ -92,7 +92,7 @@ fn member_death_is_an_error_not_a_hang() {
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
     // The error names the process that died, or the process that detected it.
     assert!(error.starts_with("percale: process "), "{error}");
-    eventually("a member lives on", || !members.iter().any(|member| is_running(*member)));
+    eventually("a member is still running", || !members.iter().any(|member| is_running(*member)));
 }
 
 #[test]
@@ -101,5 +101,5 @@ fn killed_measurement_leaves_no_member_process() {
     assert!(members.iter().all(|member| is_running(*member)));
     first.kill().unwrap();
     first.wait().unwrap();
-    eventually("a member lives on", || !members.iter().any(|member| is_running(*member)));
+    eventually("a member is still running", || !members.iter().any(|member| is_running(*member)));
 }

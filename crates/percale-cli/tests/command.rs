@@ -24,8 +24,11 @@ fn invalid_usage_exits_with_2_and_names_valid_values() {
         (&["perf", "nowhere"], "node7:7471"),
         (&["perf", "--listen", "7471"], "node7:7471"),
         (&["perf", "--limits-only", "node7:7471"], "cannot be used with"),
-        (&["perf", "--op", "fetch-add", "--size", "4"], "--op fetch-add --size 4: it is of 8 bytes"),
-        (&["perf", "--op", "put,compare-swap", "--size", "64"], "--op compare-swap --size 64: it is of 8 bytes"),
+        (&["perf", "--op", "fetch-add", "--size", "4"], "--op fetch-add --size 4: its size must be 8 bytes"),
+        (
+            &["perf", "--op", "put,compare-swap", "--size", "64"],
+            "--op compare-swap --size 64: its size must be 8 bytes",
+        ),
         (&["perf", "--op", "put-latency", "--size", "12"], "a multiple of 8 bytes"),
         (&["perf", "--limits-only", "--op", "bandwidth", "--svg", "never.svg"], "add --op tagged-latency"),
         (&["perf", "--registration", "--op", "put"], "cannot be used with"),
@@ -239,5 +242,5 @@ fn first_process_death_ends_the_second() {
     assert!(is_running(second));
     first.kill().unwrap();
     first.wait().unwrap();
-    eventually("the second process lives on", || !is_running(second));
+    eventually("the second process is still running", || !is_running(second));
 }

@@ -149,7 +149,7 @@ fn invalid_requests_do_not_prevent_a_measurement() {
     assert!(listening.measures(&[]));
     // This connection stays open and sends nothing.
     let silent = TcpStream::connect(&listening.address).unwrap();
-    assert!(listening.measures(&[]), "a silent stranger keeps others out");
+    assert!(listening.measures(&[]), "a silent connection blocks other clients");
     drop(silent);
     println!("hostile perf: {} attempts, 0 successes", attempts + 1);
 }

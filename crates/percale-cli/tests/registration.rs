@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::common::{percale, text};
 
-#[expect(dead_code, reason = "nothing is waited for here")]
+#[expect(dead_code, reason = "this test does not wait")]
 mod common;
 
 const QUICK: [&str; 6] = ["perf", "--registration", "--seconds", "0.02", "--size", "4K,2M"];

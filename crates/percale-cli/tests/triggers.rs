@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::text;
 
-#[expect(dead_code, reason = "the environment is another, and nothing is waited for")]
+#[expect(dead_code, reason = "this test has its own environment and does not wait")]
 mod common;
 
 const QUICK: [&str; 8] = ["perf", "--triggers", "--queued", "10,100", "--seconds", "0.01", "--processes", "3"];

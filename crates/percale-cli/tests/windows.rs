@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::common::{percale, text};
 
-#[expect(dead_code, reason = "nothing is waited for here")]
+#[expect(dead_code, reason = "this test does not wait")]
 mod common;
 
 /// Requirements: MW-027.

@@ -164,7 +164,7 @@ fn test(module: &[String], item: &Item) -> Result<Option<Test>, (String, &'stati
         }
         Item::Mod(inner) if inner.content.is_some() => Err((
             format!("mod {}", inner.ident),
-            "tests in an inline module would not be found: give it a file of its own",
+            "tests in an inline module would not be found: move it to a separate file",
         )),
         Item::Mod(inner) if !inner.attrs.iter().all(is_neutral) => Err((
             format!("mod {}", inner.ident),

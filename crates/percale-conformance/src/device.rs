@@ -6,7 +6,7 @@
 //! which is compiled here. With the double, each test runs once with each kind of device memory ([`POOLS`]). Each test
 //! prints which driver it ran on.
 
-#![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
+#![expect(unsafe_code, reason = "calls the driver to copy, allocate and free; each block says why the memory is valid")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -121,7 +121,7 @@ fn is_within() -> bool {
 
 /// Returns the name of the calling test, and the command that runs this program with only that test.
 fn within() -> (String, Command) {
-    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let name = std::thread::current().name().expect("threads of tests have names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
     (name, command)
@@ -237,7 +237,7 @@ impl DeviceMemory {
 
     /// Returns the address if the CPU can access the memory.
     fn in_reach(&self) -> *mut u8 {
-        assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the processor reaches no {:?}", self.kind);
+        assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the CPU cannot access {:?} memory", self.kind);
         self.segment.as_ptr()
     }
 

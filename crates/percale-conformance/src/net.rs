@@ -190,7 +190,7 @@ impl<F: Fabric> Net<F> {
     /// Panics if there are other handles.
     pub fn close(&self, end: Rc<NetEndpoint>) {
         self.ends.borrow_mut().retain(|other| !Rc::ptr_eq(other, &end));
-        drop(Rc::into_inner(end).expect("nobody else has it"));
+        drop(Rc::into_inner(end).expect("there is no other handle"));
     }
 
     /// Returns whether no event occurs for a while.

@@ -47,7 +47,7 @@ pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Panics if the variable is not set.
 #[must_use]
 pub fn reported(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("the test gives {name}"))
+    std::env::var(name).unwrap_or_else(|_| panic!("the test sets {name}"))
 }
 
 /// Sends a line to the test.
@@ -57,7 +57,7 @@ pub fn reported(name: &str) -> String {
 pub fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     // The harness may have printed an incomplete line.
-    writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).expect("the test listens");
+    writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).expect("the test reads the output");
 }
 
 /// Waits for a line from the test.
@@ -139,7 +139,7 @@ impl Helper {
     pub fn receive_line(&mut self) -> String {
         match self.lines.recv_timeout(LINE_TIMEOUT * crate::watchdog::timeout_scale()) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("the helper {} says nothing", self.pid),
+            Err(RecvTimeoutError::Timeout) => panic!("the helper {} sent no line", self.pid),
             Err(RecvTimeoutError::Disconnected) => panic!("the helper {} ended: {:?}", self.pid, self.child.wait()),
         }
     }
@@ -185,7 +185,7 @@ impl Helper {
     /// Panics if the helper has already exited.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).expect("a process id");
-        rustix::process::kill_process(pid, signal).expect("the helper is there");
+        rustix::process::kill_process(pid, signal).expect("the helper exists");
     }
 
     /// Kills the helper and waits until it has ended.
@@ -218,7 +218,7 @@ impl Drop for Helper {
 ///
 /// # Panics
 /// Panics if no process can be created.
-#[expect(unsafe_code, reason = "fork, which only tests want")]
+#[expect(unsafe_code, reason = "forks, which only tests do")]
 pub fn fork(f: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child only runs `f`, which the caller has written for the child of a multithreaded process, and then
     // ends.

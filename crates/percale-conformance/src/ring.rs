@@ -143,7 +143,7 @@ impl Ring {
 
     /// Waits for the token after this number of hops.
     fn take(&self, buffer: Vec<u8>, before: PeerAddress, hops: u64) -> Vec<u8> {
-        let got = self.open.endpoint.tagged_recv(TAG, 0, buffer).from(before).wait().expect("the token comes");
+        let got = self.open.endpoint.tagged_recv(TAG, 0, buffer).from(before).wait().expect("the token arrives");
         assert_eq!((got.len, got.tag, got.source), (8, TAG, Some(before)), "the token of process {}", self.number);
         let buffer = got.buffer.into_vec();
         assert_eq!(buffer, hops.to_le_bytes(), "the token that process {} gets", self.number);
@@ -182,7 +182,7 @@ pub fn switch() {
     let mut turn = |number: u64| {
         let (byte, mut back) = ([number as u8], [0]);
         ask.write_all(&byte).and_then(|()| answered.read_exact(&mut back)).expect("the child answers");
-        assert_eq!(byte, back, "the byte that comes back");
+        assert_eq!(byte, back, "the returned byte");
     };
     (0..100).for_each(&mut turn);
     let since = Instant::now();
@@ -202,7 +202,7 @@ pub fn switch() {
 /// Panics if there is no such process.
 #[must_use]
 pub fn processor_ms(pid: u32) -> f64 {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let of = |thread: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(thread.expect("a thread").path().join("schedstat")).expect("its times");
         text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6

@@ -23,7 +23,7 @@ pub fn timeout_scale() -> u32 {
 
 /// A watchdog, which is active until it is dropped.
 #[derive(Debug)]
-#[must_use = "it watches only while it is held"]
+#[must_use = "the watchdog ends when it is dropped"]
 pub struct Watchdog {
     /// Dropping the sender ends the thread.
     _alive: Sender<()>,

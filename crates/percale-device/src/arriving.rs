@@ -4,7 +4,7 @@
 //! thread that reads some of the bytes waits only for these. So the device copies later steps while earlier ones are
 //! being sent to the peer. The memory returns to the pool when no copy is in progress, even if the transfer fails.
 
-#![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
+#![expect(unsafe_code, reason = "the driver copies memory of operations; the block states its reason")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

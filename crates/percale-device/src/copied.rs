@@ -4,7 +4,7 @@
 //! a device. Copies use pinned memory and are divided into [`STEP`]s. The device copies one step while the next one is
 //! being started.
 
-#![expect(unsafe_code, reason = "has the driver copy what operations were lent; each block says why it is there")]
+#![expect(unsafe_code, reason = "the driver copies memory of operations; each block states its own reason")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -91,7 +91,7 @@ pub enum CopyWay {
 
 /// Copies that were begun together, identified by the driver's number. [`Driver::finish`] ends them, exactly once.
 #[derive(Debug)]
-#[must_use = "copies are waited for"]
+#[must_use = "copies must be ended with `finish`"]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a driver reads the fields"))]
 pub struct Copies {
     pub(super) ordinal: u32,
@@ -111,7 +111,7 @@ pub type Copy = (CopyWay, Segment, Segment);
 /// # Safety
 /// Implementations access only the memory of the copies that they are given, and do not access it after
 /// [`finish`](Self::finish).
-#[expect(unsafe_code, reason = "devices write memory; each method that lets them says what it needs")]
+#[expect(unsafe_code, reason = "devices write memory; each unsafe method states its requirements")]
 pub unsafe trait Driver: Debug + Send + Sync {
     /// Returns the interface of the driver's devices.
     fn interface(&self) -> Interface;

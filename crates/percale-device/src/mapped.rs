@@ -1,6 +1,6 @@
 //! Memory of the host that devices write.
 
-#![expect(unsafe_code, reason = "lends memory to a driver; each block says how long it is there")]
+#![expect(unsafe_code, reason = "registers memory with a driver; each block states its own reason")]
 
 use std::mem::ManuallyDrop;
 
@@ -67,7 +67,7 @@ mod tests {
         ends: bool,
     }
 
-    const NOTHING: DeviceError = DeviceError::Lacks("what this one is asked");
+    const NOTHING: DeviceError = DeviceError::Lacks("such operation");
 
     // SAFETY: it does not access memory.
     unsafe impl Driver for Mapping {

@@ -9,7 +9,10 @@
 //! then be unmapped, and the application might soon reuse its addresses. Memory that is mapped here remains: copies
 //! from and to it are slower when it is no longer registered, but still correct.
 
-#![expect(unsafe_code, reason = "maps memory, lends it to a driver and unmaps it; each block says why nothing uses it")]
+#![expect(
+    unsafe_code,
+    reason = "maps memory, registers it with a driver and unmaps it; each block states its own reason"
+)]
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -56,7 +59,7 @@ pub struct Pinned {
 pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
-    let room = room.ok_or_else(|| none("more than there can be".to_owned()))?;
+    let room = room.ok_or_else(|| none("the length exceeds the address space".to_owned()))?;
     let class = (driver.interface(), room);
     let own = || Ok((Process::current()?, POOL.get_or_make()?));
     let (process, pool) = own().map_err(|error: std::io::Error| none(error.to_string()))?;
@@ -125,7 +128,7 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
 /// The memory came from [`map`], and no copy uses it.
 unsafe fn unmap(driver: &'static dyn Driver, memory: Segment) {
     if let Err(error) = driver.unregister_host(memory) {
-        crate::later::later!(debug: %error, "memory was not registered any more");
+        crate::later::later!(debug: %error, "cannot unregister pinned memory");
     }
     // SAFETY: `map` mapped the whole range, and the caller guarantees that it is unused.
     if let Err(error) = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) } {

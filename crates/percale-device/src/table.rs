@@ -28,7 +28,7 @@ pub struct BufferTable(Arc<Table>);
 
 /// A slot in which memory is pinned, for [`Registrar::unpin`]. If it is dropped instead of unpinned, it stays in use as
 /// long as its table is open.
-#[must_use = "memory stays pinned until its slot is given back"]
+#[must_use = "memory stays pinned until its slot is unpinned"]
 #[derive(Debug)]
 pub struct Slot {
     number: u32,

@@ -1,6 +1,6 @@
 //! Replaces `table` in a build without the feature `io-uring`. No table can be opened.
 
-#![expect(unsafe_code, reason = "the signature of a function that cannot be called")]
+#![expect(unsafe_code, reason = "the signature of the function in builds with `io-uring`")]
 
 use std::convert::Infallible;
 use std::io;

@@ -9,7 +9,7 @@
 //! store would overwrite the value written for that operation. So the memory of an unwritten variable is not reused
 //! until the late store has arrived, or until at least [`LATE`] younger variables are waiting for theirs.
 
-#![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
+#![expect(unsafe_code, reason = "passes a variable to a driver; the block states its reason")]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -275,7 +275,7 @@ mod tests {
         let kept = first.clone();
         drop(first);
         let other = Variables::take(&all);
-        assert!(kept.is_written() && other.address() != address, "it is still somebody's");
+        assert!(kept.is_written() && other.address() != address, "the place is still in use");
         other.write();
         drop((kept, other));
         let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
@@ -291,12 +291,12 @@ mod tests {
         let (address, value) = (dropped.address(), dropped.value());
         drop(dropped);
         let others: Vec<_> = (0..3 * PLACES).map(|_| Variables::take(&all)).collect();
-        assert!(others.iter().all(|other| other.address() != address), "a late store would undo another's");
+        assert!(others.iter().all(|other| other.address() != address), "the place was reused before the store");
         // SAFETY: the page exists as long as `all`.
         unsafe { AtomicU64::from_ptr(address) }.store(value, Ordering::Release);
         drop(others);
         let again: Vec<_> = (0..5 * PLACES).map(|_| Variables::take(&all)).collect();
-        assert!(again.iter().any(|other| other.address() == address), "nobody writes there any more");
+        assert!(again.iter().any(|other| other.address() == address), "the place is reused after the store");
     }
 
     /// Requirements: XPU-012.

@@ -11,7 +11,7 @@ use std::task::Waker;
 /// Wakers to call and wakers to drop, and other work that waits until the lock is released. Only wakers need memory: a
 /// loop of polls that records only other work allocates nothing.
 #[derive(Debug, Default)]
-#[must_use = "tasks wait to be woken"]
+#[must_use = "recorded tasks are woken only by `run`"]
 pub struct DeferredActions {
     /// Whether anything is recorded, so that [`DeferredActions::is_empty`] takes one load.
     any: bool,
@@ -166,7 +166,7 @@ mod tests {
         }
         deferred_actions.run();
         assert_eq!(WOKEN.load(Ordering::SeqCst), 3);
-        assert_eq!(contained("it does not", || 7), Some(7));
+        assert_eq!(contained("no panic", || 7), Some(7));
     }
 
     /// Requirements: RES-004.

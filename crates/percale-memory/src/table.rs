@@ -335,7 +335,7 @@ impl<T> std::ops::Index<Id<T>> for Table<T> {
 
     #[inline]
     fn index(&self, id: Id<T>) -> &T {
-        self.get(id).expect("the value of a number that its owner still holds")
+        self.get(id).expect("the id refers to an entry of the table")
     }
 }
 
@@ -343,7 +343,7 @@ impl<T> std::ops::Index<Id<T>> for Table<T> {
 impl<T> std::ops::IndexMut<Id<T>> for Table<T> {
     #[inline]
     fn index_mut(&mut self, id: Id<T>) -> &mut T {
-        self.get_mut(id).expect("the value of a number that its owner still holds")
+        self.get_mut(id).expect("the id refers to an entry of the table")
     }
 }
 

@@ -23,7 +23,7 @@
 )]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
-    reason = "the manual page of a call is one contract, which answers for all that the call's arguments are"
+    reason = "the manual page states the requirements for all arguments of a call"
 )]
 
 pub mod abi;

@@ -127,7 +127,7 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = peer();
     let other = peer.receive_line(&clock);
-    let own = address_of(&other).expect("the peer can do everything");
+    let own = address_of(&other).expect("no call of the peer is rejected");
     clock = Clock::start();
     denied.tell(&own);
     peer.tell(&address);
@@ -195,5 +195,5 @@ fn address_space_limit_gives_a_result_or_an_error() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bound > 0, "no limit of address space was one");
+    assert!(bound > 0, "no address space limit had an effect");
 }

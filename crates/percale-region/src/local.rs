@@ -59,7 +59,7 @@ impl LocalKeys {
     /// belongs to a device.
     pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if region.device.is_some() {
-            return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());
+            return Err(DeviceError::Lacks("local keys for device memory (operations use its address)").into());
         }
         // The lock is taken even if the region has a key, so that a region never gets two keys.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ mod tests {
         let [first, second] = [0, 1].map(|at: usize| keys.key(&regions[at]).unwrap());
         assert_ne!(first >> 8, second >> 8);
         assert!(matches!(keys.key(&regions[2]), Err(RegisterError::LocalKeys)));
-        assert_eq!(keys.key(&regions[0]).unwrap(), first, "what has a key keeps it");
+        assert_eq!(keys.key(&regions[0]).unwrap(), first, "a region keeps its key");
         keys.forget(&regions[0]);
         let third = keys.key(&regions[2]).unwrap();
         assert!(third >> 8 == first >> 8 && third != first, "the index is used again, with another key");

@@ -150,11 +150,11 @@ mod tests {
         mapped.unmap(first);
         assert_eq!((mapped.find(first), mapped.find(second)), (None, Some(5)));
         let third = mapped.map(6).unwrap();
-        assert!(third != first && third != second, "a number that was given back rests");
+        assert!(third != first && third != second, "a released number is not reused at once");
         assert_eq!(mapped.find(third), Some(6));
         mapped.with(|table| table.given = 1 << 32);
-        assert_eq!(mapped.map(7), Some(first), "in the end it comes again");
-        assert_ne!(mapped.map(8), Some(second), "but not before it was given back");
+        assert_eq!(mapped.map(7), Some(first), "the number is reused in the end");
+        assert_ne!(mapped.map(8), Some(second), "a number in use is not reused");
     }
 
     /// Requirements: KEY-020.

@@ -7,7 +7,7 @@ use percale_device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, chan
 
 /// Logs an error, and returns the error that is reported to the peer.
 fn refused(error: DeviceError) -> Refusal {
-    crate::later::later!(warn: %error, "an access to a device's memory failed");
+    crate::later::later!(warn: %error, "an access to device memory failed");
     match error {
         DeviceError::Driver { memory: true, .. } => Refusal::Memory,
         _ => Refusal::Fault,

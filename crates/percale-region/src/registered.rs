@@ -163,7 +163,7 @@ pub struct Registered {
 crate::short_debug!(Registered, "Registered");
 
 #[doc(hidden)]
-#[expect(clippy::len_without_is_empty, reason = "no caller asks")]
+#[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
 impl Registered {
     /// Creates a region without a domain, which tests revoke through its pin.
     #[cfg(any(test, feature = "testing"))]

@@ -202,6 +202,6 @@ mod tests {
         assert_eq!(others, (2..10).collect::<Vec<_>>());
         (0..3 * THREADS).for_each(|_| may.send(()).unwrap());
         (0..2 * THREADS).for_each(|_| assert_eq!(ends.recv_timeout(Duration::from_secs(30)), Ok(1)));
-        assert!(ends.recv_timeout(Duration::from_millis(50)).is_err(), "a job that nobody wanted was done");
+        assert!(ends.recv_timeout(Duration::from_millis(50)).is_err(), "an unrequested job was executed");
     }
 }

@@ -303,7 +303,7 @@ mod tests {
         assert!(interfaces().unwrap().iter().any(|one| one.ip.is_loopback()));
         assert!(
             !HostIdentity { boot: [0; 16], ..here }.same_host(&HostIdentity { boot: [0; 16], ..here }),
-            "unknown equals nobody"
+            "an unknown boot id equals no other"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The owner of regions, for tests of links that access regions. It provides the functions of a percale domain that
 //! these tests need.
 
-#![expect(unsafe_code, reason = "registers memory that a test vouches for; each block states its own reason")]
+#![expect(unsafe_code, reason = "registers memory of tests; each block states its own reason")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -111,7 +111,7 @@ impl Sink for Notes {
     }
 
     fn landed(&mut self, _from: ConnectionId, token: u32) {
-        let (head, lent) = self.landing.remove(&token).expect("what lands was begun");
+        let (head, lent) = self.landing.remove(&token).expect("landed data was announced");
         self.reported.push(SinkReport::Frame(head, lent.bytes()));
     }
 
@@ -149,7 +149,7 @@ impl Revocable {
     /// Revokes the region. No link may be inside the lease: links leave it before they return.
     pub(crate) fn revoke(&self) {
         assert!(self.region.pin().revoke());
-        assert!(self.region.pin().is_quiet(), "somebody stayed inside between two calls");
+        assert!(self.region.pin().is_quiet(), "a link still holds the lease after its call");
     }
 
     /// Revokes the region while another thread may be inside the lease, and waits until no thread is inside.

@@ -1,10 +1,20 @@
 //! The structures and constants of libibverbs. They are percale's declarations, which a test compares with the C
 //! headers.
 
-#[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::all,
+    reason = "percale-verbs uses definitions that this library does not need"
+)]
 #[path = "../../percale-verbs/src/abi/numbers.rs"]
 mod numbers;
-#[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::all,
+    reason = "percale-verbs uses definitions that this library does not need"
+)]
 #[path = "../../percale-verbs/src/abi/types.rs"]
 mod types;
 

@@ -91,7 +91,7 @@ impl Settings {
             "timeout" => self.timeout = number.into(),
             other => match self.limits.get_mut(other) {
                 Some(limit) => *limit = number,
-                None => return Err(format!("a device has no {other}")),
+                None => return Err(format!("unknown device setting: {other}")),
             },
         }
         Ok(())
@@ -220,7 +220,7 @@ pub(crate) fn execute_command(devices: &mut Vec<Device>, text: &str) -> Result<V
                     "gid_change" => InjectedEvent::Gid,
                     "cq_error" => InjectedEvent::Queue(0),
                     "qp_fatal" => InjectedEvent::Pair,
-                    other => return Err(format!("no event is named {other}")),
+                    other => return Err(format!("unknown event: {other}")),
                 };
                 happenings.push((find(devices, name)?, happening));
             }

@@ -38,7 +38,7 @@
 //! It does not pin pages. If registered memory has been unmapped, writes to it are dropped, and reads from it return
 //! zeros.
 
-#![expect(unsafe_code, reason = "it is a C library; each block states its own reason")]
+#![expect(unsafe_code, reason = "exports C functions; each block states its own reason")]
 
 mod abi;
 mod control;

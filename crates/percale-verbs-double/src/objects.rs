@@ -172,7 +172,7 @@ impl Machine {
     pub(crate) fn destroy_queue(&mut self, queue: u32) -> Result<(), c_int> {
         let found = self.queues.get(&queue).ok_or(libc::EINVAL)?;
         if found.unacknowledged > 0 {
-            eprintln!("verbs double: a completion queue is destroyed, with events that are not acknowledged");
+            eprintln!("verbs double: a completion queue is destroyed while it has unacknowledged events");
         }
         if found.users > 0 || found.unacknowledged > 0 {
             return Err(libc::EBUSY);
@@ -251,7 +251,7 @@ impl Machine {
         let found = self.pairs.get(&number).ok_or(libc::EINVAL)?;
         let bound = self.keys.bound_over(number);
         if bound > 0 {
-            eprintln!("verbs double: a queue pair is destroyed over which {bound} windows are bound");
+            eprintln!("verbs double: a queue pair is destroyed while {bound} windows are bound over it");
             return Err(libc::EBUSY);
         }
         let (domain, queues) = (found.domain, [found.send_queue, found.receive_queue]);

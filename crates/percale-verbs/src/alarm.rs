@@ -27,7 +27,7 @@ impl Alarm {
         if let Some(connection) = self.connection.get()
             && let Err(error) = rustix::net::shutdown(connection.as_fd(), Shutdown::Both)
         {
-            crate::later::later!(debug: %error, "a connection whose queue failed is over already");
+            crate::later::later!(debug: %error, "the connection of a failed completion queue was already closed");
         }
     }
 }

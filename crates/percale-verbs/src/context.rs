@@ -252,7 +252,7 @@ impl Context {
             if unsafe { (self.library.ibv_get_async_event)(self.as_ptr(), &raw mut event) } != 0 {
                 return;
             }
-            crate::later::later!(debug: device = self.name, event = event.event_type, "the device tells");
+            crate::later::later!(debug: device = self.name, event = event.event_type, "the device reports an event");
             if event.event_type == abi::EVENT_CQ_ERR {
                 self.queue_failed(event.element as usize);
             }
@@ -288,7 +288,7 @@ impl Context {
     #[cold]
     fn queue_failed(&self, queue: usize) {
         let alarm = self.alarms().get(&queue).and_then(Weak::upgrade);
-        crate::later::later!(error: device = self.name, "a completion queue failed: its connection ends");
+        crate::later::later!(error: device = self.name, "a completion queue failed: its connection is closed");
         if let Some(alarm) = alarm {
             alarm.ring();
         }

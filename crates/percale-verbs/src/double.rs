@@ -40,9 +40,9 @@ pub fn on(devices: &str, test: impl FnOnce()) {
         return test();
     }
     if !std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double")) {
-        return println!("skipped: no double of libibverbs is named by {LIBRARY} (cargo xtask test --only verbs)");
+        return println!("skipped: {LIBRARY} does not name a double of libibverbs (cargo xtask test --only verbs)");
     }
-    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let name = std::thread::current().name().expect("the thread of a test has a name").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).stdin(Stdio::null());
     let output = command.env(WITHIN, "1").env("PERCALE_VERBS_DOUBLE", devices).output().expect("a process");

@@ -150,11 +150,11 @@ fn an_armed_queue_makes_its_channel_readable() {
         rustix::event::poll(&mut fds, Some(&wait)).expect("a poll") == 1
     };
     two.queue.arm().expect("an armed queue");
-    assert!(!readable(0), "nothing has come");
+    assert!(!readable(0), "a completion was reported");
     one.pair.post_send(1, 0, 1, None).expect("a send");
-    assert!(readable(10), "what came was not told");
+    assert!(readable(10), "the completion was not reported");
     two.queue.drain_notifications();
-    assert!(!readable(0), "what was told is told again");
+    assert!(!readable(0), "the completion was reported twice");
     assert_eq!(two.next().id, 100);
 }
 

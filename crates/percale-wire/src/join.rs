@@ -79,7 +79,7 @@ mod tests {
             Join::Failed { number: 7, error: 104 },
         ] {
             let data = said.to_data();
-            assert!((JOIN..ABORT).contains(&data), "{said:?} is an abort, or a message of a group");
+            assert!((JOIN..ABORT).contains(&data), "{said:?} must be outside the range of aborts and group messages");
             assert_eq!(Join::from_data(data), Some(said));
         }
         assert_eq!([0, JOIN - 1, ABORT, u64::MAX, 7 << KIND].map(Join::from_data), [None; 5]);

@@ -95,7 +95,7 @@ impl fmt::Display for RefusalReason {
             Self::NoContext => "the peer has no such receive context",
             Self::ContextClosed => "the peer's receive context is not open",
             Self::PairFailed => "the queue pairs could not be connected",
-            Self::NotItsAddress => "the connection arrived at a different address than the called one",
+            Self::NotItsAddress => "the connection arrived at a different address than the one that was called",
             Self::OwnAddress => "the caller advertises the peer's own address",
             Self::OwnIncarnation => "the caller uses the incarnation of the peer",
             Self::NotKnown => "the peer does not have this connection",

@@ -2,8 +2,8 @@
 //! counts with the limits in budget.toml. The benchmarks use two endpoints in one thread, so both ends of an operation
 //! are counted. Before counting begins, connections are established and rings have grown.
 
-#![expect(unsafe_code, reason = "the raw API is what is counted; its contracts are kept by `Pair`")]
-#![expect(missing_docs, reason = "the macros make public items that nobody can name")]
+#![expect(unsafe_code, reason = "the benchmarks use the raw API; `Pair` keeps the memory valid")]
+#![expect(missing_docs, reason = "the macros generate public items that cannot be named")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

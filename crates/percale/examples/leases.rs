@@ -126,7 +126,7 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
             // The lease is kept too long. It is valid until a write returns an error. After that, no write of this
             // client has an effect.
             while endpoint.write(server, bytes.clone(), name).wait().is_ok() {}
-            let late = endpoint.write(server, bytes, name).wait().expect_err("the lease is over");
+            let late = endpoint.write(server, bytes, name).wait().expect_err("the lease has expired");
             assert_eq!(late.errno(), ErrorCode::KeyRejected.errno());
             refused += 1;
         } else {
@@ -143,7 +143,7 @@ fn main() -> Outcome<()> {
     for kind in [TransportKind::Shm, TransportKind::Tcp] {
         let info = Info::discover()?;
         if !info.transports().iter().any(|one| one.kind == kind && one.available) {
-            println!("{kind}: not available here; `percale info` says why");
+            println!("{kind}: not available here; `percale info` prints the reason");
             continue;
         }
         // In a real program the two endpoints would be in two processes, on one machine or two.
@@ -181,7 +181,7 @@ fn main() -> Outcome<()> {
         })?;
         let (expired, back) = (server.expired, server.given_back - server.expired);
         assert!(expired >= REQUESTS / 3 && refused >= REQUESTS / 3, "{expired} expired, {refused} refused");
-        println!("{kind}: {REQUESTS} leases: {back} given back, {expired} expired; {refused} late writes refused");
+        println!("{kind}: {REQUESTS} leases: {back} returned, {expired} expired; {refused} late writes rejected");
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for kind in [TransportKind::Shm, TransportKind::Tcp] {
         let info = Info::discover()?;
         if !info.transports().iter().any(|one| one.kind == kind && one.available) {
-            println!("{kind}: not available here; `percale info` says why");
+            println!("{kind}: not available here; `percale info` prints the reason");
             continue;
         }
         // In a real program the two endpoints would be in two processes, on one machine or two.
@@ -64,7 +64,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             assert_eq!(late.errno(), ErrorCode::KeyRejected.errno());
             Ok::<_, Box<dyn Error>>(())
         })?;
-        println!("{kind}: {LEN} bytes written and read, a word counted in; then closed, and the next read refused");
+        println!(
+            "{kind}: {LEN} bytes written and read, a counter incremented; the region was closed, and the next read was rejected"
+        );
     }
     Ok(())
 }

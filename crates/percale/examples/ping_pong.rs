@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for kind in [TransportKind::Shm, TransportKind::Tcp] {
         let info = Info::discover()?;
         let Some(one) = info.transports().iter().find(|one| one.kind == kind && one.available) else {
-            println!("{kind}: not available here; `percale info` says why");
+            println!("{kind}: not available here; `percale info` prints the reason");
             continue;
         };
         println!("{kind}: {}", one.reason);
@@ -50,10 +50,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let got = ping.recv(vec![0; 64]).from(peer).wait()?;
                 assert_eq!(got.to_vec(), message);
             }
-            other.join().expect("the other thread ends well")?;
+            other.join().expect("the other thread does not panic")?;
             Ok::<_, Box<dyn Error>>(())
         })?;
-        println!("{kind}: {ROUNDS} messages there and back, every byte verified");
+        println!("{kind}: {ROUNDS} messages in each direction, every byte verified");
     }
     Ok(())
 }

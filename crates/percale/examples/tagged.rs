@@ -42,6 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     sending.wait()?;
     assert_eq!((got.len, got.data), (1 << 20, Some(2026)));
     assert!(got.buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 42)));
-    println!("alarms before orders, orders by number, and a megabyte with a note: all as expected");
+    println!(
+        "received an alarm before earlier orders, orders by number, and a message of 1 MiB with remote completion data"
+    );
     Ok(())
 }

@@ -41,6 +41,8 @@ fn endpoint_close_ends_operations_of_a_counter_being_dropped() {
     assert!(one.is_closed() && !other.is_closed());
     let end = pin!(first).poll(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Err(error)) = end else { panic!("the receive has not ended: {end:?}") };
-    assert_eq!(error.into_buffer().expect("the buffer comes back").len(), 64);
-    let Poll::Ready(Err(_)) = second.poll(&mut Context::from_waker(&waker)) else { panic!("it was not taken back") };
+    assert_eq!(error.into_buffer().expect("the error returns the buffer").len(), 64);
+    let Poll::Ready(Err(_)) = second.poll(&mut Context::from_waker(&waker)) else {
+        panic!("the operation was not canceled")
+    };
 }

@@ -44,25 +44,25 @@ const SECRET: &[&str] =
 
 /// Types with a derived `Debug` that is correct, and the reason.
 const ALLOWED: &[(&str, &str)] = &[
-    ("Bind", "8 bits, which a peer reaches nothing by"),
+    ("Bind", "8 bits, which give a peer no access"),
     ("BindError", "an error without an internal value"),
-    ("Cause", "its largest is an ErrorEntry, which is short"),
+    ("Cause", "its largest variant is an ErrorEntry, which is short"),
     ("CollectiveWork", "a few numbers and places"),
-    ("DeferredWork", "what it holds is short"),
-    ("Work", "what it holds is short"),
-    ("Operation", "what it holds is short"),
+    ("DeferredWork", "its contents are short"),
+    ("Work", "its contents are short"),
+    ("Operation", "its contents are short"),
     ("RmaWork", "a few pieces, whose names are short"),
-    ("Source", "what it holds is short"),
-    ("Place", "where memory of a device lies"),
+    ("Source", "its contents are short"),
+    ("Place", "the location of device memory"),
     ("Engine", "not reachable"),
-    ("CacheNote", "a sentence of the library's own"),
-    ("VectorOptions", "what the application chose"),
+    ("CacheNote", "a text of the library"),
+    ("VectorOptions", "settings that the application chose"),
     ("UnknownMonitor", "a name that the application gave; its derive stands above an attribute of several lines"),
-    ("CacheSettings", "what the application chose"),
+    ("CacheSettings", "settings that the application chose"),
     ("AddressError", "an error with the text that the application gave"),
-    ("OpenError", "an error with a sentence of the library's own"),
+    ("OpenError", "an error with a text of the library"),
     ("Wait", "not reachable"),
-    ("CloseError", "writes its variant"),
+    ("CloseError", "its Debug output is the name of the variant"),
 ];
 
 /// The crate of the transports, whose types are not checked here.
@@ -142,7 +142,7 @@ fn debug_of_public_types_is_short_and_without_secrets() {
             examine(&std::fs::read_to_string(&file).expect("a source"), &mut wrong, &mut seen);
         }
     }
-    assert!(seen.len() > 100, "{} public types: the sources are written another way now", seen.len());
+    assert!(seen.len() > 100, "{} public types: the sources no longer have the expected form", seen.len());
     assert!(wrong.is_empty(), "write Debug by `short_debug!`:\n{wrong:#?}");
     let unknown: Vec<_> = ALLOWED.iter().filter(|(name, _)| !seen.contains(*name)).collect();
     assert!(unknown.is_empty(), "no such types: {unknown:?}");

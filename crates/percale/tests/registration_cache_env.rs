@@ -20,5 +20,9 @@ fn cache_settings_are_read_from_environment_on_request() {
     let requested = builder().registration_cache(CacheSettings::from_environment()).open().expect("opens");
     let wanted = CacheSettings::default().max_bytes(65536).max_count(3).monitor(CacheMonitor::Disabled);
     assert_eq!(requested.cache_settings(), &wanted);
-    assert_eq!(CacheSettings::from_environment().max_count(9), wanted.max_count(9), "the program has the last word");
+    assert_eq!(
+        CacheSettings::from_environment().max_count(9),
+        wanted.max_count(9),
+        "settings of the program override the environment"
+    );
 }

@@ -99,7 +99,7 @@ fn log_subscribers_may_panic_and_use_the_library() {
             stranger(one.address());
         }
         let sent = one.send(peer, vec![1; 8]).start().expect("it is posted").wait_for(EVENT_TIMEOUT);
-        sent.expect("connections are still made");
+        sent.expect("connections can still be established");
         received.join().expect("all was received");
     }
 }

@@ -59,9 +59,9 @@ fn service_thread_does_not_inherit_affinity_or_scheduling() {
         if found == [wanted.clone()] {
             break;
         }
-        assert!(Instant::now() < until, "{found:?}, not one that is {wanted:?}");
+        assert!(Instant::now() < until, "found {found:?}, but expected only {wanted:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_ne!(sched_getaffinity(None).expect("an affinity"), all, "this thread stays as it was");
+    assert_ne!(sched_getaffinity(None).expect("an affinity"), all, "the affinity of this thread is unchanged");
     drop(domain);
 }

@@ -2,7 +2,7 @@
 
 #![cfg_attr(
     not(loom),
-    expect(unsafe_code, reason = "rustix panics where a limit cannot be asked for; the block states why it is sound")
+    expect(unsafe_code, reason = "rustix panics if a limit cannot be read; the block states why it is sound")
 )]
 
 use std::fmt;

@@ -182,7 +182,7 @@ fn threads() -> Vec<u64> {
 }
 
 #[test]
-#[ignore = "started by another test, alone: it tells threads apart by when they came"]
+#[ignore = "started alone by another test: it distinguishes threads by when they were started"]
 fn monitor_thread_process() {
     let before = threads();
     let settings = userfaultfd::Settings::new(userfaultfd::Unseen::NeverMade);

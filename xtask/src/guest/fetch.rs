@@ -87,7 +87,7 @@ impl BuiltPart {
         }
         let depends = apt("apt-cache", &["depends", KERNEL])?;
         let kernel = depends.lines().find_map(kernel_in);
-        let kernel = kernel.ok_or_else(|| Failure::new(format!("apt knows no {KERNEL} that needs a kernel")))?;
+        let kernel = kernel.ok_or_else(|| Failure::new(format!("apt has no {KERNEL} that depends on a kernel")))?;
         Ok([vec![kernel.to_owned()], own(GUEST)].concat())
     }
 }
@@ -116,7 +116,7 @@ fn known_files(part: BuiltPart) -> Outcome<Vec<String>> {
     if files.len() == names.len() {
         Ok(files)
     } else {
-        Err(Failure::new(format!("apt knows only these of the guest's packages: {}", files.join(", "))))
+        Err(Failure::new(format!("apt has only these packages of the guest: {}", files.join(", "))))
     }
 }
 

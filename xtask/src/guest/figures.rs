@@ -101,10 +101,11 @@ impl CommandRun {
 }
 
 const ABOUT: &str = "\
-Emulated: soft-RoCE in a virtual machine (`cargo xtask guest --only figures`). Nothing here says how fast anything is, so there are ratios
-only, to a peer's write of as many bytes into memory that was registered in advance. That write is the processor's own work there (packets,
-copies, checksums), which hardware does by itself: registering looks cheaper beside it than it is. Ratios that differ by a tenth or two
-say nothing. Windows are bound to regions of that size.";
+The device is soft-RoCE in a virtual machine (`cargo xtask guest --only figures`). Absolute times would not be
+meaningful, so the table has ratios to a peer's write of as many bytes into memory that was registered in advance. The
+emulated device makes this write on the processor (packets, copies, checksums), and hardware would not, so registering
+appears cheaper in comparison than it is. Differences of 0.1 or 0.2 between ratios are not significant. Windows are
+bound to regions of that size.";
 
 #[cfg(test)]
 mod tests {

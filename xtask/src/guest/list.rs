@@ -116,7 +116,7 @@ pub(super) const ALL: &[GuestProgram] = &[
     },
     GuestProgram {
         left_out: &[("fresh_memory_in_each_of_many_iterations", DEFERRED)],
-        ..test("pindown-life", "programs' lives, under each tier", "pindown:life", &[], 300)
+        ..test("pindown-life", "lifecycles of programs, with each tier", "pindown:life", &[], 300)
     },
     test("percale", "the library's own tests", "percale", &[], 600),
     test("percale-device", "the tests of devices that access memory", "percale-device", &[], 300),
@@ -142,7 +142,10 @@ pub(super) const ALL: &[GuestProgram] = &[
     GuestProgram {
         // The output names the tests that could not run.
         what: What::Memcheck("percale-transport"),
-        left_out: &[("verbs::registrar_tests::over_", "valgrind lets through no call that a monitor needs")],
+        left_out: &[(
+            "verbs::registrar_tests::over_",
+            "valgrind does not support the system calls that a monitor needs",
+        )],
         ..test(
             "valgrind",
             "the transport verbs under valgrind",
@@ -177,7 +180,7 @@ pub(super) const ALL: &[GuestProgram] = &[
     torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),
     torture("torture-bpf", "the kernel tier", Expected::Sound, &["--monitor", "bpf"]),
     torture("torture-plain", "userfaultfd before Linux 6.7", Expected::Sound, &["--monitor", "userfaultfd-plain"]),
-    torture("torture-broken", "a monitor that tells nothing", Expected::Stale, &["--monitor", "broken-silent"]),
+    torture("torture-broken", "a monitor that reports nothing", Expected::Stale, &["--monitor", "broken-silent"]),
     torture("torture-verbs-none", "over an RDMA device, without a monitor", Expected::Sound, verbs!("none")),
     torture("torture-verbs-bpf", "over an RDMA device, the kernel tier", Expected::Sound, verbs!("bpf")),
     torture("torture-verbs-plain", "over an RDMA device, userfaultfd", Expected::Sound, verbs!("userfaultfd-plain")),

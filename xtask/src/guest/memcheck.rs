@@ -28,7 +28,7 @@ pub(super) fn judge(tests: ProgramRow, printed: &[String]) -> ProgramRow {
     let errors: usize = summaries.iter().map(|(errors, _)| errors).sum();
     let places: usize = summaries.iter().map(|(_, places)| places).sum();
     let text = match summaries.len() {
-        0 => "memcheck said nothing".to_owned(),
+        0 => "memcheck printed nothing".to_owned(),
         // Children that tests fork also run under memcheck.
         processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
     };

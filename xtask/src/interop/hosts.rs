@@ -50,7 +50,7 @@ impl Hosts {
         for name in &hosts.0 {
             while !ip(&["-n", name, "link", "show", INTERFACE])?.contains("state UP") {
                 if Instant::now() >= deadline {
-                    return Err(Failure::new("the namespaces' interfaces do not come up"));
+                    return Err(Failure::new("the interfaces of the namespaces are not up"));
                 }
                 thread::sleep(Duration::from_millis(20));
             }
@@ -96,6 +96,6 @@ pub(super) fn two(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> Pass
     let printed = run(launch, &site.printed(case, ""), deadline)?;
     match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new("it did not say that nothing was wrong").into()),
+        None => Err(Failure::new("it did not print the expected result").into()),
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn bereft(site: &Site<'_>, case: &ClientCase, deadline: Instant) -> P
     let printed = run(site.client(Program::new(program), case), &site.printed(case, ""), deadline)?;
     match printed.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
         Some(errors) => Ok(errors.to_owned()),
-        None => Err(Failure::new("it did not say that nothing was wrong").into()),
+        None => Err(Failure::new("it did not print the expected result").into()),
     }
 }
 

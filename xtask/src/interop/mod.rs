@@ -38,10 +38,10 @@ pub(crate) struct Arguments {
     /// Only the part for CI: a few clients, under two minutes
     #[arg(long)]
     quick: bool,
-    /// Only clients with this in their name or in their library's
+    /// Only clients with this text in their name or in the name of their library
     #[arg(long)]
     only: Option<String>,
-    /// Without those with this in their name
+    /// Without the clients with this text in their name
     #[arg(long)]
     except: Option<String>,
     /// Only over this transport
@@ -53,8 +53,8 @@ pub(crate) struct Arguments {
     /// Runs fabtests from this directory of programs instead, and compares with libfabric's shm and tcp providers
     #[arg(long, value_name = "DIRECTORY")]
     fabtests: Option<PathBuf>,
-    /// The directory of the libfabric that fabtests run with [default: `../lib` of theirs if a libfabric is there, else
-    /// the system's]
+    /// The directory of the libfabric for fabtests [default: `../lib` next to the programs if it contains one,
+    /// otherwise the system's]
     #[arg(long, value_name = "DIRECTORY", requires = "fabtests")]
     libfabric: Option<PathBuf>,
     /// Runs fabtests over these providers only

@@ -156,7 +156,7 @@ pub(super) fn program(
     let printed = run(launch.arg(program).args(arguments), &site.printed(case, ""), deadline)?;
     match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new("it did not say that nothing was wrong").into()),
+        None => Err(Failure::new("it did not print the expected result").into()),
     }
 }
 
@@ -214,16 +214,16 @@ pub(super) fn killed(site: &Site<'_>, case: &ClientCase, library: Library, what:
 fn survivors(printed: &str, ended: bool, aborts: bool) -> Result<String, String> {
     const AFTER: &str = "an error after ";
     if !ended {
-        return Err("somebody hangs".into());
+        return Err("a rank hangs".into());
     }
     if printed.contains(" 1 wrong") {
-        return Err("somebody got no error".into());
+        return Err("a rank got no error".into());
     }
     let times: Vec<&str> = printed.split(AFTER).skip(1).filter_map(|rest| rest.split(',').next()).collect();
     let aborted = printed.matches("Fatal error in internal_").count();
     match (times.len(), aborted) {
-        (0, 0) if aborts => Ok("all ended; MPICH's abort took what they said".into()),
-        (0, 0) => Err("nobody says that it got an error".into()),
+        (0, 0) if aborts => Ok("all ended; MPICH's abort discarded their output".into()),
+        (0, 0) => Err("no rank reported an error".into()),
         (_, 0) => Ok(format!("errors after {}", times.join(" and "))),
         _ => Ok(format!("errors after {}; {aborted} aborted by MPICH", times.join(" and "))),
     }

@@ -212,7 +212,7 @@ pub(super) fn run(program: Program, printed: &Path, deadline: Instant) -> Outcom
 /// Returns the last line that is not empty.
 fn last_words(text: &str) -> &str {
     let says = |line: &&str| line.chars().any(char::is_alphanumeric);
-    text.lines().rev().map(str::trim).find(says).unwrap_or("it said nothing")
+    text.lines().rev().map(str::trim).find(says).unwrap_or("no output")
 }
 
 fn first_line(failure: &Failure) -> String {

@@ -21,8 +21,8 @@ pub(crate) const LIST: &str = "xtask/layers.txt";
 /// The header comments that are written if a list has none.
 const HEADER: &str = "\
 # The dependencies that `cargo xtask layers` allows between the workspace's crates (=>) and between the top-level
-# modules of each crate (->). A mark (!) stands for an arrow inside a cycle: some of these have to go before the cycle is
-# gone. `cargo xtask layers --write` writes the list from the sources; review the difference before you commit it.
+# modules of each crate (->). A mark (!) denotes an arrow inside a cycle. To break the cycle, some of its arrows must be
+# removed. `cargo xtask layers --write` writes the list from the sources; review the difference before you commit it.
 ";
 
 const BELOW: &str = "arrows in cycles below the top";

@@ -50,7 +50,7 @@ enum Step {
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
-    /// Random operations and random lifetimes of objects, two minutes, on fixed and fresh seeds
+    /// Random operations and random lifecycle events, for two minutes, on fixed and new seeds
     Search,
     /// Each example runs and exits successfully
     Examples,
@@ -73,7 +73,7 @@ impl Step {
 
     fn run(self, place: &Repository, arguments: &Arguments, steps: &mut Steps) {
         match self {
-            Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
+            Self::Packages => steps.run("packages", "packages that some tests need in addition to Rust", needed),
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
             Self::Layers => steps.run("layers", "dependencies of modules and crates", || crate::layers::check(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
@@ -87,7 +87,9 @@ impl Step {
                 suite::verbs(place, arguments.filter.as_deref(), arguments.all)
             }),
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
-            Self::Search => steps.run("search", "random operations and lives", || crate::search::check(place)),
+            Self::Search => {
+                steps.run("search", "random operations and lifecycle events", || crate::search::check(place))
+            }
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
             Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),

@@ -361,6 +361,9 @@ mod tests {
             );
             assert!(reply_text.contains("\\u{1b}") && reply_text.len() < 3000, "{reply_text}");
         }
-        assert!(unexpected(&failed).to_string().starts_with("the server returned: no"), "what it says is passed on");
+        assert!(
+            unexpected(&failed).to_string().starts_with("the server returned: no"),
+            "the text of the server is printed"
+        );
     }
 }

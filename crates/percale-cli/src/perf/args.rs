@@ -101,7 +101,7 @@ pub(crate) struct PerfArgs {
     /// Measure the cost of binding a memory window, of revoking it, and of checking a key
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) windows: bool,
-    /// Measure the cost of registrations, windows and transfers on an RDMA device [SIZES: 4K,64K,1M]
+    /// Measure the cost of registrations, windows and transfers on an RDMA device [default of --size: 4K,64K,1M]
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
     pub(crate) rdma: bool,
     /// Number of valid keys while keys are checked
@@ -114,7 +114,7 @@ pub(crate) struct PerfArgs {
     /// Number of operations that wait for one counter
     #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) queued: Vec<u32>,
-    /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's
+    /// Measure collectives of processes on this machine: barrier, broadcast, sums; --size is the size of a member's
     /// elements [default: 8,1M]
     #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) collectives: bool,

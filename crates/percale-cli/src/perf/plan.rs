@@ -118,7 +118,7 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
                 match op.refusal(bytes) {
                     Some(why) if is_named => {
                         let (name, size) = (op.name(), units::size(bytes));
-                        return Err(Failure::Usage(format!("--op {name} --size {bytes}: {why}, not of {size}")));
+                        return Err(Failure::Usage(format!("--op {name} --size {bytes}: {why}, not {size}")));
                     }
                     None if is_named || !is_stream || default_sizes(op).contains(&bytes) => {}
                     _ => continue,
@@ -241,9 +241,9 @@ mod tests {
     #[test]
     fn fixed_size_operations_reject_other_sizes() {
         for (arguments, message) in [
-            (["--op", "fetch-add", "--size", "4"], "it is of 8 bytes, not of 4 B"),
-            (["--op", "tagged-latency,compare-swap", "--size", "8,4K"], "it is of 8 bytes, not of 4 KiB"),
-            (["--op", "put-latency", "--size", "12"], "it is of a multiple of 8 bytes, not of 12 B"),
+            (["--op", "fetch-add", "--size", "4"], "its size must be 8 bytes, not 4 B"),
+            (["--op", "tagged-latency,compare-swap", "--size", "8,4K"], "its size must be 8 bytes, not 4 KiB"),
+            (["--op", "put-latency", "--size", "12"], "its size must be a multiple of 8 bytes, not 12 B"),
         ] {
             assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(message)), "{arguments:?}");
         }

@@ -339,7 +339,7 @@ fn each(timer: &Timer, names: &[RemoteMemory], mut one: impl FnMut(u64, &RemoteM
                 break;
             }
         }
-        assert_eq!(sum, u64::from(BATCH), "a live key was refused");
+        assert_eq!(sum, u64::from(BATCH), "a valid key was rejected");
     })
 }
 
@@ -347,7 +347,7 @@ fn text(lines: &[WindowLine]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    table.set_header([Cell::new("what"), right("live keys".into()), right("p50".into()), right("timed".into())]);
+    table.set_header([Cell::new("what"), right("valid keys".into()), right("p50".into()), right("timed".into())]);
     for line in lines {
         let row = [line.keys.to_string(), units::time(line.p50_ns), line.count.to_string()];
         table.add_row(std::iter::once(Cell::new(line.what)).chain(row.map(right)));

@@ -14,7 +14,8 @@ symbolic links that lead outside are rejected. A file that a client writes is ke
 final place until it is complete; clients cannot access it there. When the client receives the confirmation of the copy, the \
 file is on disk under its name. Nothing is encrypted. Without a key, every process that can connect to the port can copy files.
 
-At most 64 clients are served at a time. If the limit is reached, a new client replaces an idle one.
+At most 64 clients are served at a time. If the limit is reached, a new client replaces an idle one, or is rejected \
+if none is idle.
 
 Exit codes: 1 failed, 2 bad usage; otherwise it serves until it is interrupted.")]
 pub(crate) struct ServeArgs {

@@ -88,7 +88,7 @@ pub(crate) trait Subject {
 
     /// Selects the setting that is used from now on.
     fn choose(&mut self, setting: usize) {
-        debug_assert_eq!(setting, 0, "there is one setting only");
+        debug_assert_eq!(setting, 0, "there is only one setting");
     }
 
     /// Writes the message that is sent next. The previous message must have left its buffer.

@@ -44,8 +44,8 @@ pub(crate) struct TortureArgs {
     /// Seconds of the run of threads for each monitor; 0 skips it [with --filter: 0]
     #[arg(long, value_name = "S", default_value_t = 5, default_value_if("filter", clap::builder::ArgPredicate::IsPresent, "0"), value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) seconds: u64,
-    /// Instead, search each monitor for this number of minutes: runs of threads with random changes of every kind,
-    /// including changes by child processes, other processes, a debugger and io_uring, with closed descriptors,
+    /// Instead, search for errors of each monitor for this number of minutes: runs of threads with random changes of
+    /// every kind, including changes by child processes, other processes, a debugger and io_uring, with closed descriptors,
     /// signals, several caches and requests that were submitted before; a run can be repeated with its seed
     #[arg(long, value_name = "MINUTES", value_parser = minutes, conflicts_with_all = ["filter", "seconds", "pairs"])]
     pub(crate) search: Option<f64>,

@@ -20,7 +20,7 @@ use crate::fixed_buffers::{BufferTransfer, FixedBuffers};
 /// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum DeviceChoice {
-    /// io_uring's fixed buffers, which are available on every machine
+    /// io_uring's fixed buffers, which need no hardware
     IoUring,
     /// The first RDMA device
     Verbs,

@@ -184,7 +184,7 @@ impl Memory {
 
     /// Returns two ranges of addresses after the memory.
     pub(super) fn spare(&self) -> io::Result<[Range; 2]> {
-        self.spare.ok_or_else(|| io::Error::other("no free addresses behind it"))
+        self.spare.ok_or_else(|| io::Error::other("no free addresses after the memory"))
     }
 
     /// Returns the mapped file.

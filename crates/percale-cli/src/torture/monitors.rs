@@ -38,7 +38,8 @@ impl From<Choice> for Watching {
 const RIGHTS: (&str, &str) = ("mprotect", "registrations keep rights that the process lost, unless hits check them");
 const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
 const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
-const UNLOCKED: (&str, &str) = ("munlock", "the program has promised to unlock nothing, which lets guard pages in");
+const UNLOCKED: (&str, &str) =
+    ("munlock", "the program has promised not to unlock memory, which would permit guard pages");
 
 /// All monitors.
 pub(super) const ALL: &[Monitor] = &[

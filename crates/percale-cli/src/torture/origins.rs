@@ -1,6 +1,6 @@
 //! Makes and frees memory that is not made by mmap(2) alone.
 
-#![expect(unsafe_code, reason = "asks malloc, brk, shmget and dlopen for memory; each block states why it is sound")]
+#![expect(unsafe_code, reason = "gets memory from malloc, brk, shmget and dlopen; each block states why it is sound")]
 
 use std::ffi::c_void;
 use std::io;

@@ -33,7 +33,7 @@ impl Client {
 
     /// Like [`new`](Self::new), at this address.
     pub(crate) fn at(server: &str, transport: TransportKind, address: &str) -> Self {
-        let client = Self::connect(server, transport, address).expect("it is not welcome");
+        let client = Self::connect(server, transport, address).expect("the server accepts the client");
         assert_eq!(client.hear()["reply"]["Welcome"]["protocol"], PROTOCOL);
         client
     }

@@ -299,7 +299,7 @@ fn attempt(place: &TestDirectory, transport: TransportKind, misbehaviour: Misbeh
     }
     // An error must not contain the program's internal representation of a reply.
     if ["Filled", "Stored", "Opened", "Hashed", "Welcome"].iter().any(|name| error.contains(&format!("{name} {{"))) {
-        return Some(format!("it shows its own values: {error:?}"));
+        return Some(format!("the error contains internal values: {error:?}"));
     }
     if !status.success() {
         if status.code() != Some(1) {

@@ -2,7 +2,7 @@
 
 mod attempts;
 mod client;
-#[expect(dead_code, reason = "no process is looked at here")]
+#[expect(dead_code, reason = "this test does not inspect processes")]
 #[path = "../common/mod.rs"]
 mod common;
 mod copy;

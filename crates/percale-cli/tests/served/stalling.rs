@@ -30,7 +30,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
                 client
             })
             .collect();
-        attempts.count("an offer whose pull is not answered", !serves(&server, &place, "a"));
+        attempts.count("an offered message that is never sent", !serves(&server, &place, "a"));
         drop(stalled);
         // These clients send requests with long error replies, which they never receive.
         let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();

@@ -192,7 +192,7 @@ impl<F: Fabric> Mesh<F> {
                     }
                 }
                 Err(_) => {
-                    let error = endpoint.read_error().expect("the queue said that an error is next");
+                    let error = endpoint.read_error().expect("the queue reported an error entry");
                     reports.entry(error.entry.context).or_default().push_back(Err(error));
                 }
             }

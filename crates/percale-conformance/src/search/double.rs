@@ -4,7 +4,7 @@
 //! the test double. At steps of a run, its devices fail, its queues overflow, its ports go down and change their
 //! addresses, and its requests are delayed.
 
-#![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
+#![expect(unsafe_code, reason = "calls functions of the test double, found by dlsym; each block states its reason")]
 
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;

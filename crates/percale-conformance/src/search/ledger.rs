@@ -366,8 +366,8 @@ impl Ledger {
             if must_be_denied {
                 let what = operation.what;
                 return Err(Fault::new(
-                    "dead key served",
-                    format!("{what} {id} succeeded though its region was closed before"),
+                    "access with an invalid key succeeded",
+                    format!("{what} {id} succeeded although its key was invalid"),
                 ));
             }
             return Ok(());
@@ -407,8 +407,8 @@ impl Ledger {
         };
         let Some(message) = self.messages.get_mut(&number) else {
             let bytes: Vec<u8> = report.bytes.iter().take(24).copied().collect();
-            let text = format!("receive {id} got {} bytes that nobody sent: {bytes:02x?}", report.len);
-            return Err(Fault::new("bytes that nobody sent", text));
+            let text = format!("receive {id} got {} bytes that were not sent: {bytes:02x?}", report.len);
+            return Err(Fault::new("bytes that were not sent", text));
         };
         let fault = |kind, text: String| Err(Fault::new(kind, format!("message {number} at receive {id}: {text}")));
         self.arrived += 1;
@@ -465,8 +465,8 @@ impl Ledger {
     pub fn seen(&mut self, at: EndpointAddress, number: u64, criteria: &Criteria, taken: bool) -> Verdict {
         let Some(message) = self.messages.get_mut(&number) else {
             return Err(Fault::new(
-                "bytes that nobody sent",
-                format!("a peek found message {number}, which nobody sent"),
+                "bytes that were not sent",
+                format!("a peek found message {number}, which was not sent"),
             ));
         };
         if message.to != at || !criteria.fits(message) {
@@ -478,7 +478,7 @@ impl Ledger {
         if taken && message.arrivals > 0 {
             return Err(Fault::new(
                 "arrived twice",
-                format!("message {number} was thrown away, and had been received"),
+                format!("message {number} was discarded after it had been received"),
             ));
         }
         message.arrivals += u32::from(taken);

@@ -321,7 +321,7 @@ pub enum Request {
 
 /// A call of libibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are descriptive")]
 pub enum VerbsCall {
     RegisterMemory,
     AllocateWindow,
@@ -368,7 +368,7 @@ pub enum DeviceStep {
 
 /// One step.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are descriptive")]
 pub enum Step {
     /// Sends a message.
     Send { at: u8, to: u8, len: u32, tag: Option<u8>, data: bool, by: SendBy, level: Level, slot: u8 },

@@ -357,7 +357,7 @@ impl WorkerLedger {
                 && raw.number < number
                 && !raw.multi
             {
-                raw.due.get_or_insert_with(|| (Instant::now(), format!("the receive {number} behind it has ended")));
+                raw.due.get_or_insert_with(|| (Instant::now(), format!("the later receive {number} has ended")));
             }
         }
     }
@@ -373,7 +373,7 @@ impl WorkerLedger {
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
             );
-            let why = if was_posted { "it was cancelled" } else { "cancel said that it was not posted" };
+            let why = if was_posted { "it was cancelled" } else { "cancel reported that it was not posted" };
             raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
             self.note(|| reported);
         }

@@ -13,14 +13,14 @@ use crate::search::program::quoted;
 const APART: &str = "PERCALE_SEARCH_APART";
 
 const HELP: &str = "\
-Random operations and random events of lives, of several real processes.
+Random operations and random lifecycle events in several processes.
 
 search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
 
   --minutes N          how long (default 1; fractions are allowed)
   --seed S             the seed of the first round; later rounds count up from it (default: from the clock)
   --transport T        where (default all: the transports in turn)
-  --rounds N           at most so many rounds
+  --rounds N           the maximum number of rounds
   --kinds K,...        these kinds of events, instead of those that the seed chooses
   --without K,...      never these kinds of events
   --set NAME=NUMBER    changes a round: active (seconds), workers, endpoints, longest, cap, threads, shared, sleepy
@@ -224,7 +224,7 @@ fn search(options: &Options) -> ExitCode {
             let Counts { started, failed, received, lives, .. } = report.counts;
             let [active, ended, closed] = report.phases.map(|phase| phase.as_secs_f64());
             println!(
-                "  {started} operations, {failed} failed, {received} messages received; {lives} life events, {} processes\n  \
+                "  {started} operations, {failed} failed, {received} messages received; {lives} lifecycle events, {} processes\n  \
                  {active:.1} s of operations, {ended:.1} s until all had ended, {closed:.1} s until all had closed",
                 report.workers
             );

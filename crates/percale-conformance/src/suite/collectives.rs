@@ -126,7 +126,7 @@ fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> 
     let set = set(members.iter().copied());
     let joining: Vec<_> = members.iter().map(|member| mesh.endpoint(*member).join(&set).expect("a group")).collect();
     mesh.until(|| joining.iter().all(|joining| joining.is_ready()).then_some(()));
-    joining.into_iter().map(|mut joining| joining.wait().expect("everybody joins")).collect()
+    joining.into_iter().map(|mut joining| joining.wait().expect("all members join")).collect()
 }
 
 /// Drives all members until these operations have ended.
@@ -267,7 +267,7 @@ pub fn invalid_collective_is_rejected<F: Transport>() {
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
         let error = result.expect_err("it is refused");
         assert!(matches!(error.cause(), Cause::Post(_)), "{error}");
-        assert_eq!(error.into_buffer().expect("the buffer comes back").len(), length);
+        assert_eq!(error.into_buffer().expect("the buffer is returned").len(), length);
     };
     refused(group.broadcast(9, vec![1; 8]).start(), 8);
     refused(group.allreduce(AtomicOp::Sum, Datatype::U64, vec![1; 9]).start(), 9);
@@ -364,7 +364,7 @@ pub fn closed_member_fails_collectives_of_all_others<F: Peers>() {
                     rest.iter().map(|member| mesh.endpoint(*member).join(&all).expect("a group")).collect();
                 mesh.until(|| joining.iter().all(Operation::is_ready).then_some(()));
                 for mut joining in joining {
-                    drop(joining.wait().expect_err("a member is gone"));
+                    drop(joining.wait().expect_err("a member was closed"));
                 }
             }
         }
@@ -418,7 +418,7 @@ impl Alive {
         let joining: Vec<_> = self.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
         std::thread::scope(|scope| {
             let waiting: Vec<_> = joining.into_iter().map(|mut joining| scope.spawn(move || joining.wait())).collect();
-            waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("everybody joins")).collect()
+            waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("all members join")).collect()
         })
     }
 }

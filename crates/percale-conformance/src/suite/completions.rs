@@ -150,7 +150,7 @@ pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
         same(&target.read(), &content(seed, 32), "an injected message");
         assert!(arrives(0), "write {seed} did not leave");
     }
-    region.close().expect("nobody uses it");
+    region.close().expect("no access is in progress");
 }
 
 /// With DELIVERY_COMPLETE, a send completes only after the receive was posted and the bytes are in its buffer.

@@ -44,7 +44,11 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
         same(&net.stands(&client), &content(2, len), "what the listener's owner gave");
         same(&net.stands(&server), &content(1, len), "what the caller gave");
         assert_eq!(server.endpoint.peer_address(), Some(client.endpoint.address()));
-        same(&client.endpoint.wait_connected(None).expect("it stands"), &content(2, len), "and again");
+        same(
+            &client.endpoint.wait_connected(None).expect("the connection is established"),
+            &content(2, len),
+            "and again",
+        );
         exchange(&net, &client.endpoint, &server.endpoint);
         exchange(&net, &server.endpoint, &client.endpoint);
         let region = net.domain.register(vec![0; F::BULK], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("memory");
@@ -55,7 +59,7 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
             same(&got.into_vec(), &content(number, F::BULK), "what was written");
             net.finish(end.fetch_add(peer, all.slice(0..8), 1_u64)).expect("an add");
         }
-        assert!(net.is_quiet(), "nothing more is told");
+        assert!(net.is_quiet(), "there is no further event");
     }
     let long = [1; DATA_LIMIT + 1];
     let refused = net.end(|builder| builder.connect(net.address(), &long));
@@ -151,17 +155,17 @@ pub fn sends_require_a_connection<F: Peers>() {
     post_receive(&client, &target, PeerAddress::UNSPECIFIED, 6).expect("a receive");
     server.endpoint.shutdown().expect("it is connected");
     refuses_sends(&server);
-    let error = next_result(&net, &server).expect_err("nobody will send");
+    let error = next_result(&net, &server).expect_err("no peer will send");
     assert_eq!((error.entry.context, error.error), (4, ErrorCode::Canceled));
     for context in [5, 6] {
-        let error = next_result(&net, &client).expect_err("nobody will send");
+        let error = next_result(&net, &client).expect_err("no peer will send");
         assert_eq!((error.entry.context, error.error), (context, ErrorCode::Closed), "{error}");
         assert_eq!(error.entry.flags, CompletionFlags::RECEIVE | CompletionFlags::MESSAGE);
     }
     refuses_sends(&client);
     // Receives posted later fail as well.
     post_receive(&client, &target, client.endpoint.peer(), 7).expect("a receive");
-    assert_eq!(next_result(&net, &client).expect_err("nobody will send").entry.context, 7);
+    assert_eq!(next_result(&net, &client).expect_err("no peer will send").entry.context, 7);
 }
 
 #[track_caller]
@@ -195,7 +199,7 @@ pub fn requests_are_rejected<F: Peers>() {
         let (error, reason, data) = refused(&net, &client);
         assert_eq!((error, error.errno()), (ErrorCode::Refused, libc::ECONNREFUSED), "{reason}");
         same(&data, &content(3, len), "what the listener's owner gave");
-        net.finish(receive).expect_err("there is nobody to receive from");
+        net.finish(receive).expect_err("there is no connection to receive from");
     }
     let client = net.call(b"please");
     drop(net.request());
@@ -319,9 +323,9 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
     let tries = |there: std::net::SocketAddr| {
         let peer = vector.insert(there).expect("an address");
         // A send may complete before its rejection is detected, so delivery completion is requested.
-        net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("it is not welcome");
+        net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("the endpoint rejects it");
         let remote = percale::RemoteMemory { key: 1, address: 0, len: 8 };
-        net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("it is not welcome");
+        net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("the endpoint rejects it");
     };
     tries(net.listener().address());
     let client = net.call(b"");
@@ -364,7 +368,7 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
         }
         let receives: Vec<_> = (0..count).map(|_| to.endpoint.recv(vec![0; len]).start().expect("a receive")).collect();
         if shut {
-            from.endpoint.shutdown().expect("it stands");
+            from.endpoint.shutdown().expect("the connection is established");
             from.endpoint.shutdown().expect("as often as one likes");
             assert_eq!(from.endpoint.connection_state(), Some(ConnectionState::Shutdown));
         } else {
@@ -378,7 +382,7 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
             same(&got.to_vec(), &content(number, len), "a message before the end");
         }
         net.turns(50);
-        assert!(to.events.read().is_none(), "the end is told once");
+        assert!(to.events.read().is_none(), "the end is reported once");
         to.endpoint.shutdown().expect("it is over");
     }
 }
@@ -392,7 +396,7 @@ pub fn messages_can_be_received_after_shutdown<F: Peers>() {
     for number in 0..5 {
         client.endpoint.inject(client.endpoint.peer(), &content(number, 100)).expect("room");
     }
-    client.endpoint.shutdown().expect("it stands");
+    client.endpoint.shutdown().expect("the connection is established");
     assert!(matches!(net.event(&server), Event::Shutdown { .. }));
     for number in 0..5 {
         let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("it was sent before the end");
@@ -439,7 +443,7 @@ pub fn connect_without_transport_fails<F: Alone>() {
     let (error, reason, _) = refused(&net, &client);
     println!("{}: {error:?}: {reason}", F::NAME);
     let own = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
-    own.endpoint.connect(own.endpoint.address().to_string(), b"").expect("it is told later");
+    own.endpoint.connect(own.endpoint.address().to_string(), b"").expect("the error is reported later");
     assert_eq!(refused(&net, &own).0, ErrorCode::Refused);
 }
 
@@ -472,6 +476,6 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
         } else {
             net.finish(server.invalidate(server.peer(), name.key)).expect("it is bound");
         }
-        assert_eq!(read(&client).expect_err("the key is dead").errno(), ErrorCode::KeyRejected.errno());
+        assert_eq!(read(&client).expect_err("the key is invalid").errno(), ErrorCode::KeyRejected.errno());
     }
 }

@@ -27,7 +27,7 @@ pub fn connections_are_made_by_the_first_operation<F: Peers>() {
     println!("{}: {before} descriptors before the first operation", F::NAME);
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.turns(50);
-    assert_eq!(peers(0), nobody, "a receive connects to nobody");
+    assert_eq!(peers(0), nobody, "a receive connects to no peer");
     mesh.inject(0, 1, None, b"first");
     mesh.done(received);
     assert_eq!((peers(0), peers(1), peers(2)), (nobody + 1, nobody + 1, nobody));
@@ -122,7 +122,7 @@ pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
         }
     }
     mesh.inject(0, 0, Some(9), b"oneself");
-    assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
+    assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself continues");
 }
 
 /// Injected messages are not lost if the sender then closes its endpoint in an orderly way.
@@ -277,7 +277,7 @@ pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
     };
     let sets = [set(0), set(1)];
     let mut theirs = two.0.join(&sets[1]).expect("a group");
-    let failed = one.0.join(&sets[0]).expect("a group").wait().expect_err("nobody else joins that");
+    let failed = one.0.join(&sets[0]).expect("a group").wait().expect_err("no other member joins that list");
     assert!(failed.to_string().contains("advertises"), "{failed}");
     let mut again = one.0.join(&sets[0]).expect("a group");
     let until = std::time::Instant::now() + Duration::from_secs(60);
@@ -295,7 +295,7 @@ pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
     let mut random = Random::new(seed());
     let mut strangers = Vec::new();
     for round in 0..60 {
-        let mut stranger = TcpStream::connect(mesh.endpoint(1).address()).expect("anybody may connect");
+        let mut stranger = TcpStream::connect(mesh.endpoint(1).address()).expect("the listener accepts connections");
         stranger.set_nonblocking(true).expect("non-blocking");
         let mut bytes = vec![0; [1, 16, 64, 300, 100_000][round % 5]];
         match round % 4 {

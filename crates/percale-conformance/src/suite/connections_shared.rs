@@ -91,7 +91,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
                 assert_eq!(stands(&events), [round, round]);
                 [0, 8, 9000, F::BULK].into_iter().for_each(|len| call(&client, len));
                 if round % 2 == 0 {
-                    client.shutdown().expect("it stands");
+                    client.shutdown().expect("the connection is established");
                 } else {
                     ends(&events);
                 }
@@ -144,7 +144,7 @@ pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
         let first = request(listener.events());
         std::thread::sleep(Duration::from_millis(20)); // The other side sleeps now.
         let server = domain.endpoint().accept(&first, b"two").expect("an endpoint");
-        assert_eq!(server.wait_connected(None).expect("it comes"), b"one");
+        assert_eq!(server.wait_connected(None).expect("the connection is established"), b"one");
         call(&server, 8);
         let second = request(listener.events());
         std::thread::sleep(Duration::from_millis(20));
@@ -185,14 +185,14 @@ pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
         assert!(matches!(reported, Event::ConnectionRefused { error: ErrorCode::TimedOut, .. }), "{reported:?}");
     }
     let client = builder().connect(listener.address().to_string(), b"").expect("an endpoint");
-    let error = client.wait_connected(BOUND).expect_err("nobody answers");
+    let error = client.wait_connected(BOUND).expect_err("no listener answers");
     assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
 }
 
 fn sleep(descriptor: BorrowedFd<'_>) {
     let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
     let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
-    assert_eq!(woken, Ok(1), "something was slept over");
+    assert_eq!(woken, Ok(1), "the wait did not wake for the event");
 }
 
 /// Eight threads connect and four threads answer. Every second request is accepted.
@@ -215,7 +215,7 @@ pub fn many_threads_call_one_listener<F: Peers + Real>() {
                         request.reject(request.data()).expect("it waits");
                     } else {
                         let server = domain.endpoint().accept(&request, request.data()).expect("an endpoint");
-                        server.wait_connected(None).expect("it comes");
+                        server.wait_connected(None).expect("the connection is established");
                         echo(&server, number as usize);
                     }
                 }
@@ -303,13 +303,13 @@ pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers +
         if round % 2 == 0 {
             drop(servers.remove(0));
         } else {
-            servers[0].shutdown().expect("it stands");
+            servers[0].shutdown().expect("the connection is established");
         }
         std::thread::sleep(Duration::from_millis(5)); // The messages have arrived now.
         let mut got: Vec<_> = (0..4).map(|_| next().expect("a message that came before the end")).collect();
         got.sort_unstable();
         assert_eq!(got, [0, 1, 2, 3]);
-        let error = next().expect_err("nobody will send");
+        let error = next().expect_err("no peer will send");
         assert_eq!((error.entry.context, error.error), (SPARE, ErrorCode::Closed), "{error}");
         ends(&events);
     }

@@ -93,7 +93,7 @@ fn receive(memory: Memory, tag: u64) -> Operation {
 ///
 /// Requirements: DWQ-001, DWQ-005, DWQ-009, DWQ-010, DWQ-011.
 pub fn deferred_work_updates_only_its_counter<F: Real>() {
-    let ring = Ring::new::<F>(2, "deferred work tells its counter");
+    let ring = Ring::new::<F>(2, "deferred work updates only its counter");
     let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, len) in [8, 5000, F::BULK].into_iter().enumerate() {
         let round = round as u64;
@@ -104,8 +104,8 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
         assert_eq!((sent.value(), received.value()), (round, round), "nothing moves before");
         from.write(&content(round, len)); // DWQ-017
         trigger.add(1);
-        received.wait(round + 1, LONG).expect("the message comes");
-        sent.wait(round + 1, LONG).expect("and has left");
+        received.wait(round + 1, LONG).expect("the message arrives");
+        sent.wait(round + 1, LONG).expect("the message was sent");
         assert!(into.read() == content(round, len), "{len} bytes");
     }
     assert_eq!((sent.value(), received.value(), ring.sends.value()), (3, 3, 0));
@@ -264,7 +264,7 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
         ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None);
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
         trigger.set(round);
-        ended.wait(round, LONG).expect("errors count as ends");
+        ended.wait(round, LONG).expect("errors count as completions");
         assert_eq!((done.value(), done.read_error()), (0, round));
         assert_eq!((ring.sends.value(), ring.sends.read_error()), (0, 0), "the endpoint's own counter");
         let error = ring.queue(0).read_error().expect("it is reported");
@@ -288,9 +288,9 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None);
     let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
     trigger.add(1);
-    other.wait(1, LONG).expect("errors count as ends");
+    other.wait(1, LONG).expect("errors count as completions");
     assert_eq!((done.value(), done.read_error()), (0, 1));
-    let error = ring.queue(0).read_error().expect("the failure is told");
+    let error = ring.queue(0).read_error().expect("the failure is reported");
     assert_eq!((error.error, error.entry.context), (ErrorCode::KeyRejected, 77));
     drop(ring.queues);
     drop(ring.endpoints); // The work that waits for `done` is dropped.
@@ -322,7 +322,7 @@ pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
         }
     }
     start.add(1);
-    received[0].wait(ROUNDS, LONG).expect("the token comes round");
+    received[0].wait(ROUNDS, LONG).expect("the token returns");
     sent.wait(4 * ROUNDS, LONG).expect("and is sent on");
     assert_eq!(received.each_ref().map(Counter::value), [ROUNDS; 4]);
     assert_eq!(places[0].read(), content(1, 40));
@@ -333,7 +333,7 @@ pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
 ///
 /// Requirements: TRIG-007.
 pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
-    let ring = Ring::new::<F>(2, "a silent send sets another off");
+    let ring = Ring::new::<F>(2, "a silent send triggers another operation");
     let (left, right) = (ring.at(0), ring.at(1));
     for round in 0..20 {
         let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 5) else { unreachable!() };
@@ -344,7 +344,7 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 let mut entries = [Entry::default(); 1];
-                let count = ring.queue(0).wait(&mut entries, LONG).expect("the send is told");
+                let count = ring.queue(0).wait(&mut entries, LONG).expect("the send is reported");
                 (count, entries[0].context)
             });
             std::thread::sleep(Duration::from_millis(if round % 4 == 0 { 5 } else { 0 }));
@@ -374,6 +374,6 @@ pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
             scope.spawn(|| counter.add(1));
             scope.spawn(|| drop(endpoint));
         });
-        assert!(!counter.has_work(), "what was not begun is forgotten");
+        assert!(!counter.has_work(), "operations that were not started are dropped");
     }
 }

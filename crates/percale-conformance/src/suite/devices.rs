@@ -62,7 +62,7 @@ pub fn messages_between_host_and_device_memory_arrive<F: Devices>() {
                 assert_eq!(mesh.done(received).len, len as u64);
                 let got = if way == 0 { host.read() } else { target.read() };
                 same(&got[..len], &bytes, "what was received");
-                assert!(got[len..].iter().all(|byte| *byte == 0xEE), "behind it nothing is written");
+                assert!(got[len..].iter().all(|byte| *byte == 0xEE), "nothing is written after the message");
             }
         }
         source.free();
@@ -121,7 +121,7 @@ pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     mesh.done(mesh.send(0, 1, sending(short).with(OpFlags::INJECT)));
     short.write(&[0; 2_048]);
     mesh.done(received);
-    same(&host.read(), &bytes[..2_048], "what was injected");
+    same(&host.read(), &bytes[..2_048], "the injected message");
     let long = mesh.try_send(0, mesh.peer(1), sending(DeviceMemory::blank(2_049)).with(OpFlags::INJECT));
     assert_eq!(long, Err(PostError::InjectTooLong(2_049)));
     // A multi-receive into device memory is rejected.
@@ -190,7 +190,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
     let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);
-    region.close().expect("nobody is at it");
+    region.close().expect("no access is in progress");
     same(&memory.read(), &expected, "the memory");
 }
 
@@ -292,7 +292,7 @@ pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
             let region = crate::device::register(&mesh, 1, target, named, ALL).expect("a region");
             mesh.done(mesh.write(0, 1, Memory::of(&first).segments(), &[region.remote()]));
             same(&target.load(), &first, "what was written");
-            region.close().expect("nobody is at it");
+            region.close().expect("no access is in progress");
         }
     }
 }
@@ -339,11 +339,11 @@ pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
         let region = region(&mesh, target);
         mesh.done(mesh.write(0, 1, Memory::of(&content(number + 1, 70_000)).segments(), &[region.remote()]));
         same(&target.read(), &content(number + 1, 70_000), "what was written");
-        region.close().expect("nobody is at it");
+        region.close().expect("no access is in progress");
         places.insert(source.address());
         let place = driver().locate(source.address() as usize).expect("a place");
         assert_eq!((place.kind, place.ordinal), (Kind::Device, 0));
-        assert!(buffers.insert(place.buffer), "each allocation has a number of its own");
+        assert!(buffers.insert(place.buffer), "each allocation has a unique number");
         source.free();
         target.free();
     }

@@ -200,7 +200,7 @@ pub fn invalid_exchange_is_rejected<F: Transport>() {
     let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
         let error = result.expect_err("it is refused");
         assert!(matches!(error.cause(), Cause::Post(PostError::Collective(_))), "{error}");
-        assert_eq!(error.into_buffer().expect("the buffer comes back").len(), length);
+        assert_eq!(error.into_buffer().expect("the buffer is returned").len(), length);
     };
     refused(group.scatter(members, vec![1; 6]).start(), 6);
     refused(group.gather(9, vec![1; 6]).start(), 6);

@@ -195,7 +195,7 @@ pub fn finished_handles_of_groups_affect_no_other_operation<F: Transport>() {
     });
     drop(others.take());
     let joins: Vec<_> = (0..count).map(|member| mesh.endpoint(member).join(&members).expect("a group")).collect();
-    let groups: Vec<_> = joins.into_iter().map(|join| mesh.finish(join).expect("everybody joins")).collect();
+    let groups: Vec<_> = joins.into_iter().map(|join| mesh.finish(join).expect("all members join")).collect();
     let others = std::cell::RefCell::new(Vec::new());
     used_up(&mesh, 0, || {
         others.borrow_mut().extend(groups[1..].iter().map(|group| group.barrier().start().expect("a barrier")));

@@ -36,7 +36,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
                 Err(error) => {
                     println!("{member} of {members}: {}", error.cause());
                     tries[member] += 1;
-                    assert!(tries[member] < 100, "nobody is in the way any more");
+                    assert!(tries[member] < 100, "no stale join remains");
                     joins[member] = joining(mesh, [member], members).pop();
                 }
             }
@@ -78,7 +78,7 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     let mut groups: Vec<Vec<Ours<'_>>> = (0..JOINS).map(|_| Vec::new()).collect();
     for joins in joins {
         for (at, mut join) in joins.into_iter().enumerate() {
-            groups[at].push(join.wait().expect("everybody joins"));
+            groups[at].push(join.wait().expect("all members join"));
         }
     }
     for number in (0..JOINS).rev() {
@@ -136,7 +136,7 @@ pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
             for mut join in joins {
-                drop(join.wait().expect_err("a member is gone"));
+                drop(join.wait().expect_err("a member was closed"));
             }
         }
     }

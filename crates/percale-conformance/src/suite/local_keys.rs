@@ -81,7 +81,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     let fixed = user.register_verbs(content(3, LEN), VerbsAccess::REMOTE_READ).expect("a region");
     let closed = open(content(4, LEN));
     let dead = piece(&closed, 0, 8);
-    let kept = closed.close().expect("nobody is at it");
+    let kept = closed.close().expect("no access is in progress");
     let target = owner.register(content(5, LEN), Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
     let good = piece(&mine, 0, 8);
     let (low, past) = (good.address.wrapping_sub(1), good.address + LEN as u64);

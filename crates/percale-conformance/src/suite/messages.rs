@@ -274,7 +274,7 @@ pub fn completion_contains_the_source_if_in_the_vector<F: Peers>() {
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"known");
     assert_eq!(mesh.done(received).source, mesh.peer(0));
-    mesh.test_endpoint(1).vector.remove(mesh.peer(0)).expect("the peer is there");
+    mesh.test_endpoint(1).vector.remove(mesh.peer(0)).expect("the peer is in the vector");
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"stranger");
     let entry = mesh.done(received);
@@ -377,7 +377,7 @@ pub fn an_endpoint_reaches_itself<F: Transport>() {
         let entry = mesh.done(received);
         assert_eq!((entry.len, entry.tag, entry.data, entry.source), (len as u64, 5, 6, mesh.peer(0)));
         mesh.done(sent);
-        same(&target.read(), &content(4, len), "a message to oneself");
+        same(&target.read(), &content(4, len), "a message to itself");
         let delivered = mesh.send(0, 0, Send::of(Memory::content(5, len)).with(OpFlags::DELIVERY_COMPLETE));
         mesh.nothing(delivered);
         let received = mesh.receive(0, Receive::into(target));
@@ -450,8 +450,8 @@ pub fn fenced_send_waits_for_earlier_operations<F: Transport>() {
         assert!(mesh.take(fenced).is_none(), "the fence holds");
         let received = mesh.receive(1, Receive::into(big).tag(1, 0));
         mesh.done(behind);
-        same(&big.read(), &content(1, len), "what came before the fence");
-        same(&small.read(), &content(2, 8), "what came behind the fence");
+        same(&big.read(), &content(1, len), "the data sent before the fence");
+        same(&small.read(), &content(2, 8), "the data sent after the fence");
         for context in [first, fenced, received] {
             mesh.done(context);
         }

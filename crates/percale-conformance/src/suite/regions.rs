@@ -56,7 +56,7 @@ fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMem
         assert_eq!(code(&write), ErrorCode::KeyRejected);
         let read = mesh.finish(a.read(peer, part, vec![0x55; len])).expect_err("a read is refused");
         assert_eq!(code(&read), ErrorCode::KeyRejected);
-        same(&read.into_buffer().expect("it comes back").into_vec(), &vec![0x55; len], "nothing is disclosed");
+        same(&read.into_buffer().expect("the buffer is returned").into_vec(), &vec![0x55; len], "nothing is disclosed");
     }
     let add = mesh.finish(a.fetch_add(peer, remote.slice(0..8), 1_u64)).expect_err("an atomic operation is refused");
     assert_eq!(code(&add), ErrorCode::KeyRejected);
@@ -84,7 +84,7 @@ pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
             let region = domain.register(memory, ALL).expect("a region");
             served(&mesh, &region, region.remote());
             dead.push(region.remote());
-            memory = region.close().expect("nobody is at it");
+            memory = region.close().expect("no access is in progress");
             dead.iter().for_each(|name| refused(&mesh, None, *name));
         }
     }
@@ -122,7 +122,7 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         assert!(matches!(late.cause(), Cause::Post(PostError::NotMapped(key)) if *key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
         // A mapped key is not valid after its region was closed, nor for another region.
-        drop(region.close().expect("nobody is at it"));
+        drop(region.close().expect("no access is in progress"));
         refused(&mesh, None, again.remote(base, LEN as u64));
         let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
         refused(&mesh, Some(&next), again.remote(base, LEN as u64));
@@ -219,7 +219,7 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
         let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; 64])).expect("a read");
         same(&read.into_vec(), &content(key, 64), "the region of this key");
         mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![7; 8], region.remote().slice(8..16))).expect("a write");
-        region.close().expect("nobody is at it");
+        region.close().expect("no access is in progress");
         let late =
             mesh.finish(mesh.endpoint(0).read(mesh.peer(1), RemoteMemory { key, address: 0, len: 8 }, vec![0; 8]));
         assert_eq!(
@@ -292,7 +292,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
         let other = domain.register(vec![0; LEN], ALL).expect("another region");
         refused(&mesh, Some(&region), region.remote());
         assert_eq!(counter.read(), 0);
-        region.enable().expect("nobody is at it");
+        region.enable().expect("no access is in progress");
         served(&mesh, &region, region.remote());
         mesh.until(|| (counter.read() >= 5).then_some(()));
         mesh.finish(a.read(peer, region.remote(), vec![0; LEN])).expect("a read");
@@ -300,7 +300,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
         mesh.turns(50);
         assert_eq!(counter.read(), 5, "three writes and two atomic operations");
         // The region keeps the counter when it is disabled and enabled again.
-        region.refresh(|| ()).expect("nobody is at it");
+        region.refresh(|| ()).expect("no access is in progress");
         mesh.finish(a.write(peer, vec![1; 100], region.remote().slice(0..100))).expect("a write");
         mesh.until(|| (counter.read() >= 6).then_some(()));
     }
@@ -319,14 +319,14 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
         assert!(matches!(taken, RegisterError::KeyTaken(66)), "{taken}");
         for _ in 0..3 {
             refused(&mesh, Some(&region), region.remote());
-            region.enable().expect("nobody is at it");
+            region.enable().expect("no access is in progress");
             region.enable().expect("nothing happens to an enabled region");
             served(&mesh, &region, region.remote());
-            region.disable().expect("nobody is at it");
+            region.disable().expect("no access is in progress");
             region.disable().expect("nothing happens to a disabled region");
         }
         // If the region is closed while it is disabled, its key can be used again.
-        drop(region.close().expect("nobody is at it"));
+        drop(region.close().expect("no access is in progress"));
         let again = domain.registration(ALL).key(66).own(content(1, LEN)).expect("the key is free");
         served(&mesh, &again, again.remote());
         drop(again);
@@ -347,14 +347,14 @@ pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
     for memory in memories(&mesh) {
         let mut region = domain.registration(ALL).endpoint(elsewhere.id()).own(memory).expect("a region");
         refused(&mesh, Some(&region), region.remote());
-        region.disable().expect("nobody is at it");
+        region.disable().expect("no access is in progress");
         region.restrict(here);
         refused(&mesh, Some(&region), region.remote());
-        region.enable().expect("nobody is at it");
+        region.enable().expect("no access is in progress");
         served(&mesh, &region, region.remote());
-        region.disable().expect("nobody is at it");
+        region.disable().expect("no access is in progress");
         region.restrict(elsewhere.id());
-        region.enable().expect("nobody is at it");
+        region.enable().expect("no access is in progress");
         refused(&mesh, Some(&region), region.remote());
         let of_all = domain.register(content(1, LEN), ALL).expect("a region");
         served(&mesh, &of_all, of_all.remote());
@@ -372,10 +372,10 @@ pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
         let remote = region.remote();
         for number in 0..5 {
             served(&mesh, &region, remote);
-            region.refresh(|| refused(&mesh, None, remote)).expect("nobody is at it");
+            region.refresh(|| refused(&mesh, None, remote)).expect("no access is in progress");
             region.write(0, &content(number, LEN));
             let got = mesh.finish(a.read(peer, remote, vec![0; LEN])).expect("a read");
-            same(&got.into_vec(), &content(number, LEN), "what is there now");
+            same(&got.into_vec(), &content(number, LEN), "the current contents");
         }
     }
 }
@@ -395,7 +395,7 @@ pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
             },
         );
         let domain = &mesh.test_endpoint(1).domain;
-        for key in [None, Some("of the domain"), Some("of the endpoints"), Some("of nobody")] {
+        for key in [None, Some("of the domain"), Some("of the endpoints"), Some("of no endpoint")] {
             for memory in memories(&mesh) {
                 let registration = domain.registration(ALL);
                 let registration = match key {

@@ -62,13 +62,13 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
             let (start, bytes) = (number as usize, content(number, len));
             let part = region.remote().slice(number..number + len as u64);
             let back = mesh.finish(a.write(peer, bytes.clone(), part)).expect("the write");
-            same(&back.into_vec(), &bytes, "the source comes back");
+            same(&back.into_vec(), &bytes, "the source is returned");
             expected[start..start + len].copy_from_slice(&bytes);
             same(&bytes_of(&region), &expected, "the region");
             let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
             same(&got.into_vec(), &bytes, "what was read");
         }
-        same(&region.close().expect("nobody is at it").into_vec(), &expected, "the memory");
+        same(&region.close().expect("no access is in progress").into_vec(), &expected, "the memory");
     }
 }
 
@@ -113,7 +113,11 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
                 }
                 if !access.contains(Access::REMOTE_READ) {
                     let error = mesh.finish(a.read(peer, part, source.clone())).expect_err("it is refused");
-                    same(&error.into_buffer().expect("it comes back").into_vec(), &source, "nothing is disclosed");
+                    same(
+                        &error.into_buffer().expect("the buffer is returned").into_vec(),
+                        &source,
+                        "nothing is disclosed",
+                    );
                 }
             }
             let word = all.slice(0..8);
@@ -152,7 +156,7 @@ pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
         let remote = RemoteMemory { key: 0xABCD, address: 0, len: 5000 };
         let got = mesh.finish(a.read(peer, remote, vec![0; 5000])).expect("a read");
         same(&got.into_vec(), &content(3, 5000), "the region");
-        let memory = region.close().expect("nobody is at it").into_vec();
+        let memory = region.close().expect("no access is in progress").into_vec();
         for len in [8, 5000] {
             let part = remote.slice(0..len);
             assert_eq!(code(mesh.finish(a.write(peer, vec![9; len as usize], part))), ErrorCode::KeyRejected);
@@ -283,7 +287,7 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
         assert_eq!(bytes_of(&region)[8..16], expected.to_ne_bytes());
         let gone = word(8, 8);
         mesh.done(mesh.fetch_add(0, 1, operand, result, gone));
-        region.close().expect("a region that nobody holds");
+        region.close().expect("no access is in progress");
         for _ in 0..2 {
             assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, gone)).error, ErrorCode::KeyRejected);
             assert_eq!(mesh.failed(mesh.read(0, 1, result.segments(), &[gone])).error, ErrorCode::KeyRejected);
@@ -307,12 +311,13 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
             let part = region.remote().slice(0..len as u64);
             mesh.finish(a.write(peer, content(number, len), part)).expect("a write");
             mesh.until(|| (counter.read() > count).then_some(()));
-            let write = a.write(peer, content(number, len), part).data(number).start().expect("a write that tells");
+            let write =
+                a.write(peer, content(number, len), part).data(number).start().expect("a write with remote data");
             count += 2;
             // When the write has been counted, its completion is in the queue.
             mesh.until(|| (counter.read() >= count).then_some(()));
             let reported = mesh.take(0).expect("news of the write").expect("no error");
-            mesh.finish(write).expect("a write that tells");
+            mesh.finish(write).expect("a write with remote data");
             let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
             assert_eq!(
                 (reported.flags, reported.data, reported.len, reported.source),
@@ -369,7 +374,7 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
         let read = a.read(peer, part, vec![0; F::BULK]).fenced().start().expect("a read");
         same(&mesh.finish(read).expect("the read").into_vec(), &content(1, F::BULK), "what was written before");
         mesh.finish(write).expect("the write");
-        let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("nobody has this address");
+        let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("no endpoint has this address");
         assert!(matches!(nobody.cause(), Cause::Post(PostError::UnknownPeer(99))));
         let lengths = a.write(peer, vec![0; 9], part.slice(0..8)).start().expect_err("other lengths");
         assert!(matches!(lengths.cause(), Cause::Post(PostError::Lengths { local: 9, remote: 8 })));
@@ -422,7 +427,7 @@ pub fn injected_writes_are_copied<F: Fabric>() {
             bytes.fill(0);
             let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
             assert_eq!(reported.data, len);
-            same(&bytes_of(&region)[..len as usize], &content(len, len as usize), "what was injected");
+            same(&bytes_of(&region)[..len as usize], &content(len, len as usize), "the injected data");
         }
         let refused = mesh.endpoint(0).inject_write(
             mesh.peer(1),
@@ -452,7 +457,7 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
             let write = a.write(peer, content(1, len), part).start().expect("a write");
             let read = a.read(peer, part, vec![0; len]).start().expect("a read");
             mesh.turns(round);
-            let memory = region.close().expect("nobody stops in the middle").into_vec();
+            let memory = region.close().expect("no thread is stopped in the middle of an access").into_vec();
             let (write, read) = (mesh.finish(write), mesh.finish(read));
             for (error, what) in [(write.as_ref().err(), "the write"), (read.as_ref().err(), "the read")] {
                 if let Some(error) = error {

@@ -121,6 +121,6 @@ pub fn random_accesses_match_the_model<F: Fabric>() {
             }
         }
         under_way.into_iter().for_each(|operation| settle(&mesh, operation));
-        same(&region.close().expect("nobody is at it").into_vec(), &model, "the region");
+        same(&region.close().expect("no access is in progress").into_vec(), &model, "the region");
     }
 }

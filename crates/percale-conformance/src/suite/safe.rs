@@ -33,7 +33,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     mesh.finish(a.send(mesh.peer(1), "too long").fenced()).expect("the send");
     let error = mesh.finish(receiving).expect_err("it is cut off");
     assert_eq!(error.errno(), 265);
-    assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), b"too ");
+    assert_eq!(error.into_buffer().expect("the buffer is returned").into_vec(), b"too ");
     let mut receiving = b.recv(vec![0; 4]).start().expect("a receive");
     assert!(!receiving.is_ready() && receiving.cancel() && !receiving.cancel());
     let error = receiving.wait().expect_err("it is cancelled");
@@ -91,7 +91,7 @@ pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>()
         same(&target.read(), &bytes, "the message of a dropped send");
         if forget {
             mesh.turns(50);
-            assert_eq!(Arc::strong_count(&bytes), 2, "whose handle was forgotten is never taken back");
+            assert_eq!(Arc::strong_count(&bytes), 2, "the buffer of a forgotten handle is never returned");
         } else {
             mesh.until(|| (Arc::strong_count(&bytes) == 1).then_some(()));
         }
@@ -158,7 +158,7 @@ pub fn rejected_operation_returns_its_buffer<F: Transport>() {
         let error = endpoint.send(unknown, vec![1, 2, 3]).wait().expect_err("nobody");
         refused(error.cause(), &PostError::UnknownPeer(unknown.0));
         assert_eq!(error.errno(), libc::EINVAL);
-        assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), [1, 2, 3]);
+        assert_eq!(error.into_buffer().expect("the buffer is returned").into_vec(), [1, 2, 3]);
         assert_eq!(endpoint.inject(unknown, b"x"), Err(PostError::UnknownPeer(unknown.0)));
     }
     let error = endpoint.recv(vec![0; 3]).from(PeerAddress(99)).wait().expect_err("nobody");

@@ -45,7 +45,7 @@ impl<F: Fabric> World<F> {
         let fabric = F::new(7);
         let domain = fabric.domain(|domain| domain);
         let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
-        vector.insert("192.0.2.1:9").expect("an address that is nobody's"); // The numbers then do not start at 0.
+        vector.insert("192.0.2.1:9").expect("an unused address"); // The numbers then do not start at 0.
         let scalable = [(); 2].map(|()| {
             domain.scalable_endpoint().contexts(CONTEXTS).bind(fabric.address()).expect("a scalable endpoint")
         });
@@ -112,14 +112,14 @@ impl<F: Fabric> World<F> {
             let receives = [endpoint.recv(vec![0; 8]), endpoint.tagged_recv(0, !0, vec![0; 8])];
             for receive in receives {
                 let receive = receive.start().expect("a receive");
-                assert!(!receive.is_ready(), "{}: a message that nobody sent here", F::NAME);
+                assert!(!receive.is_ready(), "{}: a message that was not sent to this context", F::NAME);
             }
         }
     }
 }
 
 fn refused(result: Result<Received, OperationError>, code: ErrorCode) {
-    let error = result.expect_err("there is nobody");
+    let error = result.expect_err("the context was closed");
     assert_eq!(error.errno(), code.errno(), "{error}");
 }
 
@@ -209,7 +209,7 @@ pub fn send_to_missing_context_fails<F: Peers>() {
     let (domain, vector) = (world.domain.clone(), world.vector.clone());
     let builder = || domain.endpoint().vector(&vector);
     for (index, errno) in [(3, libc_einval()), (1, libc_ebusy())] {
-        assert_eq!(world.scalable[0].open(index, builder()).expect_err("it is not to be had").errno(), errno);
+        assert_eq!(world.scalable[0].open(index, builder()).expect_err("the context is not available").errno(), errno);
     }
     // A context that only sends cannot be addressed by a peer.
     let one =
@@ -339,7 +339,7 @@ pub fn contexts_are_members_of_groups<F: Peers>() {
         let members: Vec<_> = list.iter().map(|(side, context)| world.at(*side, *context)).collect();
         let joins = members.iter().flat_map(|member| [member.join(&set), member.join(&turned)]);
         let joins: Vec<_> = joins.map(|join| join.expect("a group")).collect();
-        let groups: Vec<_> = joins.into_iter().map(|join| world.finish(join).expect("everybody joins")).collect();
+        let groups: Vec<_> = joins.into_iter().map(|join| world.finish(join).expect("all members join")).collect();
         for (at, group) in groups.iter().enumerate() {
             let rank = if at % 2 == 0 { at / 2 } else { list.len() - 1 - at / 2 };
             assert_eq!((group.rank(), group.size()), (rank, list.len()));

@@ -94,7 +94,7 @@ pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
 pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a wait set spans endpoints");
     let ways: [fn(&WaitSet); 2] = [
-        |set| set.wait(Some(Duration::from_secs(60))).expect("something comes"),
+        |set| set.wait(Some(Duration::from_secs(60))).expect("a member has an event"),
         |set| {
             if set.try_wait().expect("a descriptor") {
                 sleep(set.descriptor().expect("a descriptor").as_fd());
@@ -129,5 +129,5 @@ pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
 fn sleep(descriptor: BorrowedFd<'_>) {
     let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
     let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
-    assert_eq!(woken, Ok(1), "something was slept over");
+    assert_eq!(woken, Ok(1), "the wait did not wake for the event");
 }

@@ -293,7 +293,7 @@ pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     assert_eq!(world.end(third).expect("a message").to_vec(), b"third");
     let error = world.end(first).expect_err("it was cancelled");
     assert_eq!(error.errno(), ErrorCode::Canceled.errno());
-    assert_eq!(error.into_buffer().expect("the buffer comes back").into_vec(), [7; 16]);
+    assert_eq!(error.into_buffer().expect("the buffer is returned").into_vec(), [7; 16]);
     // One of the endpoints reports the cancellation of a raw receive.
     let segments = Segments::one(Memory::blank(8).segment());
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
@@ -413,7 +413,7 @@ pub fn a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
     }
     let [gone, here] = [first, second].map(|peer| world.shared.recv_from(peer, None, vec![0; 8]).expect("a receive"));
     world.endpoints[SHARERS] = None;
-    assert_eq!(world.end(gone).expect_err("its peer is gone").errno(), ErrorCode::Closed.errno());
+    assert_eq!(world.end(gone).expect_err("its peer was closed").errno(), ErrorCode::Closed.errno());
     world.send(1, 2, None, b"here");
     assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
 }
@@ -502,7 +502,7 @@ pub fn connected_endpoints_share_receives<F: Peers + Real>() {
             same(&end(receiving, [&clients, &servers]), &content(number as u64, 64), "a message");
         }
         // One connection ends. The shared context is not affected.
-        clients[round].shutdown().expect("it stands");
+        clients[round].shutdown().expect("the connection is established");
         while !matches!(called.read(), Some(Event::Shutdown { .. })) {
             clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
         }
@@ -543,7 +543,7 @@ pub fn threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
                     let next = shared.recv(vec![0; 8]).expect("a receive");
                     let got = std::mem::replace(slot, next).take().expect("it is ready").expect("a message");
                     let number = u64::from_ne_bytes(got.to_vec().try_into().expect("8 bytes"));
-                    assert!(seen.insert(number), "{number} came twice");
+                    assert!(seen.insert(number), "{number} was received twice");
                     received.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -115,7 +115,11 @@ pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     inject(&a, 2, b"second");
     let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
     let fd = b.as_fd();
-    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)), Ok(1), "slept for ever");
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)),
+        Ok(1),
+        "the descriptor did not become readable"
+    );
     assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
     // The sleeper is a task.
     let mut receiving = pin!(b.tagged_recv(3, 0, vec![0; 5]).into_future());
@@ -151,7 +155,7 @@ pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
         let waker = fall_asleep(answer.as_mut());
         let post = |number| a.tagged_send(PEER, number, content(number, LEN)).start().expect("a send");
         let sends: Vec<_> = (1..=COUNT).map(post).collect();
-        posted.send(()).expect("the receiver is there");
+        posted.send(()).expect("the receiver still runs");
         assert_eq!(block_on(answer, &waker).expect("the answer").to_vec(), b"thanks");
         sends.into_iter().for_each(|mut sending| drop(sending.wait().expect("a send")));
     });
@@ -171,7 +175,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
             let receiving = sleeper.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message");
             assert_eq!(receiving.to_vec(), b"first");
             let mut receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
-            send_line.send(rustix::thread::gettid()).expect("somebody looks at this thread");
+            send_line.send(rustix::thread::gettid()).expect("the test checks this thread");
             let fd = sleeper.as_fd();
             while !receiving.is_ready() {
                 if sleeper.try_wait() {
@@ -184,9 +188,9 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         let task = format!("/proc/self/task/{}", reported.recv().expect("the sleeper").as_raw_nonzero());
         // The nanoseconds of processor time, and the number of times that the thread was scheduled. The value between
         // them is not used.
-        let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
+        let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread exists");
         let asleep = || {
-            let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
+            let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread exists");
             stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
         };
         let turns = |taken: &str| taken.split_whitespace().nth(2).and_then(|turns| turns.parse::<u64>().ok());
@@ -205,7 +209,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
             let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
             // A check may be scheduled twice if other tasks need the processor.
             let looks = since.elapsed().as_millis() as u64 / 100 + 1;
-            assert!(turns <= 2 * looks, "{turns} turns, but {looks} looks");
+            assert!(turns <= 2 * looks, "the thread was scheduled {turns} times for {looks} checks");
         } else {
             assert_eq!(after, before, "processor time in ns, time in the queue, turns");
         }

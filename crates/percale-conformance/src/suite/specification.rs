@@ -43,8 +43,8 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
                 mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), Vec::new())).expect("nothing is read");
             }
             let mut window = domain.window(WindowType::One).expect("a window");
-            assert!(window.bind(&region, 0..1, WindowAccess::READ).is_err(), "a byte of none");
-            region.close().expect("nobody is at it");
+            assert!(window.bind(&region, 0..1, WindowAccess::READ).is_err(), "a window of a region without bytes");
+            region.close().expect("no access is in progress");
             let name = RemoteMemory { key: 91, address: base, len: 8 };
             let late = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), name, vec![0; 8]));
             assert_eq!(code(late), ErrorCode::KeyRejected);
@@ -105,7 +105,7 @@ pub fn reused_key_refers_to_the_current_region<F: Transport>() {
     for round in 1..5 {
         let long = domain.registration(ALL).key(495).own(vec![0; LEN]).expect("a region");
         write(long.remote(), round).expect("a write");
-        let closed = long.close().expect("nobody is at it");
+        let closed = long.close().expect("no access is in progress");
         let short = domain.registration(Access::REMOTE_READ).key(495).own(vec![200; 64]).expect("a region");
         assert_eq!(read(short.remote()).expect("a read"), [200; 64], "the memory of the closed region");
         assert_eq!(code(write(short.remote().slice(0..8), 100)), ErrorCode::Denied, "the rights of the closed region");
@@ -113,7 +113,7 @@ pub fn reused_key_refers_to_the_current_region<F: Transport>() {
         assert_eq!(code(read(beyond)), ErrorCode::Denied, "the length of the closed region");
         let add = mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), short.remote().slice(0..8), 1_u64));
         assert_eq!(code(add), ErrorCode::Denied);
-        assert!(short.close().expect("nobody is at it").into_vec() == [200; 64], "written to");
+        assert!(short.close().expect("no access is in progress").into_vec() == [200; 64], "written to");
         assert!(closed.into_vec() == vec![round; LEN], "written to after it was closed");
     }
 }
@@ -208,7 +208,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
                 counts(&mesh, counter, value);
             }
             assert!(window.close().is_ok());
-            region.close().expect("nobody is at it");
+            region.close().expect("no access is in progress");
         }
     }
 }
@@ -234,7 +234,7 @@ pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
             let mut there = vec![0; LEN];
             region.read(8, &mut there[8..]);
             same(&there[8..], &content(1, LEN)[8..], "what was written");
-            region.close().expect("nobody is at it");
+            region.close().expect("no access is in progress");
         }
     }
 }
@@ -329,9 +329,9 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
         let [trigger, count] = [(); 2].map(|()| Counter::new());
         domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
         trigger.set(threshold - 1);
-        assert_eq!(count.value(), 0, "begun below its threshold");
+        assert_eq!(count.value(), 0, "started below its threshold");
         trigger.add(1);
-        assert_eq!(count.value(), 1, "not begun at {threshold:#x}");
+        assert_eq!(count.value(), 1, "not started at {threshold:#x}");
         domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
         assert_eq!(count.value(), 2, "reached already");
         trigger.set(threshold - 1);

@@ -224,7 +224,7 @@ pub fn an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     }
     assert!(counter.has_work());
     mesh.close(0);
-    assert!(!counter.has_work(), "what waited is forgotten");
+    assert!(!counter.has_work(), "waiting operations are dropped");
     counter.add(1);
     // An operation that waits for a dropped counter never starts, and fails.
     if !F::ALONE {
@@ -288,7 +288,7 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
         for (mut waits, len) in [(receive, 64), (again, 32)] {
             let error = waits.wait().expect_err("nothing begins it");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
-            assert_eq!(error.into_buffer().expect("the buffer comes back").len(), len);
+            assert_eq!(error.into_buffer().expect("the buffer is returned").len(), len);
         }
     }
 }

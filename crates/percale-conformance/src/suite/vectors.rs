@@ -30,7 +30,7 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
         mesh.take(received)
     });
     assert_eq!(report.expect("a message").len, 8);
-    same(&target.read(), &bytes, "what was said");
+    same(&target.read(), &bytes, "the message");
 }
 
 /// Messages can be sent to peers in vectors of every type, with any expected size.

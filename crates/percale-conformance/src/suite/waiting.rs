@@ -272,7 +272,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
         done.wait();
     });
     let domain = F::new(1).domain(|domain| domain.progress(Progress::Automatic));
-    assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint of one owner has no progress of its own");
+    assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint with one owner makes no automatic progress");
 }
 
 /// All objects are opened, used and closed a thousand times. Runs in a separate process, see the helper

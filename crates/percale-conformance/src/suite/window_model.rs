@@ -115,7 +115,7 @@ impl<F: Fabric> Model<'_, F> {
         let region = domain.registration(access).base(at as u64 * (1 << 20)).own(memory).expect("a region");
         let given = KeyAccess { region: at, start: 0, len: LEN, access: rights, key_user: None, window: None };
         self.names.push(region.remote());
-        assert!(self.keys.insert(region.key(), given).is_none(), "a key came twice");
+        assert!(self.keys.insert(region.key(), given).is_none(), "a key was assigned twice");
         self.regions[at] = Some((region, bytes));
         self.count("regions", true);
     }
@@ -134,7 +134,7 @@ impl<F: Fabric> Model<'_, F> {
                 assert!(bound, "held by nothing");
                 self.regions[at] = Some((region, bytes));
             }
-            Err(other) => panic!("nobody is stopped: {other}"),
+            Err(other) => panic!("closing failed although no access is in progress: {other}"),
         }
         self.count("closes", !bound);
     }
@@ -143,7 +143,7 @@ impl<F: Fabric> Model<'_, F> {
         if let Some(window) = self.windows[at].take() {
             // The window is deallocated in both cases.
             if self.random.below(2) == 0 {
-                assert!(window.close().is_ok(), "nobody is stopped");
+                assert!(window.close().is_ok(), "no access is in progress");
             } else {
                 drop(window);
             }
@@ -200,9 +200,9 @@ impl<F: Fabric> Model<'_, F> {
                 assert!(range.end <= LEN as u64, "bound beyond its region");
                 self.keys.retain(|_, given| given.window != Some(at));
                 if name.len > 0 {
-                    assert_ne!(Some(name.key), old, "the old key came again at once");
+                    assert_ne!(Some(name.key), old, "the old key was reused immediately");
                     let given = Self::given(at, region, &range, access, None);
-                    assert!(self.keys.insert(name.key, given).is_none(), "a key came twice");
+                    assert!(self.keys.insert(name.key, given).is_none(), "a key was assigned twice");
                     self.names.push(name);
                 }
             }
@@ -238,7 +238,7 @@ impl<F: Fabric> Model<'_, F> {
         assert_eq!(result.map(|name| name.key), wanted, "a bind of {range:?}");
         if let Ok(name) = result {
             let given = Self::given(at, region, &range, access, Some(place(self.mesh, key_user)));
-            assert!(self.keys.insert(name.key, given).is_none(), "a key came twice");
+            assert!(self.keys.insert(name.key, given).is_none(), "a key was assigned twice");
             self.names.push(name);
         }
         window

@@ -236,7 +236,7 @@ pub fn binds_keep_their_place_among_messages<F: Fabric>() {
             .fenced()
             .start()
             .expect("room");
-        mesh.finish(ended).expect("nobody is at it");
+        mesh.finish(ended).expect("no access is in progress");
         let next = mesh.finish(next).expect("the next bind");
         assert_eq!((user_reads(&mesh, name), user_reads(&mesh, next)), (REFUSED, bytes(24..32)));
         invalidate(&mesh, next.key).expect("it is bound");
@@ -262,7 +262,7 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
             let writes: Vec<_> = (10..40).map(write).collect();
             mesh.turns(usize::from(round));
             let ended = invalidate(&mesh, name.key);
-            ended.expect("nobody is stopped");
+            ended.expect("no process is stopped during an access");
             let after = bytes_of(&region);
             let results = writes.into_iter().map(|write| mesh.finish(write).map(drop)).collect::<Vec<_>>();
             for result in results.into_iter().filter(Result::is_err) {
@@ -304,7 +304,10 @@ pub fn window_access_needs_no_owner_progress<F: Direct>() {
             };
             mesh.until(alone);
             let mut write = a.write(peer, vec![7; 100], name).start().expect("a write");
-            assert!(during_one(&mesh, Duration::from_secs(20), || write.is_ready()), "the owner had to make it");
+            assert!(
+                during_one(&mesh, Duration::from_secs(20), || write.is_ready()),
+                "the access needed the owner's progress"
+            );
             write.wait().expect("a write");
             assert_eq!(bytes_of(&region)[name.address as usize..][..100], [7; 100]);
         }

@@ -155,7 +155,9 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
         }
         drop(one);
         assert_eq!(user_reads(&mesh, first), REFUSED);
-        let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+        let Err(CloseError::Windows(region)) = region.close() else {
+            panic!("the region was closed although a window was bound to it")
+        };
         assert_eq!(user_reads(&mesh, second), bytes(0..100));
         assert!(two.close().is_ok());
         assert_eq!(user_reads(&mesh, second), REFUSED);
@@ -384,7 +386,7 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
         assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);
         let context = mesh.context();
         owner.post_invalidate(user, name.key, context, OpFlags::COMPLETION).expect("room");
-        let entry = only_the_owner(context).expect("nobody is at it");
+        let entry = only_the_owner(context).expect("no access is in progress");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::INVALIDATED, name.key));
         assert_eq!(user_reads(&mesh, name), REFUSED);
         let silent = mesh.context();
@@ -406,7 +408,7 @@ pub fn rebind_invalidates_the_old_key<F: Fabric>() {
     for round in 0..4 {
         for region in regions(&mesh, Access::empty()) {
             let name = window.bind(&region, 10..20, WindowAccess::READ).expect("a bind");
-            assert!(old.iter().all(|old| old.key != name.key), "a key came again in round {round}");
+            assert!(old.iter().all(|old| old.key != name.key), "a key was reused in round {round}");
             assert_eq!(user_reads(&mesh, name), bytes(10..20));
             let again = window.bind(&region, 30..40, WindowAccess::READ).expect("a bind");
             assert_eq!(user_reads(&mesh, again), bytes(30..40));

@@ -1,9 +1,6 @@
 //! The registration cache when the system denies a call. It may keep fewer registrations, but must never be incorrect.
 
-#![expect(
-    unsafe_code,
-    reason = "changes mappings of its own, which is what the cache has to notice; each block states its reason"
-)]
+#![expect(unsafe_code, reason = "changes its own mappings, which the cache must detect; each block states its reason")]
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,5 +161,5 @@ fn cache_at_address_space_limit_is_never_stale() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bound > 0, "no limit of address space was one");
+    assert!(bound > 0, "no limit of the address space had an effect");
 }

@@ -83,7 +83,7 @@ fn resource_limit_gives_a_result_or_an_error_naming_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bound > 0, "no limit of address space was one");
+    assert!(bound > 0, "no limit of the address space had an effect");
 }
 
 /// The number of processes, and the number of descriptors of each. There are too few descriptors for the shared memory
@@ -185,7 +185,7 @@ fn last_descriptor_is_kept_until_another_caller_connects() {
     assert!(is_kept(&mut second), "the newer caller was turned away");
     // The older connection, which has not sent anything, receives the reason.
     let mut printed = Vec::new();
-    first.read_to_end(&mut printed).expect("what it is told");
+    first.read_to_end(&mut printed).expect("the reason");
     assert!(!printed.is_empty(), "it was turned away without a word");
     helper.send_line("end");
     helper.end();

@@ -129,7 +129,7 @@ impl Side {
         receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("the end of round {round}: {error}"))?;
         let mut own = [0; 8];
         self.region.read(0, &mut own);
-        assert!(u64::from_ne_bytes(own) > round, "the peer's addition is here");
+        assert!(u64::from_ne_bytes(own) > round, "the peer's addition has arrived");
         Ok(())
     }
 
@@ -160,7 +160,7 @@ pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (SideO
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = Helper::start("pair", second);
     let other = receive_line(&mut peer, &clock);
-    let own = address_of(&other).expect("the peer can do everything");
+    let own = address_of(&other).expect("the peer has no denied system calls");
     clock = Clock::start();
     denied.send_line(&own);
     peer.send_line(&address);

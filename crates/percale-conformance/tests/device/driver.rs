@@ -1,6 +1,6 @@
 //! Tests of the device driver: rejected calls, and calls outside of operations.
 
-#![expect(unsafe_code, reason = "has a driver copy and close; each block says why the memory is there")]
+#![expect(unsafe_code, reason = "calls the driver to copy and close; each block says why the memory is valid")]
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -170,7 +170,7 @@ fn each_allocation_has_a_unique_id() {
         assert_eq!((place(&memory).kind, place(&memory).ordinal), (Kind::Device, 0));
         let last = driver().locate(memory.address() as usize + 4_999).expect("a place");
         assert_eq!(last, place(&memory));
-        assert!(numbers.insert(place(&memory).buffer), "a number that another had");
+        assert!(numbers.insert(place(&memory).buffer), "the number of another allocation");
         places.insert(memory.address());
         memory.free();
     }
@@ -211,7 +211,7 @@ fn copies_have_ended_when_event_recording_fails() {
     let Err(DeviceError::Driver { function: "cuEventRecord", memory: true, .. }) = begun else {
         panic!("there should be no event: {begun:?}")
     };
-    same(&to.read(), &content(6, 2_000), "what was copied before it was told");
+    same(&to.read(), &content(6, 2_000), "the data copied before the error");
     // The lane can be used again.
     same(&memory.read(), &content(6, 2_000), "what the device has");
 }
@@ -356,7 +356,7 @@ fn registration_synchronizes_device_memory() {
     same(&got.read(), &content(1, 5000), "what was read");
     let waits = u64::from(std::env::var_os(POOLS).is_some());
     assert_eq!(count("doubleDrained"), registered + waits, "waits at the access");
-    region.close().expect("nobody is at it");
+    region.close().expect("no access is in progress");
 }
 
 /// While a thread captures a graph, copies do not invalidate it, and do not read data that is still in flight.

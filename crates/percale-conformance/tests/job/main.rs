@@ -133,10 +133,10 @@ impl Job {
                     self.network.advance(1000);
                     endpoint.progress();
                 }
-                assert!(receive.is_ready(), "{to} hears of {} more", from.len() - delivered.len());
+                assert!(receive.is_ready(), "{to} did not receive {} of its messages", from.len() - delivered.len());
                 let received = receive.wait().expect("a message");
                 let source = received.source.expect("its sender is in the vector").0 as usize;
-                assert_eq!(received.to_vec(), message(source, to), "what {source} said to {to}");
+                assert_eq!(received.to_vec(), message(source, to), "the message from {source} to {to}");
                 delivered.push(source);
             }
             delivered.sort_unstable();
@@ -152,7 +152,7 @@ impl Job {
                 return;
             }
         }
-        panic!("it never comes to rest");
+        panic!("messages are still in transfer");
     }
 }
 
@@ -225,7 +225,7 @@ mod sim {
             drop(more);
             job.settle();
             assert_eq!(job.endpoints[0].naming_bytes(), quiet);
-            assert!(in_use() - before <= 200, "{} bytes for a million that nobody talks to", in_use() - before);
+            assert!(in_use() - before <= 200, "{} bytes for a million unused peers", in_use() - before);
         }
     }
 }

@@ -27,7 +27,7 @@ const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
 
 fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<A::Handle<'e>> {
-    endpoint.join(members).expect("a group").wait_for(FAILURE_TIMEOUT).expect("everybody joins")
+    endpoint.join(members).expect("a group").wait_for(FAILURE_TIMEOUT).expect("all members join")
 }
 
 /// Returns the contribution of a member. The sum over all members is known.

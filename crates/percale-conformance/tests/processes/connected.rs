@@ -164,10 +164,10 @@ fn a_killed_server_ends_its_connections(transport: &str) {
         .collect();
     helper.signal(Signal::KILL);
     for mut send in sends {
-        send.wait_for(WAIT_TIMEOUT).map(drop).expect_err("nobody received it");
+        send.wait_for(WAIT_TIMEOUT).map(drop).expect_err("the message was not delivered");
     }
     for mut receive in receives {
-        let error = receive.wait_for(WAIT_TIMEOUT).map(drop).expect_err("nobody sent anything");
+        let error = receive.wait_for(WAIT_TIMEOUT).map(drop).expect_err("no message was sent");
         assert_eq!(error.errno(), libc::ECONNRESET, "{error}");
     }
     party.dies(end);
@@ -268,7 +268,7 @@ fn two_processes_have_two_connections(transport: &str) {
         }
     }
     // One connection ends, and the other continues.
-    party.ends[1].shutdown().expect("it stands");
+    party.ends[1].shutdown().expect("the connection is established");
     let end = &party.ends[0];
     end.send(end.peer(), "still here").wait().expect("a send");
     assert_eq!(end.recv(vec![0; 100]).wait().expect("the echo").to_vec(), b"still here");

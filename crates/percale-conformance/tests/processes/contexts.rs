@@ -145,7 +145,7 @@ fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
         message(party.finish(receive), survivor.1, to, 8);
     }
     for end in &party.ends {
-        party.finish(end.send(survivor.1, content(1, 100))).expect("the other peer lives");
+        party.finish(end.send(survivor.1, content(1, 100))).expect("the other peer still runs");
     }
     // Another peer can communicate in the same way afterwards.
     party.meet(&mut party.caller(&there));
@@ -181,7 +181,7 @@ fn a_killed_peer_ends_shared_receives_from_it(transport: &str) {
     let from_survivor = shared.recv_from(here, None, vec![0; 8]).expect("a receive");
     victim.signal(Signal::KILL);
     died(party.finish_shared(from_victim));
-    assert!(!from_survivor.is_ready(), "the other one lives");
+    assert!(!from_survivor.is_ready(), "the other peer still runs");
     let kept = [(); 2].map(|()| shared.recv(vec![0; 50]).expect("a receive"));
     for (to, receiving) in kept.into_iter().enumerate() {
         message(party.finish_shared(receiving), gone, to, 50);

@@ -18,7 +18,7 @@ const PASSED: usize = LEN / 2;
 /// Forwards one connection to `to`, and breaks it when the client has sent [`PASSED`] bytes.
 fn pass_some(listener: &TcpListener, to: SocketAddr) {
     let (caller, _) = listener.accept().expect("a caller");
-    let called = TcpStream::connect(to).expect("somebody listens");
+    let called = TcpStream::connect(to).expect("the receiver listens");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut from, mut to) = (&called, &caller);
@@ -39,7 +39,7 @@ fn pass_some(listener: &TcpListener, to: SocketAddr) {
 ///
 /// Requirements: MSG-013.
 fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
-    let _watchdog = Watchdog::new("half-arrived messages of the dead count no more");
+    let _watchdog = Watchdog::new("partial messages of dead peers are no longer counted");
     let receiver = open(transport, "127.0.0.1:0", |domain| domain.unexpected_cap(LEN));
     let at = receiver.endpoint.address();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");

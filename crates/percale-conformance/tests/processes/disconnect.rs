@@ -38,7 +38,7 @@ impl Side {
                 return;
             }
         }
-        panic!("the event did not come");
+        panic!("the event did not occur");
     }
 }
 

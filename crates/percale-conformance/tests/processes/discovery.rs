@@ -1,7 +1,7 @@
 //! Discovery on a host where a feature is missing. It succeeds, reports the missing feature and the reason, and the
 //! other features work.
 
-#![expect(unsafe_code, reason = "forbids itself system calls, in a process of its own; each block states its reason")]
+#![expect(unsafe_code, reason = "installs a system call filter in a separate process; each block states its reason")]
 
 use std::process::Command;
 
@@ -61,7 +61,7 @@ pub(crate) fn info() {
         }
         if part == "IPv6" {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-            assert!(up.is_ok_and(|status| status.success()), "lo comes up");
+            assert!(up.is_ok_and(|status| status.success()), "lo is up");
         }
     }
     let info = Info::discover().expect("discovery");
@@ -76,7 +76,7 @@ pub(crate) fn info() {
     }
     for one in info.transports().iter().filter(|one| one.available) {
         // Without IPv6, TCP is bound to IPv4.
-        let domain = info.domain().transport(one.kind).open().expect("what is there works");
+        let domain = info.domain().transport(one.kind).open().expect("the available transports work");
         let bind = || {
             let vector = domain.address_vector().build().expect("a vector");
             (domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint"), vector)

@@ -62,13 +62,13 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         if stranger % 2 == 0 {
             bytes[..10].copy_from_slice(b"percale\0\x02\0");
         }
-        let mut stream = TcpStream::connect(at).expect("anybody may connect");
+        let mut stream = TcpStream::connect(at).expect("the listener accepts connections");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
         let mut printed = 0;
         // The connection was closed, or there is no listener any more.
         while let Ok(written @ 1..) = stream.write(&bytes) {
             printed += written;
-            assert!(printed < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
+            assert!(printed < BYTES, "the endpoint kept reading from a stranger that began with {:?}", &bytes[..10]);
         }
         taken += printed;
     }
@@ -84,7 +84,7 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
         for (byte, known) in bytes.iter_mut().zip(b"percale\0\x02\0") {
             *byte = *known;
         }
-        let mut stream = TcpStream::connect(at).expect("anybody may connect");
+        let mut stream = TcpStream::connect(at).expect("the listener accepts connections");
         stream.write(&bytes).unwrap_or(0)
     };
     (0..200).map(printed).sum()
@@ -141,7 +141,7 @@ pub(crate) fn endured() {
         let mut order = String::new();
         while order != "end" {
             order = ask();
-            orders.send(order.clone()).expect("the endpoint's thread is there");
+            orders.send(order.clone()).expect("the endpoint's thread runs");
         }
     });
     let mut exchanged = 0;

@@ -147,7 +147,7 @@ fn the_environment_chooses_the_transport() {
         let answer = helper.receive_line();
         println!("PERCALE_TRANSPORT={name}: {answer}");
         if wanted.is_empty() {
-            assert!(answer.contains(name), "the unknown name is told: {answer}");
+            assert!(answer.contains(name), "the unknown name is reported: {answer}");
         } else {
             assert_eq!(answer, wanted);
         }

@@ -196,7 +196,7 @@ fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
         same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message before the farewell");
     }
     let mut sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
-    let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("nobody is there");
+    let error = sending.wait_for(FAILURE_TIMEOUT).expect_err("no endpoint listens");
     println!("{transport}: {error}");
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
 }
@@ -237,7 +237,7 @@ fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
             down |= matches!(open.events.read(), Some(Event::PeerDown { .. } | Event::PeerReplaced { .. }));
             down
         });
-        let error = open.exchange(peer, 99, 8).expect_err("nobody is there");
+        let error = open.exchange(peer, 99, 8).expect_err("no endpoint listens");
         println!("{transport}: {error}");
         while open.events.read().is_some() {}
     }
@@ -280,7 +280,7 @@ pub(crate) fn exhaust() {
         Ok(Err(error)) | Err(error) => error,
     };
     for number in 0..10 {
-        open.exchange(first, number, 100_000).expect("the established connection goes on");
+        open.exchange(first, number, 100_000).expect("the established connection still works");
     }
     rustix::process::setrlimit(Resource::Nofile, limits).expect("the old limit");
     open.exchange(second, 7, 100_000).expect("a new connection, now that there are descriptors");
@@ -314,7 +314,7 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
         panic!("a stopped peer answered: {:?}", echo.wait().map(|got| got.len));
     }
     helpers[0].signal(Signal::CONT);
-    same(&echo.wait().expect("it goes on").to_vec(), &content(5, 300_000), "the echo of a stopped peer");
+    same(&echo.wait().expect("the peer continues").to_vec(), &content(5, 300_000), "the echo of a stopped peer");
     sending.wait().expect("the send");
 }
 
@@ -383,7 +383,7 @@ fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
 
 /// Returns whether all threads of a process are stopped.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let stopped = |thread: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))

@@ -1,6 +1,6 @@
 //! A peer that writes random bytes to all memory that it shares with its victim.
 
-#![expect(unsafe_code, reason = "scribbles over shared memory on purpose, in a process of its own")]
+#![expect(unsafe_code, reason = "overwrites shared memory intentionally, in a separate process")]
 
 use std::fs;
 use std::os::fd::BorrowedFd;

@@ -3,7 +3,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "maps memory where the parent has some that the child does not inherit; each block states its own reason"
+    reason = "maps memory where the parent has memory that the child does not inherit; each block states its own reason"
 )]
 
 use std::future::IntoFuture;
@@ -109,7 +109,7 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             refused(inherited);
             let Parents { open, regions: [region, sealed], allocation, .. } = parents.take().expect("it was inherited");
             drop(allocation);
-            drop(region.close().expect("nobody is at it here"));
+            drop(region.close().expect("no access is in progress in the child"));
             drop(sealed);
             drop(open);
             talk(&own, &other, content(4, LEN).into());

@@ -47,7 +47,7 @@ const SUBJECTS: &[(&str, &str)] = &[
 const VALUE: &str = "a plain value, which holds nothing of a process";
 const ERROR: &str = "an error";
 const BUILDER: &str = "settings; the call that opens or posts has a case";
-const MEMORY: &str = "memory, whose copy or absence in a child is the kernel's";
+const MEMORY: &str = "memory, which the kernel copies or omits in a child";
 const DEVICE: &str = "asks a device's driver; nothing of a domain is touched";
 const TOGETHER: &str = "in one case with another function of its type";
 
@@ -87,7 +87,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Ring", "is reached by CompletionQueue::update alone, which has a case"),
     ("ScalableBuilder", BUILDER),
     ("ScopedRegion", VALUE),
-    ("Scope", "lives within one call of Domain::scope, which has a case that registers by it"),
+    ("Scope", "exists only within a call of Domain::scope, whose case registers memory with it"),
     ("Segment", VALUE),
     ("Segments", VALUE),
     ("TransportKind", VALUE),

@@ -2,7 +2,7 @@
 //! error. It must not hang or end the child by a signal. Threads of the parent are in the middle of such calls when it
 //! forks, and the parent uses all objects afterwards.
 
-#![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
+#![expect(unsafe_code, reason = "posts operations and registers memory; each block states its own reason")]
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

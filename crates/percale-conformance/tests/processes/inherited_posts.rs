@@ -1,7 +1,7 @@
 //! Every raw posting call, and the public calls that the other two lists omit, each in a separate forked child. The
 //! call must return an error. It must not hang or end the child by a signal.
 
-#![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
+#![expect(unsafe_code, reason = "posts operations and registers memory; each block states its own reason")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

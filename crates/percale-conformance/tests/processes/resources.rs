@@ -74,7 +74,7 @@ pub(crate) fn cycles() {
         // Messages that the peer echoed before it died have arrived, and are kept until they are received.
         let any = || open.endpoint.tagged_recv(0, u64::MAX, vec![0; 300_001]).start().expect("a receive");
         while any().wait_for(Duration::from_millis(1)).is_ok() {}
-        open.vector.remove(address).expect("the peer is there");
+        open.vector.remove(address).expect("the peer is in the vector");
     };
     (0..5).for_each(&cycle);
     let before = ResourceCounts::now();
@@ -161,7 +161,7 @@ pub(crate) fn hub() {
     // when their first messages arrive.
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
-    open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
+    open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to itself");
     // Among the mappings, rings belong to a pair, and doorbells are pages of the peers.
     let measure = || [resident_kib(), status_kib("RssAnon"), mapped_kib("percale-pair"), mapped_kib("percale-bell")];
     let before = measure();

@@ -38,6 +38,6 @@ fn a_token_goes_round() {
     let mut ratios = (0..ROUNDS).map(ratio);
     assert!(
         ratios.any(|ratio| ratio <= SPINNING),
-        "somebody spins: no hop of {ROUNDS} rounds was within {SPINNING} times"
+        "a process spins: no hop of {ROUNDS} rounds was within {SPINNING} times"
     );
 }

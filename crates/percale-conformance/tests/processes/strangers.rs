@@ -40,7 +40,7 @@ fn descriptors() -> u64 {
 
 /// Returns the resident memory in bytes.
 fn resident(pid: u32) -> usize {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process is there");
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process exists");
     let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * rustix::param::page_size()
 }
@@ -154,7 +154,7 @@ fn unknown_peers_use_bounded_memory_and_block_no_peer(_: &str) {
 /// Requirements: FLT-007.
 fn reconnecting_peers_use_bounded_memory_and_block_no_peer(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
-    endure("strangers that come and go", |to, number| drop(meet(to, nowhere, number as u64)));
+    endure("strangers that connect and disconnect", |to, number| drop(meet(to, nowhere, number as u64)));
 }
 
 /// Requirements: FLT-007.

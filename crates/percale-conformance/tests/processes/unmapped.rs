@@ -42,5 +42,5 @@ fn unmapped_memory_fails_only_its_operation(transport: &str) {
             same(&good.read(), &content(2, len), "a message after one that failed");
         }
     }
-    assert_eq!(events.read(), None, "the connection stands");
+    assert_eq!(events.read(), None, "the connection is established");
 }

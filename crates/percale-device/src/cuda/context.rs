@@ -3,7 +3,7 @@
 //! A lane is a stream, and an event that is recorded after its last copy. Copies take a free lane, or a new one, so
 //! that different kinds of transfers do not wait for each other. A lane is returned when its copies have ended.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
+#![expect(unsafe_code, reason = "calls the driver; each block states its own reason")]
 
 use std::ptr;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Implements percale's device driver interface with the CUDA driver API.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
+#![expect(unsafe_code, reason = "calls the driver; each block states its own reason")]
 
 use std::error::Error;
 use std::ffi::{CStr, c_int, c_void};
@@ -261,7 +261,7 @@ unsafe impl Driver for Cuda {
         self.within(ordinal, || {
             let mut made = 0;
             match kind {
-                Kind::Host => return Err(DeviceError::Lacks("allocation of memory that is not the driver's")),
+                Kind::Host => return Err(DeviceError::Lacks("allocation of ordinary host memory")),
                 Kind::Pinned => {
                     let mut memory = ptr::null_mut();
                     // SAFETY: the argument is room for an address.

@@ -4,7 +4,7 @@
 //! The names are those that the library exports: a later version of a function has a number as its suffix. A function
 //! that an older driver lacks is `None` if percale can work without it.
 
-#![expect(unsafe_code, reason = "takes functions from a library and calls one; each block says why that is sound")]
+#![expect(unsafe_code, reason = "loads functions from a library and calls one; each block states its own reason")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -190,6 +190,6 @@ impl std::fmt::Debug for Functions {
 /// Logs an error that the caller cannot handle.
 pub(super) fn log_failure(result: Result<(), DeviceError>) {
     if let Err(error) = result {
-        crate::later::later!(warn: %error, "memory of a device");
+        crate::later::later!(warn: %error, "a call of the CUDA driver failed");
     }
 }

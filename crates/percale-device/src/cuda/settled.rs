@@ -33,7 +33,7 @@
 //! transfer, the transfer needs memory that was registered or used before the kernel was started. (Such a kernel would
 //! also delay the application's own synchronous copies.)
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
+#![expect(unsafe_code, reason = "calls the driver; each block states its own reason")]
 
 use std::collections::HashSet;
 use std::ptr;
@@ -173,7 +173,7 @@ mod tests {
         let settled = Settled::default();
         let len = || settled.0.read().unwrap().len();
         settled.insert(0);
-        assert!(!settled.contains(0), "memory without a number is not remembered");
+        assert!(!settled.contains(0), "memory without an id is not recorded");
         for buffer in 1..=MOST as u64 {
             settled.insert(buffer);
         }

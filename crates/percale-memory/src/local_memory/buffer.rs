@@ -5,7 +5,7 @@
 //! lends its memory to transports as a [`Segment`], and returns it when the operation has completed. Until then no
 //! other code can access it, which makes the operation safe.
 
-#![expect(unsafe_code, reason = "lends owned memory as segments; each block says why it stays valid")]
+#![expect(unsafe_code, reason = "lends owned memory as segments; each block states its own reason")]
 
 use std::sync::Arc;
 

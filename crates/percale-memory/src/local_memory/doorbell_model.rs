@@ -80,7 +80,7 @@ fn loom_a_sleeper_that_watches_is_woken() {
         shared.arm();
         let sleeps = !shared.arrived(0);
         sender.join().unwrap();
-        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "no wake-up");
     });
 }
 
@@ -99,9 +99,9 @@ fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
         shared.page.take_rung(|bit| rung.push(bit));
         let sleeps = cold && rung.is_empty();
         sender.join().unwrap();
-        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "no wake-up");
         shared.page.take_rung(|bit| rung.push(bit));
-        assert!(!cold || rung == [1], "a frame that nobody looks for");
+        assert!(!cold || rung == [1], "the frame was not detected");
     });
 }
 
@@ -129,10 +129,10 @@ fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
         for sender in senders {
             sender.join().unwrap();
         }
-        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "no wake-up");
         // The endpoint is awake and checks the marked rings.
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
-        assert!(seen[1], "a frame that nobody looks for");
+        assert!(seen[1], "the frame was not detected");
     });
 }
 
@@ -154,6 +154,6 @@ fn loom_own_threads_wake_a_sleeper_although_a_peer_clears_its_page() {
         let sleeps = !shared.arrived(0);
         own.join().unwrap();
         hostile.join().unwrap();
-        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "no wake-up");
     });
 }

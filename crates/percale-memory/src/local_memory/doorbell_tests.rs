@@ -126,7 +126,7 @@ fn sleeper_on_the_word_is_woken() {
         let sleeps = std::time::Instant::now();
         while sleeps.elapsed() < Duration::from_millis(1) {
             doorbell.sleep(wake_by, Duration::from_millis(1));
-            assert!(peer.is_asleep(), "nobody woke it");
+            assert!(peer.is_asleep(), "it was not woken");
         }
         doorbell.disarm();
     }

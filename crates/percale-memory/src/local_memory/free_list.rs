@@ -42,7 +42,7 @@ impl FreeList {
     pub(super) fn give(&mut self, offset: usize, len: usize) {
         let (mut start, mut end) = (offset, offset + len);
         if let Some((&before, &have)) = self.ranges.range(..offset).next_back() {
-            debug_assert!(before + have <= offset, "given back twice");
+            debug_assert!(before + have <= offset, "the range was freed twice");
             if before + have == offset {
                 start = before;
             }

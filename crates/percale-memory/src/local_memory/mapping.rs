@@ -267,7 +267,7 @@ mod tests {
     fn published_memory_is_writable_only_by_its_creator() {
         let (fd, ours) = published_memfd("percale-test", 8192).unwrap();
         back(fd.as_fd(), 4096, 4096).unwrap();
-        assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing by somebody else");
+        assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing through the published descriptor");
         assert!(rustix::io::pwrite(&fd, &[1], 0).is_err(), "written through the descriptor");
         let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
         theirs.populate(4096, 4096).unwrap();

@@ -194,7 +194,7 @@ fn initiator_keeps_fencing_if_the_target_cannot() {
     (0..3 * FENCED_ACCESSES).for_each(|_| access(&mut announcer, &line));
     assert!(!line.is_unfenced());
     line.ask_to_fence();
-    assert!(!line.is_unfenced(), "it does already");
+    assert!(!line.is_unfenced(), "it fences already");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_line_retires_when_it_is_even_or_has_changed() {
     announcer.leave(&line);
     assert!(!announcer.is_inside() && line.has_retired(second));
     announcer.enter(&line);
-    assert!(line.has_retired(second), "another access is not the revoker's business");
+    assert!(line.has_retired(second), "a later access does not delay the revoker");
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn access_after_an_unwound_one_is_announced() {
     }));
     assert!(unwound.is_err());
     let left_open = line.snapshot();
-    assert!(!line.has_retired(left_open), "nobody knows that it has ended");
+    assert!(!line.has_retired(left_open), "the end of the access is not visible yet");
     announcer.enter(&line);
     assert!(line.has_retired(left_open));
     let under_way = line.snapshot();

@@ -81,8 +81,8 @@ pub struct Array<const N: usize> {
 
 #[derive(Clone, Debug)]
 enum Owner<const N: usize> {
-    Here(#[expect(dead_code, reason = "it keeps the words")] Arc<[AtomicU64; N]>),
-    Mapped(#[expect(dead_code, reason = "it keeps the words")] Arc<Mapping>),
+    Here(#[expect(dead_code, reason = "it keeps the words alive")] Arc<[AtomicU64; N]>),
+    Mapped(#[expect(dead_code, reason = "it keeps the words alive")] Arc<Mapping>),
 }
 
 // SAFETY: the words are atomics, and their owner exists as long as there is a handle to it.

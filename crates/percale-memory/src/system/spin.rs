@@ -262,7 +262,7 @@ pub struct SpinBudget {
 impl SpinBudget {
     /// Starts a wait.
     #[inline]
-    #[expect(clippy::new_without_default, reason = "it depends on what the thread has seen")]
+    #[expect(clippy::new_without_default, reason = "the value depends on the state of the thread")]
     pub fn new() -> Self {
         let (looks, lates) = if CROWDED.get() > 0 { (LOOKS, LATES - 1) } else { (0, 0) };
         Self { looks, lates, since: None }
@@ -385,7 +385,7 @@ mod tests {
 
     /// A `near` function that must not be called.
     fn must_not_be_called() -> bool {
-        panic!("only who is crowded asks");
+        panic!("only a crowded thread calls it");
     }
 
     #[test]
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again, "the others sleep");
         assert_eq!(wait.lates, 0);
         many.a_yield = LATE;
-        assert_eq!(many.yields_of(&mut wait), LATES, "it bears others anew");
+        assert_eq!(many.yields_of(&mut wait), LATES, "it tolerates late yields again");
     }
 
     #[test]
@@ -493,7 +493,7 @@ mod tests {
     fn crowded_polling_thread_offers_from_the_second_empty_read() {
         CROWDED.set(MEMORY);
         let mut empty_polls = EmptyPolls::NONE;
-        assert!(!empty_polls.is_offer_due(16), "it may have read until nothing was left");
+        assert!(!empty_polls.is_offer_due(16), "the first empty read may follow a read of data");
         assert!(empty_polls.is_offer_due(16));
         assert!(empty_polls.is_offer_due(16));
         CROWDED.set(0);

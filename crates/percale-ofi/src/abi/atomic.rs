@@ -142,7 +142,7 @@ constants! { CONSTANTS: u32;
     FI_BFLOAT16 = 17, "Brain floating point (2.x).";
     FI_FLOAT8_E4M3 = 18, "8-bit floating point, 3 bits of fraction (2.x).";
     FI_FLOAT8_E5M2 = 19, "8-bit floating point, 2 bits of fraction (2.x).";
-    FI_DATATYPE_LAST = 14, "Where old programs think that types end.";
+    FI_DATATYPE_LAST = 14, "The end of the list of types in 1.x headers.";
     FI_VOID = 256, "No type; collectives only.";
     FI_MIN = 0, "The smaller.";
     FI_MAX = 1, "The greater.";
@@ -164,6 +164,6 @@ constants! { CONSTANTS: u32;
     FI_CSWAP_GT = 17, "Swap if the comparand is greater.";
     FI_MSWAP = 18, "Swap the bits of a mask.";
     FI_DIFF = 19, "The difference (2.x).";
-    FI_ATOMIC_OP_LAST = 19, "Where old programs think that operations end.";
+    FI_ATOMIC_OP_LAST = 19, "The end of the list of operations in 1.x headers.";
     FI_NOOP = 256, "Nothing; collectives only.";
 }

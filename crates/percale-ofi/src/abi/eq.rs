@@ -324,7 +324,7 @@ constants! { CONSTANTS: u32;
     FI_WAIT_MUTEX_COND = 4, "Waits: on a condition.";
     FI_WAIT_YIELD = 5, "Waits: yielding the processor.";
     FI_WAIT_POLLFD = 6, "Waits: on several descriptors.";
-    FI_NOTIFY = 0, "Event: something about an object.";
+    FI_NOTIFY = 0, "Event: a notification about an object.";
     FI_CONNREQ = 1, "Event: a connection request.";
     FI_CONNECTED = 2, "Event: connected.";
     FI_SHUTDOWN = 3, "Event: disconnected.";

@@ -225,7 +225,7 @@ constants! { COMMANDS: c_int;
     FI_BACKLOG = 7, "How many connection requests may wait.";
     FI_GET_RAW_MR = 8, "Reads a long key: [`fi_mr_raw_attr`].";
     FI_MAP_RAW_MR = 9, "Makes a short key of a long one: [`fi_mr_map_raw`].";
-    FI_UNMAP_KEY = 10, "Forgets such a short key.";
+    FI_UNMAP_KEY = 10, "Removes a mapped key.";
     FI_QUEUE_WORK = 11, "Queues deferred work.";
     FI_CANCEL_WORK = 12, "Cancels deferred work.";
     FI_FLUSH_WORK = 13, "Cancels all deferred work.";

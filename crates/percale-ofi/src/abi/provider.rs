@@ -56,6 +56,6 @@ constants! { CONSTANTS: u32;
     FI_LOG_CNTR = 9, "Log: counters.";
     FI_LOG_WARN = 0, "Log: warnings.";
     FI_LOG_TRACE = 1, "Log: traces.";
-    FI_LOG_INFO = 2, "Log: what happens.";
+    FI_LOG_INFO = 2, "Log: informational messages.";
     FI_LOG_DEBUG = 3, "Log: everything.";
 }

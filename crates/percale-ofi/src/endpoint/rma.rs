@@ -51,7 +51,7 @@ impl Endpoint {
     /// Posts a write if `writes` is set, and a read otherwise. All memory belongs to the client, which keeps it valid
     /// as fi_rma(3) requires.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "the calls of C have as many")]
+    #[expect(clippy::too_many_arguments, reason = "the C function has as many arguments")]
     fn access(
         &self,
         writes: bool,

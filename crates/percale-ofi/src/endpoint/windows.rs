@@ -17,7 +17,7 @@ pub(crate) struct Bound {
 
 impl Endpoint {
     /// Binds a window of type 2 for a peer. Returns the remote memory that the peer uses.
-    #[expect(clippy::too_many_arguments, reason = "the call of C has as many")]
+    #[expect(clippy::too_many_arguments, reason = "the C function has as many arguments")]
     pub(crate) fn bind_window(
         &self,
         peer: fi_addr_t,

@@ -286,11 +286,11 @@ void atomic_groups(struct pair *p)
 	} all[] = {
 		{ "atomic: against a model", against_model },
 		{ "atomic: every flag", every_flag },
-		{ "atomic: what does not go together", mismatches },
+		{ "atomic: invalid combinations", mismatches },
 	};
 	struct target t = open_target(p);
 
-	begin("atomic: which there are");
+	begin("atomic: supported combinations");
 	validity(p);
 	quiet(p);
 	end();

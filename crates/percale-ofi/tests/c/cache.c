@@ -234,7 +234,7 @@ static void evictions(void)
 	struct world w;
 	struct pindown_use held = { 0 };
 
-	begin("RCACHE-010 RCACHE-023 what is used stays, what is idle goes for want of room");
+	begin("RCACHE-010 RCACHE-023 registrations in use are kept, idle ones are evicted");
 	setenv("FI_MR_CACHE_MAX_COUNT", "2", 1);
 	open_world(&w);
 	NEEDS(w.call->get(w.lane, AT(1), PAGE, 0, &held));
@@ -320,15 +320,15 @@ static void changes(void)
 	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) == neighbour, "what did not change was dropped");
 	NEEDS(w.call->get(lane, AT(1), PAGE, 0, &got));
 	ANSWERS(0, w.call->end(lane, &got));
-	CHECK(device.made == 2, "the other cache was not told");
+	CHECK(device.made == 2, "the other cache did not get the change");
 	ANSWERS(0, w.ops->changed_everything(w.room.domain));
 	key = use(&w, AT(1) + 4 * PAGE, PAGE);
 	CHECK(key != neighbour, "stale");
 	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(9), 0));
 	neighbour = use(&w, AT(1) + 4 * PAGE, PAGE);
-	CHECK(neighbour != key, "a change of no bytes is a change of who knows what");
+	CHECK(neighbour != key, "an empty range did not drop everything");
 	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(9), SIZE_MAX));
-	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) != neighbour, "and so is one past the last address");
+	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) != neighbour, "a range beyond the last address did not drop everything");
 	ANSWERS(0, w.call->lane_close(lane));
 	ANSWERS(0, w.call->close(other));
 	CHECK(device.undone == 2, "something remains");

@@ -15,7 +15,7 @@ void *context(int number)
 
 static void keep(struct side *side, struct done done)
 {
-	MUST((size_t)side->stashed < COUNT(side->stash), "too many completions that nobody asks for");
+	MUST((size_t)side->stashed < COUNT(side->stash), "too many completions that the test has not requested");
 	side->stash[side->stashed++] = done;
 }
 

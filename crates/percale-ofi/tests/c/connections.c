@@ -462,7 +462,7 @@ static void uninitialised_entries(void)
 	error.err_data = untouched;
 	error.err_data_size = sizeof(untouched);
 	ANSWERS(sizeof(error), fi_eq_readerr(eq, &error, 0));
-	CHECK(error.err_data != untouched, "a pointer of nobody's is written through");
+	CHECK(error.err_data != untouched, "the initial value of err_data was used as a buffer");
 	for (size_t at = 0; at < sizeof(untouched); at++)
 		CHECK(untouched[at] == '.', "byte %zu", at);
 	ANSWERS(0, fi_close(&ep->fid));
@@ -571,7 +571,7 @@ void connection_groups(void)
 	begin("cm: events outlive endpoints");
 	events_outlive_objects(&l);
 	end();
-	begin("cm: endpoints made of passive ones");
+	begin("cm: endpoints opened from passive ones");
 	converted(&l);
 	end();
 	close_listener(&l);

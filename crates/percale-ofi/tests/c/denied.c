@@ -145,7 +145,7 @@ void rma_refusal_groups(struct pair *p)
 {
 	struct targets t;
 
-	begin("rma: what is refused");
+	begin("rma: rejected accesses");
 	open_targets(p, &t);
 	try_all(p, &t);
 	still_works(p, &t);

@@ -206,10 +206,10 @@ void info_groups(void)
 		const char *name;
 		void (*run)(void);
 	} all[] = {
-		{ "getinfo: what is offered", offered },
+		{ "getinfo: results", offered },
 		{ "getinfo: round trips", round_trips },
-		{ "getinfo: what is asked for", wanted },
-		{ "getinfo: what is refused", refused },
+		{ "getinfo: hints", wanted },
+		{ "getinfo: rejected hints", refused },
 		{ "getinfo: addresses", addresses },
 		{ "getinfo: parameters", parameters },
 	};

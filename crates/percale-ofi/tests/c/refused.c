@@ -136,7 +136,7 @@ void refused_groups(void)
 {
 	struct two two;
 
-	begin("what is not there");
+	begin("unsupported calls and arguments");
 	open_two(&two, &how);
 	for (size_t at = 0; at < COUNT(all); at++) {
 		int code;

@@ -80,13 +80,13 @@ static void arguments(void)
 	ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 521, FI_MULTICAST, &mr, NULL));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_regv(w.domain, iov, 1, BOTH_WAYS, 0, 521, FI_RMA_PMEM, &mr, NULL));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_regattr(w.domain, &attr, FI_RMA_PMEM | FI_RMA_EVENT, &mr));
-	CHECK(mr == untouched, "a region though there is none");
+	CHECK(mr == untouched, "an object was returned by a failed call");
 	refused(&w, 0, 521, memory, 1);
 	/* The maximum number of pieces, and a key that is in use. */
 	ANSWERS(0, fi_mr_regv(w.domain, iov, limit, BOTH_WAYS, 0, 521, 0, &mr, NULL));
 	untouched = mr;
 	ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 521, 0, &untouched, NULL));
-	CHECK(untouched == mr, "a region though there is none");
+	CHECK(untouched == mr, "an object was returned by a failed call");
 	served(&w, 0, 521, memory);
 	ANSWERS(0, fi_close(&mr->fid));
 	munmap(memory, 64 * 1024);
@@ -153,14 +153,14 @@ static void comes_and_goes(void)
 	/* A hole that no other mapping can take, because its addresses stay mapped without access rights. */
 	MUST(mprotect(place, 2 * BYTES, PROT_NONE) == 0, "no hole");
 	mr = registered(&w, place, BYTES, BOTH_WAYS, 551, 0);
-	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0 && try_add(&w, 0, 551, 1) != 0, "what is not there was used");
+	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0 && try_add(&w, 0, 551, 1) != 0, "inaccessible memory was accessed");
 	MUST(mmap(place, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no mapping");
 	fill(place, BYTES, 5);
 	ANSWERS(0, try_read(&w, 0, 551, BYTES));
-	CHECK(is_filled(w.a->in, BYTES, 5), "what came is not read");
+	CHECK(is_filled(w.a->in, BYTES, 5), "the bytes of the new mapping were not read");
 	served(&w, 0, 551, place);
 	MUST(mmap(place, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no hole");
-	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0, "what is gone was used");
+	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0, "removed memory was accessed");
 	MUST(mmap(place, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no mapping");
 	served(&w, 0, 551, place);
 	ANSWERS(0, fi_close(&mr->fid));
@@ -248,7 +248,7 @@ void registration_groups(void)
 		const char *name;
 		void (*run)(void);
 	} all[] = {
-		{ "mr: what was not registered", not_registered }, { "mr: three calls", three_calls }, { "mr: arguments", arguments },
+		{ "mr: memory that was not registered", not_registered }, { "mr: three calls", three_calls }, { "mr: arguments", arguments },
 		{ "mr: pieces", pieces }, { "mr: rights and ranges", rights }, { "mr: memory that comes and goes", comes_and_goes },
 		{ "mr: nothing is described", not_described },
 	};

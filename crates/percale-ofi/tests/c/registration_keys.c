@@ -221,7 +221,7 @@ void registration_keys_groups(void)
 	begin("key: raw keys, virtual addresses");
 	raw_keys(FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
 	end();
-	begin("key: raw keys of who need not have them");
+	begin("key: raw keys without FI_MR_RAW");
 	raw_keys(0);
 	end();
 	begin("key: forged keys");

@@ -61,7 +61,7 @@ static void polling(void)
 	NEEDS(fi_cntr_open(two.room.domain, NULL, &cntr, &two));
 	NEEDS(fi_poll_add(set, &two.b.rxcq->fid, 0));
 	NEEDS(fi_poll_add(set, &cntr->fid, 0));
-	MUST(fi_close(&set->fid) == -FI_EBUSY, "closed with what is in it");
+	MUST(fi_close(&set->fid) == -FI_EBUSY, "closed although it has members");
 	CHECK(fi_poll_add(set, &two.room.domain->fid, 0) < 0, "a domain in a poll set");
 	ANSWERS(0, fi_cntr_read(cntr));
 	ANSWERS(0, fi_poll(set, contexts, 4));

@@ -95,7 +95,7 @@ static void empty(void)
 		ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 401, 0, &second, NULL));
 		ANSWERS(0, fi_mr_raw_attr(mr, &base, raw, &len, 0));
 		refused(&w, base, 401, memory, 1);
-		CHECK(try_read(&w, base, 401, 1) != 0 && try_write(&w, base, 401, 1, 3) != 0, "a byte of none");
+		CHECK(try_read(&w, base, 401, 1) != 0 && try_write(&w, base, 401, 1, 3) != 0, "a byte of an empty region was accessed");
 		ANSWERS(0, try_write(&w, base, 401, 0, 3));
 		ANSWERS(0, try_read(&w, base, 401, 0));
 		ANSWERS(0, fi_close(&mr->fid));
@@ -131,7 +131,7 @@ static void malformed(void)
 	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, SIZE_MAX, BOTH_WAYS, 0, 411, 0, &mr, NULL));
 	iov[0].iov_len = iov[1].iov_len = 16, iov[2] = (struct iovec){ memory, (size_t)0 - (uintptr_t)memory };
 	ANSWERS(-FI_EINVAL, fi_mr_regv(w.domain, iov, 3, BOTH_WAYS, 0, 411, 0, &mr, NULL));
-	CHECK(mr == untouched, "a region though there is none");
+	CHECK(mr == untouched, "an object was returned by a failed call");
 	refused(&w, 0, 411, memory, 1);
 	munmap(memory, BYTES);
 }
@@ -567,7 +567,7 @@ static void windows_of_endpoints(void)
 	}
 	ANSWERS(0, ops->post_invalidate(b->ep, b->peer, key, context(3), FI_COMPLETION));
 	ANSWERS(0, take(b, context(3)).err);
-	CHECK(try_read(&w, address, key, 64) != 0, "invalidated, and alive");
+	CHECK(try_read(&w, address, key, 64) != 0, "an invalidated key is still valid");
 	ANSWERS(0, ops->close(window));
 	close_side(&other);
 	ANSWERS(0, fi_close(&mr->fid));

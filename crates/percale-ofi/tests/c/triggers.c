@@ -429,7 +429,7 @@ static void driven(struct two *t)
 			for (until = now() + 5; fi_cntr_read(done) < value && now() < until;)
 				;
 			CHECK(fi_cntr_read(done) == value, "the work is not done: %llu, not %llu", (unsigned long long)fi_cntr_read(done), (unsigned long long)value);
-			MUST(write(gate[1], "", 1) == 1, "the thread is held for ever");
+			MUST(write(gate[1], "", 1) == 1, "the thread cannot be released");
 			ANSWERS(0, fi_cntr_wait(done, value, WAIT_LIMIT * 1000));
 		}
 	}
@@ -598,7 +598,7 @@ void trigger_groups(void)
 		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", &how, messages },
 		{ "TRIG-002 TRIG-005 TRIG-014: every kind of triggered operation", &how, kinds },
 		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", &how, canceled },
-		{ "TRIG-015: whose the context's memory is", &how, given_back },
+		{ "TRIG-015: the owner of the context's memory", &how, given_back },
 		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
 		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },
 		{ "TRIG-006 and others, one thread: messages that wait for a counter", &alone, messages },
@@ -610,7 +610,7 @@ void trigger_groups(void)
 		{ "DWQ-005, one thread: reading and waiting for completion counters make progress", &alone, driven },
 		{ "TRIG-002, one thread: what was posted before the first triggered operation", &alone, goes_on },
 		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
-		{ "XPU-003: beside others", &with_devices, mixed },
+		{ "XPU-003: together with other operations", &with_devices, mixed },
 		{ "XPU-001 XPU-002: no devices", &how, no_devices },
 	};
 	struct two two;

@@ -85,8 +85,8 @@ static void insertion(struct room *room, enum fi_av_type type)
 	}
 	for (int n = 0; n < 3; n++)
 		found(av, peers[n], &all[n]);
-	CHECK(fi_av_insert(av, all, 1, peers, FI_DELIVERY_COMPLETE, NULL) < 0, "a flag that is none");
-	CHECK(fi_av_remove(av, peers, 1, FI_DELIVERY_COMPLETE) < 0, "a flag that is none");
+	CHECK(fi_av_insert(av, all, 1, peers, FI_DELIVERY_COMPLETE, NULL) < 0, "an invalid flag was accepted");
+	CHECK(fi_av_remove(av, peers, 1, FI_DELIVERY_COMPLETE) < 0, "an invalid flag was accepted");
 	ANSWERS(0, fi_close(&av->fid));
 }
 
@@ -180,11 +180,11 @@ static void services(struct room *room)
 	ANSWERS(1, fi_av_insertsvc(av, "127.0.0.1", "20008", &peer, 0, NULL));
 	a = address(8);
 	found(av, peer, &a);
-	CHECK(fi_av_insertsvc(av, "127.0.0.1", "no-such-service", &peer, 0, NULL) <= 0, "no port is taken for one");
+	CHECK(fi_av_insertsvc(av, "127.0.0.1", "no-such-service", &peer, 0, NULL) <= 0, "an invalid service was accepted");
 	CHECK(peer == FI_ADDR_NOTAVAIL, "%llu", (unsigned long long)peer);
-	CHECK(fi_av_insertsvc(av, "no such node.", "20007", &peer, 0, NULL) <= 0, "a name is resolved that is none");
-	CHECK(fi_av_lookup(av, 2, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "what failed is there");
-	CHECK(fi_av_insertsvc(av, NULL, "20007", &peer, 0, NULL) <= 0, "no node is taken for one");
+	CHECK(fi_av_insertsvc(av, "no such node.", "20007", &peer, 0, NULL) <= 0, "an invalid name was resolved");
+	CHECK(fi_av_lookup(av, 2, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "a failed insertion left an entry");
+	CHECK(fi_av_insertsvc(av, NULL, "20007", &peer, 0, NULL) <= 0, "a missing node was accepted");
 	ANSWERS(0, fi_close(&av->fid));
 }
 
@@ -198,7 +198,7 @@ static void unspecified(struct room *room)
 	CHECK(attr.type == room->info->domain_attr->av_type, "%d", attr.type);
 	ANSWERS(0, fi_close(&av->fid));
 	attr = (struct fi_av_attr){ .type = (enum fi_av_type)17 };
-	CHECK(fi_av_open(room->domain, &attr, &av, NULL) < 0, "a type that is none");
+	CHECK(fi_av_open(room->domain, &attr, &av, NULL) < 0, "an invalid type was accepted");
 }
 
 /* The upper bits of an address select a receive context. */
@@ -281,11 +281,11 @@ static void named(struct room *room)
 	ANSWERS(-FI_EINVAL, fi_av_open(room->domain, &unnamed, &av, NULL));
 	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &av, NULL));
 	NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
-	MUST(attr.map_addr != NULL, "map_addr is not told");
+	MUST(attr.map_addr != NULL, "map_addr is not returned");
 	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
 	NEEDS(fi_av_open(room->domain, &reading, &other, NULL));
 	/* The address of the indices, for processes that did not insert. */
-	MUST(reading.map_addr != NULL, "map_addr is not told");
+	MUST(reading.map_addr != NULL, "map_addr is not returned");
 	CHECK(((fi_addr_t *)reading.map_addr)[0] == peer, "another number");
 	found(other, peer, &a);
 	ANSWERS(-FI_EACCES, fi_av_insert(other, &a, 1, &mine, 0, NULL));
@@ -301,7 +301,7 @@ static void named(struct room *room)
 		_exit(9);
 	}
 	close(link[1]);
-	MUST(read(link[0], &mine, sizeof(mine)) == sizeof(mine), "the other process says nothing");
+	MUST(read(link[0], &mine, sizeof(mine)) == sizeof(mine), "no message from the other process");
 	a = address(22);
 	found(av, mine, &a);
 	found(other, mine, &a);
@@ -447,7 +447,7 @@ void vector_groups(void)
 		{ "av: text", text },
 		{ "av: lookup with little room", lookup_with_little_room },
 		{ "av: nodes and services", services },
-		{ "av: type left open", unspecified },
+		{ "av: unspecified type", unspecified },
 		{ "av: receive contexts", receive_contexts },
 		{ "av: symmetric", symmetric },
 		{ "av: asynchronous", asynchronous },

@@ -103,7 +103,7 @@ static void signalled(struct two *two)
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
 	/* The test cannot know whether the thread is waiting already, so it repeats the signal. */
 	do {
-		MUST(now() < until, "a signal wakes nobody");
+		MUST(now() < until, "no thread was woken by a signal");
 		usleep(10000);
 		ANSWERS(0, fi_cq_signal(two->b.rxcq));
 	} while (pthread_tryjoin_np(waiter, &answer) != 0);
@@ -140,7 +140,7 @@ static void descriptor(struct two *two)
 			if (may_sleep == -FI_EAGAIN)
 				continue;
 			ANSWERS(0, may_sleep);
-			MUST(poll(&one, 1, WAIT_LIMIT * 1000) == 1, "the descriptor sleeps through a message");
+			MUST(poll(&one, 1, WAIT_LIMIT * 1000) == 1, "the descriptor was not readable although a message arrived");
 		}
 		check_entry(two, got, &entry);
 		if (!(round & 1))
@@ -367,7 +367,7 @@ void wait_groups(void)
 		const char *name;
 		enum fi_wait_obj wait;
 	} all[] = {
-		{ "cq: waiting, kind left open", FI_WAIT_UNSPEC },
+		{ "cq: waiting, unspecified object", FI_WAIT_UNSPEC },
 		{ "cq: waiting, descriptor", FI_WAIT_FD },
 		{ "cq: waiting, yielding", FI_WAIT_YIELD },
 	};
@@ -390,7 +390,7 @@ void wait_groups(void)
 	}
 	how.wait = FI_WAIT_NONE;
 	open_two(&two, &how);
-	begin("cntr: by hand, and waiting");
+	begin("cntr: changed by the program, and waiting");
 	counters(&two, FI_WAIT_NONE);
 	counters(&two, FI_WAIT_UNSPEC);
 	counters(&two, FI_WAIT_FD);

@@ -44,7 +44,7 @@ static void type_one(void)
 		/* The region itself grants peers no read access. */
 		CHECK(try_read(&w, base_of(&w, memory), 960, 8) != 0, "the region is read");
 		if (last)
-			CHECK(try_read(&w, address, last, 8) != 0, "an old key is alive");
+			CHECK(try_read(&w, address, last, 8) != 0, "an old key is still valid");
 		ANSWERS(-FI_EBUSY, fi_close(&mr->fid));
 		last = key;
 	}
@@ -56,10 +56,10 @@ static void type_one(void)
 	ANSWERS(0, try_read(&w, address, key, 512));
 	CHECK(try_write(&w, address, key, 8, 1) != 0 && try_add(&w, address, key, 1) != 0, "more than reading");
 	ANSWERS(0, ops->bind(window, &none, NULL, NULL));
-	CHECK(info(window).state == PERCALE_WINDOW_UNBOUND && try_read(&w, address, key, 8) != 0, "unbound, and alive");
+	CHECK(info(window).state == PERCALE_WINDOW_UNBOUND && try_read(&w, address, key, 8) != 0, "the window is still bound, or its key is still valid");
 	ANSWERS(0, ops->bind(window, &range, &key, &address));
 	ANSWERS(0, ops->close(window));
-	CHECK(try_read(&w, address, key, 8) != 0, "closed, and alive");
+	CHECK(try_read(&w, address, key, 8) != 0, "the key of a closed window is still valid");
 }
 
 /* The address of a at the end that has the regions. */
@@ -154,7 +154,7 @@ static void several(void)
 	ANSWERS(0, take(w.b, context(24)).err);
 	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[2], context(25), FI_COMPLETION));
 	CHECK(take(w.b, context(25)).err != 0, "invalidated twice");
-	CHECK(try_read(&w, base + 256, key[2], 8) != 0, "invalidated, and alive");
+	CHECK(try_read(&w, base + 256, key[2], 8) != 0, "an invalidated key is still valid");
 	ANSWERS(0, try_read(&w, base, key[0], 8));
 	ANSWERS(0, try_write(&w, base + 256, key[1], 8, 13));
 	ANSWERS(0, try_write(&w, base, 960, 8, 14));
@@ -175,7 +175,7 @@ static void arguments(void)
 	window = untouched;
 	ANSWERS(-FI_EINVAL, ops->open(w.domain, 0, &window));
 	ANSWERS(-FI_EINVAL, ops->open(w.domain, 4, &window));
-	CHECK(window == untouched, "a window though there is none");
+	CHECK(window == untouched, "an object was returned by a failed call");
 	NEEDS(ops->open(w.domain, PERCALE_WINDOW_1, &window));
 	ANSWERS(-FI_EINVAL, ops->bind(window, NULL, NULL, NULL));
 	ANSWERS(-FI_EINVAL, ops->bind(window, &range, NULL, NULL));

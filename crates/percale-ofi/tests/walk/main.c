@@ -301,7 +301,7 @@ static uint32_t parse_version(const char *text)
 
 	int read = sscanf(text, "%u.%u", &major, &minor);
 
-	MUST(read == 2, "-v wants a version as 1.17");
+	MUST(read == 2, "-v needs a version such as 1.17");
 	return FI_VERSION(major, minor);
 }
 

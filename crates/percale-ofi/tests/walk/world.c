@@ -318,7 +318,7 @@ static void free_world(struct world *w)
 		ALLOW(loan->memory, loan->length);
 		for (size_t byte = 0; loan->returned && byte < loan->length; byte++)
 			if ((unsigned char)loan->memory[byte] != OURS)
-				wrong(__FILE__, __LINE__, "byte %zu of %zu was written after everything was closed that had it (part %d)",
+				wrong(__FILE__, __LINE__, "byte %zu of %zu was written after its last user was closed (part %d)",
 				      byte, loan->length, loan->part);
 		free(loan->memory);
 	}
@@ -349,7 +349,7 @@ void close_world(struct world *w, const int *order)
 			for (int at = 0; at < w->count; at++)
 				if (!w->objects[at].closed)
 					snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", w->objects[at].name);
-			wrong(__FILE__, __LINE__, "nothing of this can be closed:%s", names);
+			wrong(__FILE__, __LINE__, "none of these objects can be closed:%s", names);
 		}
 	}
 	free_world(w);

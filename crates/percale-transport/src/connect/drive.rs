@@ -526,7 +526,7 @@ impl Reactor {
             QueryDecision::Displace => {
                 let old = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&peer));
                 if let Some(serial) = old.map(|held| held.serial) {
-                    let reason = "it had taken the name of another endpoint".to_owned();
+                    let reason = "the peer claimed the identity of another endpoint".to_owned();
                     self.remove_connection(setup.endpoint, peer, serial, reason);
                 }
                 SetupOutcome::Again { pause: true }

@@ -57,7 +57,7 @@ pub enum ConnectError {
         closed: bool,
     },
     /// No transport is allowed by both sides, or the only such transport does not work.
-    #[error("no common transport with the peer ({0}): allow another one on both sides")]
+    #[error("no common transport with the peer ({0}): allow the same transport on both sides")]
     NoTransport(String),
     /// An authorization key is used, and the call arrived at a different address than the one that was called.
     #[error(
@@ -72,7 +72,7 @@ pub enum ConnectError {
     #[error("{0} closed the connection during set-up: check the errors of the peer")]
     Closed(SocketAddr),
     /// This endpoint only answers probes and makes no connections.
-    #[error("{0} is not connected, and this endpoint only answers: wait until the peer connects")]
+    #[error("{0} is not connected, and this endpoint does not initiate connections: wait until the peer connects")]
     AnswersOnly(SocketAddr),
     /// The peer sent something that violates the protocol.
     #[error("the peer violated the protocol ({0}): check that the address belongs to a percale endpoint")]

@@ -37,7 +37,7 @@ pub fn facilities() -> Vec<Facility> {
     vec![
         facility("sealed memory", "memfd_create, ftruncate, fallocate, fcntl, fstatfs, mmap, madvise", sealed_memory()),
         facility("events", "eventfd2", EventDescriptor::eventfd().map(drop)),
-        facility("sleep on shared words", "futex", Doorbell::private().and_then(|doorbell| doorbell.try_futex())),
+        facility("waiting on shared words", "futex", Doorbell::private().and_then(|doorbell| doorbell.try_futex())),
         facility("local sockets", "socket, bind, listen, accept4, connect", over(&|_| Ok(()))),
         facility("identity of peers", "getsockopt, pidfd_open", over(&Connection::identify)),
         facility("passing descriptors", "sendmsg, recvmsg, readlinkat", over(&Connection::pass)),

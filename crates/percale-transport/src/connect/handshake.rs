@@ -140,7 +140,7 @@ impl Handshake {
     /// Accepts at most [`wants`](Self::wants) bytes. After an error the output may still contain a message that reports
     /// the reason to the peer.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<HandshakeEvent>, ConnectError> {
-        debug_assert!(bytes.len() <= self.wants(), "reading too far loses what follows the handshake");
+        debug_assert!(bytes.len() <= self.wants(), "bytes that follow the handshake must not be read");
         self.input.extend_from_slice(bytes);
         if self.wants() > 0 || self.target() == 0 {
             return Ok(None);

@@ -366,7 +366,7 @@ impl Reactor {
         let incarnation = endpoint.held.iter().find(|(_, held)| held.serial == serial).map(|(peer, _)| *peer);
         match incarnation {
             Some(incarnation) if seen => {
-                let reason = "too many peers connected that cannot be met at their addresses".to_owned();
+                let reason = "too many connected peers cannot be reached at their addresses".to_owned();
                 self.remove_connection(id, incarnation, serial, reason);
             }
             Some(incarnation) => {

@@ -130,7 +130,7 @@ impl Link for LoopbackLink {
                 // This is the only `Data` frame that is queued as a frame. It ends an expected pull.
                 match self.pulls.data(&head) {
                     Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
-                    Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),
+                    Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "unexpected data for a pull"),
                 }
             } else if head.kind != FrameKind::Nothing {
                 sink.frame(me, &head, View::of(&self.payloads[at..end]));
@@ -201,7 +201,7 @@ mod tests {
         for n in 0..40 {
             link.send(&message(n, n as u64), &memory.cut(&[7]).slice(n, n), false).unwrap();
         }
-        assert!(notes.reported.is_empty(), "nothing completes within its call");
+        assert!(notes.reported.is_empty(), "an operation completed within its call");
         assert_eq!(link.poll(0, &mut notes), Ok(true));
         let sent: Vec<_> =
             (0..40).map(|n| SinkReport::Frame(message(n, n as u64), (n as u8..2 * n as u8).collect())).collect();

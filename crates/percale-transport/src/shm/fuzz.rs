@@ -1,6 +1,6 @@
 //! Passes arbitrary pair memory to a receiver, for the fuzz target and the tests.
 
-#![expect(unsafe_code, reason = "scribbles on shared memory; each block states its own reason")]
+#![expect(unsafe_code, reason = "overwrites shared memory with arbitrary bytes; each block states its own reason")]
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};

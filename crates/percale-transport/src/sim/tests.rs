@@ -144,7 +144,7 @@ fn a_goodbye_waits_for_pushes_and_closes() {
     while end.is_none() {
         a.poll(0, &mut at_a).unwrap();
         end = b.poll(0, &mut at_b).err();
-        assert!(end.is_some() || !b.is_idle() || !a.is_idle(), "whoever waits for something is not idle");
+        assert!(end.is_some() || !b.is_idle() || !a.is_idle(), "a waiting link is not idle");
     }
     assert_eq!(end, Some(Broken::Closed));
     assert_eq!(at_b.reported[0], SinkReport::Pulled(2, Ok(200_000)));

@@ -55,6 +55,6 @@ pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
     }
     let mut pieces = Pieces { bytes, lengths, turn: 0 };
     while with_scratch(|scratch| inbound.poll(&mut pieces, scratch, &mut pulls, 0, notes))? {}
-    assert!(pieces.bytes.is_empty(), "a link that waits has taken everything");
+    assert!(pieces.bytes.is_empty(), "a waiting link has read everything");
     Ok(())
 }

@@ -173,7 +173,7 @@ impl Stream for Socket {
     fn release(&mut self) {
         // According to tcp(7), setting this option sends pending data, even if it was set before.
         if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
-            crate::later::later!(debug: %error, "what was held leaves when the kernel's time for it has passed");
+            crate::later::later!(debug: %error, "setsockopt failed: data that the kernel holds back is sent after the kernel's own delay");
         }
     }
 }

@@ -92,7 +92,7 @@ impl Credits {
     /// If it was not the next message to be acknowledged.
     pub(super) const fn acknowledge(&mut self, number: u64) -> Result<(), &'static str> {
         if number != self.acknowledged || number >= self.sent {
-            return Err("a send that was not under way");
+            return Err("completion of a send that was not in progress");
         }
         self.acknowledged = self.acknowledged.saturating_add(1);
         Ok(())

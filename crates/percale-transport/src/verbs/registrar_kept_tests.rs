@@ -128,7 +128,7 @@ fn registered_bytes_stay_within_their_limit() {
         world.transfer(memory, number);
         assert!(world.counts.held().1 <= limit, "{:?}", world.counts.held());
     }
-    assert_eq!((world.counts.made(), world.counts.held().0), (12, 2), "older ones make room");
+    assert_eq!((world.counts.made(), world.counts.held().0), (12, 2), "older registrations are removed");
     world.transfer(&memories[5], 77);
     assert_eq!(world.counts.made(), 12, "the latest is kept");
     let large = Memory::new(9 * 4096);
@@ -246,7 +246,7 @@ fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
     let all = thread::spawn(|| {
         let mut capabilities = rustix::thread::capabilities(None).expect("they can be read");
         capabilities.effective.remove(CapabilitySet::IPC_LOCK);
-        rustix::thread::set_capabilities(None, capabilities).expect("they can be given up");
+        rustix::thread::set_capabilities(None, capabilities).expect("the capabilities can be dropped");
         let Some(mut world) = World::open(|builder| builder) else { return };
         let memories = memories(64, 1 << 20);
         for (number, memory) in (1..).zip(memories.iter().chain(&memories)) {
@@ -290,14 +290,14 @@ fn application_registrations_end_only_on_request() {
     world.change(&own);
     world.change(&cached);
     world.cache.sweep();
-    assert_eq!(world.counts.held().0, 1, "only the cached one went");
+    assert_eq!(world.counts.held().0, 1, "only the cached registration was removed");
     assert_eq!(
         (world.cache.check(), world.cache.check()),
         (Some(registration.handle), None),
-        "the other is told of, once"
+        "the other registration is reported once"
     );
     // The registration still exists, for pages that are no longer mapped in the application.
-    world.peer.write(&[2; LEN], own.start(), registration.remote_key as u32).expect("a registration that stands");
+    world.peer.write(&[2; LEN], own.start(), registration.remote_key as u32).expect("the registration is valid");
     assert_eq!(own.byte(0), 0);
     world.cache.deregister(registration.handle).expect("it is there");
     assert_eq!(world.counts.held(), (0, 0));

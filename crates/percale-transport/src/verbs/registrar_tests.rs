@@ -37,8 +37,8 @@ fn write_without_a_monitor_reaches_unmapped_memory() {
     peer.write(&[1; LEN], memory.start(), key).expect("a write");
     assert_eq!(memory.byte(0), 1);
     memory.change(|_| {});
-    peer.write(&[2; LEN], memory.start(), key).expect("it says that it went well");
-    assert_eq!(memory.byte(0), 0, "the application sees nothing of it");
+    peer.write(&[2; LEN], memory.start(), key).expect("the write succeeds");
+    assert_eq!(memory.byte(0), 0, "the write is not visible to the application");
     let mut bytes = [0; LEN];
     peer.read(&mut bytes, memory.start(), key).expect("a read");
     assert_eq!(bytes, [2; LEN], "the bytes are in pages that the application has no longer");

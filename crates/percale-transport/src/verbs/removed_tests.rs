@@ -108,7 +108,7 @@ fn device_removal_does_not_hang_connections() {
     let made = Wire::new(&adapter).map(|wire| wire.ours());
     println!("a queue pair meanwhile: {made:?}");
     drop((one, two, adapter));
-    assert!(ends(&mut delete), "it is still here, though nobody has it open");
+    assert!(ends(&mut delete), "the device still exists although it is not open");
     assert!(delete.wait().expect("it has ended").success());
     assert!(Adapter::of_device(&device.name).is_err(), "it is gone");
     assert!(command(&format!("ip link delete {}", device.interface)).status().expect("a program").success());
@@ -126,5 +126,5 @@ fn interface_removal_does_not_hang_connections() {
     let mut delete = command(&format!("ip link delete {}", device.interface)).spawn().expect("a program of the guest");
     use_during(&mut delete, &adapter, &mut one, &mut two);
     drop((one, two, adapter));
-    assert!(ends(&mut delete), "it is still here, though nobody has it open");
+    assert!(ends(&mut delete), "the device still exists although it is not open");
 }

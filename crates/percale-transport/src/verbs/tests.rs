@@ -63,6 +63,6 @@ impl Side {
 fn missing_device_error_gives_a_reason() {
     match Adapter::open() {
         Ok(adapter) => assert!(adapter.describe().contains("port"), "{}", adapter.describe()),
-        Err(why) => assert!(why.len() > 10, "{why:?} says nothing"),
+        Err(why) => assert!(why.len() > 10, "{why:?} is too short"),
     }
 }

@@ -339,7 +339,7 @@ impl Wire {
 
     /// Handles a message that has arrived.
     fn received(&mut self, slot: usize, one: &Completion) -> Result<(), &'static str> {
-        let posted = self.posted.get_mut(slot).ok_or("a receive into no slot")?;
+        let posted = self.posted.get_mut(slot).ok_or("completion of a receive with an invalid slot")?;
         if !std::mem::replace(posted, false) || one.len as usize > SLOT {
             return Err("a receive that was not posted");
         }

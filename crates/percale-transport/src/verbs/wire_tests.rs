@@ -226,7 +226,7 @@ fn invalid_completion_or_message_ends_the_stream() {
     for one in bad {
         let mut wire = Wire::new(&adapter).expect("a wire");
         wire.completed(&one);
-        assert!(wire.failure().is_some(), "{one:?} was believed");
+        assert!(wire.failure().is_some(), "{one:?} was accepted");
     }
     let mut wire = Wire::new(&adapter).expect("a wire");
     wire.completed(&good);

@@ -33,7 +33,7 @@ macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libibverbs, which stays loaded until the process exits.
         #[derive(Debug)]
-        #[allow(non_snake_case, reason = "no symbol has capitals")]
+        #[allow(non_snake_case, reason = "the fields are named after symbols of the library")]
         pub(crate) struct Library {
             $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
         }

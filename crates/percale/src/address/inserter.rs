@@ -286,7 +286,7 @@ impl Inserter {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {
                     drop(worker);
-                    tracing::warn!(%error, "no thread for insertions: they are made synchronously");
+                    tracing::warn!(%error, "cannot start a thread for insertions; they are performed in the caller's thread");
                     self.shared.drain();
                 }
             }
@@ -369,7 +369,7 @@ impl Drop for Inserter {
             && process.is_here()
             && worker.join().is_err()
         {
-            tracing::error!("the thread of asynchronous insertions panicked");
+            tracing::error!("the thread for asynchronous insertions panicked");
         }
     }
 }
@@ -464,8 +464,8 @@ mod tests {
         let literal = inserter.insert_symmetric("10.1.1.1", 2, "5000", 2, 2).unwrap();
         let service = inserter.insert_service("no such host.", "80", 3).unwrap();
         let last = inserter.insert_many([port(9)], 4).unwrap();
-        assert!(inserter.insert_symmetric("noname", 2, "5000", 1, 5).is_err(), "no event comes of this");
-        assert!(inserter.insert_service("10.0.0.1", "none", 6).is_err(), "nor of this");
+        assert!(inserter.insert_symmetric("noname", 2, "5000", 1, 5).is_err(), "a rejected insertion reports no event");
+        assert!(inserter.insert_service("10.0.0.1", "none", 6).is_err(), "a rejected insertion reports no event");
         let mut seen = Vec::new();
         while seen.last() != Some(&(4, 1)) {
             match next(&events) {
@@ -492,7 +492,7 @@ mod tests {
             jobs.push(inserter.insert_service("localhost", "80", context).unwrap());
         }
         drop(inserter);
-        assert!(jobs.iter().all(|job| job.outcome().is_some()), "every one came to an end");
+        assert!(jobs.iter().all(|job| job.outcome().is_some()), "every insertion has ended");
         let mut ends = 0;
         while let Some(event) = events.read() {
             match event {

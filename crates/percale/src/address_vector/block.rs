@@ -100,7 +100,7 @@ impl Block {
             (SocketAddr::V6(v6), true) => fold_scope(v6)?,
             (SocketAddr::V6(_), false) => return None,
         };
-        debug_assert_eq!(*address, canonical(address), "what is looked for is canonical");
+        debug_assert_eq!(*address, canonical(address), "the address is canonical");
         let node = u64::try_from(bits.checked_sub(self.base)?).ok().filter(|node| *node < self.nodes)?;
         let port = address.port().checked_sub(self.port).map(u32::from).filter(|port| *port < self.ports)?;
         Some(node.wrapping_mul(u64::from(self.ports)).wrapping_add(u64::from(port)))

@@ -5,7 +5,7 @@ use super::vector::{AddressError, AddressVector, VectorOptions, VectorType};
 
 /// The options of an address vector.
 #[derive(Clone, Default)]
-#[must_use = "nothing is made before `build`"]
+#[must_use = "no vector is created until `build` is called"]
 pub struct VectorBuilder {
     options: VectorOptions,
 }

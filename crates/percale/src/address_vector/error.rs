@@ -84,7 +84,7 @@ pub enum AddressError {
         bits: u32,
     },
     /// The insertion was canceled before it was performed.
-    #[error("the insertion was cancelled: the vector is being closed")]
+    #[error("the insertion was canceled: its inserter was dropped")]
     Canceled,
     /// The process is a fork of the process that created the vector.
     #[error("the address vector belongs to the parent process of this fork; create one in this process")]

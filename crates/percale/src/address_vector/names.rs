@@ -290,7 +290,11 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..10 {
                         let turn = alone(&key).unwrap();
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                        assert_eq!(
+                            inside.fetch_add(1, Ordering::SeqCst),
+                            0,
+                            "two threads open the vector at the same time"
+                        );
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(turn);
@@ -321,12 +325,12 @@ mod tests {
         let anothers = fake(true);
         let nobody = rustix::fs::Uid::from_raw(65_534);
         if rustix::fs::fchown(&anothers, Some(nobody), None).is_err() {
-            println!("skipped: a memfd can be given to another user by root alone");
+            println!("skipped: only root can change the owner of a memfd");
             return;
         }
-        assert!(find(&key, false).unwrap().is_none(), "another user's");
+        assert!(find(&key, false).unwrap().is_none(), "memory of another user is ignored");
         // Sealed memory of this user is opened and checked.
         rustix::fs::fchown(&anothers, Some(rustix::process::geteuid()), None).unwrap();
-        assert!(find(&key, false).is_err(), "it is no vector");
+        assert!(find(&key, false).is_err(), "the memory does not contain a vector");
     }
 }

@@ -44,7 +44,11 @@ fn lookup_returns_the_inserted_address() {
             assert_eq!(vector.lookup(peer), Some(text.parse().unwrap()));
             assert_eq!(vector.find(text.parse().unwrap()), Some(peer));
         }
-        assert_eq!(vector.find("10.0.0.9:5".parse().unwrap()), Some(PeerAddress(3)), "the mapped form is the same");
+        assert_eq!(
+            vector.find("10.0.0.9:5".parse().unwrap()),
+            Some(PeerAddress(3)),
+            "an IPv4-mapped address is the same address"
+        );
     }
 }
 
@@ -256,7 +260,7 @@ fn shared_map_indices_start_at_its_base() {
     assert_eq!(
         AddressVector::new(unnamed).unwrap().insert(v4(1)),
         Ok(PeerAddress(0)),
-        "without a name it means nothing"
+        "the base has no effect without a name"
     );
 }
 

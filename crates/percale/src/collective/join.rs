@@ -154,7 +154,7 @@ pub(crate) struct Joins {
 }
 
 /// The error of a join that was left before it completed.
-const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all had joined");
+const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all members had joined");
 
 /// Returns the tag of a group.
 fn tag_of(list: u64, name: u64) -> u64 {

@@ -110,7 +110,7 @@ impl World {
 
     fn ended(&mut self, who: usize, group: u64) {
         let pending = &mut self.members[who].pending;
-        let at = pending.iter().position(|other| *other == group).expect("it ends once");
+        let at = pending.iter().position(|other| *other == group).expect("a join ends once");
         pending.remove(at);
     }
 
@@ -132,7 +132,7 @@ impl World {
         let member = &mut self.members[who];
         member.views.remove(&peer);
         member.arriving.remove(&peer);
-        member.joins.gone(peer as ConnectionId, error, "it is gone");
+        member.joins.gone(peer as ConnectionId, error, "the peer is lost");
         self.act(who);
     }
 
@@ -159,7 +159,7 @@ impl World {
             Message::Said(said) => {
                 assert!(
                     self.members[to].joins.receive_notice(LIST, from as ConnectionId, said),
-                    "{said:?} made no sense"
+                    "{said:?} was rejected"
                 );
                 self.act(to);
             }
@@ -214,7 +214,7 @@ impl World {
     fn settle(&mut self, choices: &mut impl Iterator<Item = usize>) {
         while self.happen(choices.next().expect("endless")) {}
         let stuck = self.members.iter().all(|member| !member.pending.is_empty());
-        assert!(!stuck, "all have joined, and wait: {self:#?}");
+        assert!(!stuck, "deadlock: all members wait: {self:#?}");
     }
 
     /// Makes every member join until all are in one group. Returns the number of rounds.
@@ -233,7 +233,7 @@ impl World {
                 return round;
             }
         }
-        panic!("they never find each other: {self:#?}");
+        panic!("the members do not form a group: {self:#?}");
     }
 
     /// Checks that a group that only some members agreed to was reported broken to at least one of them, unless a
@@ -242,7 +242,11 @@ impl World {
         let partial = self.agreed.iter().filter(|(_, who)| who.len() < self.members.len());
         for (tag, who) in partial {
             let reported = self.broken.get(tag).is_some_and(|reported| reported.intersection(who).next().is_some());
-            assert!(reported || self.deaths > 0, "a group of some: {who:?} of {}", self.members.len());
+            assert!(
+                reported || self.deaths > 0,
+                "the group was formed by only some members, and none of them was notified: {who:?} of {}",
+                self.members.len()
+            );
         }
     }
 }
@@ -286,7 +290,7 @@ fn canceled_join_keeps_later_joins_paired() {
             let mut world = World::new(5);
             (0..5).for_each(|who| (0..2).for_each(|_| world.join(who)));
             world.leave(leaver, 1);
-            assert_eq!(world.members[leaver].pending.len(), 1, "it is told so at once");
+            assert_eq!(world.members[leaver].pending.len(), 1, "the failure is reported immediately");
             (0..5).for_each(|who| world.join(who));
             while world.happen(choice) {}
             assert!(world.members.iter().all(|member| member.pending.is_empty()), "{leaver}: {world:#?}");
@@ -304,8 +308,8 @@ fn no_join_message_is_sent_to_a_lost_member() {
     joins.join(LIST, 1, 1, &[0, 1], 1);
     let says =
         |joins: &Joins| joins.deeds.iter().any(|join_action| matches!(join_action, JoinAction::Say { to: 0, .. }));
-    assert!(says(&joins), "that it is ready");
-    joins.gone(0, ErrorCode::PeerDied, "it is gone");
+    assert!(says(&joins), "the member reports that it is ready");
+    joins.gone(0, ErrorCode::PeerDied, "the peer is lost");
     assert!(!says(&joins), "{:?}", joins.deeds);
 }
 
@@ -343,15 +347,18 @@ fn unknown_lists_are_bounded_per_peer() {
     let failed = Join::Failed { number: 1, error: 0 };
     let received = (0..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
     assert_eq!(received, 1 << 14);
-    assert!(joins.receive_notice(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
-    assert!(joins.receive_notice(u64::MAX, 2, failed), "another peer");
+    assert!(
+        joins.receive_notice(0, 1, Join::Failed { number: 2, error: 0 }),
+        "a message about a known list is accepted"
+    );
+    assert!(joins.receive_notice(u64::MAX, 2, failed), "the limit is separate for each peer");
     // Each list that is joined makes room for another one.
     (0..3).for_each(|list| joins.join(list, list, 0, &[0, 1], 0));
     joins.join(0, 3, 0, &[0, 1], 0);
     let more = (1 << 20..u64::MAX).take_while(|list| joins.receive_notice(*list, 1, failed)).count();
     assert_eq!(more, 3);
     joins.gone(1, ErrorCode::PeerDied, "killed");
-    assert!(joins.receive_notice(u64::MAX, 1, failed), "who is there next has said nothing");
+    assert!(joins.receive_notice(u64::MAX, 1, failed), "the count is reset for a new peer");
 }
 
 /// A member that tries a thousand times is paired with a member that tries for the second time.
@@ -365,7 +372,7 @@ fn repeated_join_failures_cost_other_members_one() {
     for _ in 0..1000 {
         world.join(0);
         while world.happen(0) {}
-        assert!(world.members[0].pending.is_empty(), "nobody is there");
+        assert!(world.members[0].pending.is_empty(), "the join fails because its peer is not running");
     }
     world.start(2);
     assert!(world.all_join(&mut choices(vec![])) <= 2);

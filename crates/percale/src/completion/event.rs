@@ -294,7 +294,10 @@ impl EventQueue {
     /// reason. `first` is the event of the first address. Together they take the room of one event, because a range may
     /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
-        debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
+        debug_assert!(
+            matches!(first, Event::AddressFailed { .. }),
+            "only the events of failed addresses have an index to increment"
+        );
         self.push_beyond(QueuedEvent::Failed { first, count });
     }
 
@@ -392,7 +395,7 @@ impl EventQueue {
                 QueuedEvent::Later(_) => {}
             }
             let Some(QueuedEvent::Later(make)) = events.pop_front() else {
-                unreachable!("it was in front, and is locked")
+                unreachable!("the queue is locked, and its first item is a function")
             };
             drop(events);
             if let Some(event) = make() {
@@ -489,7 +492,7 @@ mod tests {
         }
         queue.write(5, Vec::new()).unwrap();
         assert_eq!(queue.write_later(|| None), Err(EventQueueFull));
-        assert_eq!(*made.lock().unwrap(), 0, "nobody has looked");
+        assert_eq!(*made.lock().unwrap(), 0, "no reader has taken the event yet");
         assert_eq!(queue.peek(), Some(Event::Registered { context: 0 }));
         assert_eq!(queue.peek(), Some(Event::Registered { context: 0 }));
         assert_eq!((queue.read(), *made.lock().unwrap()), (Some(Event::Registered { context: 0 }), 1));

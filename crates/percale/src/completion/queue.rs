@@ -232,7 +232,10 @@ mod tests {
         assert_eq!(error.errno(), libc::EAGAIN);
         queue.signal();
         assert!(matches!(queue.wait(&mut out, None), Err(CompletionError::Signalled)));
-        assert!(queue.wait(&mut out, Some(Duration::ZERO)).is_err(), "one signal ends no later wait");
+        assert!(
+            queue.wait(&mut out, Some(Duration::ZERO)).is_err(),
+            "a signal that ended a wait does not end later waits"
+        );
         queue.reserve().unwrap();
         queue.push_error(ErrorEntry::new(entry(3), ErrorCode::TimedOut));
         assert_eq!(queue.wait(&mut out, None).unwrap_err().errno(), 259);

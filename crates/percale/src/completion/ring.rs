@@ -276,7 +276,7 @@ mod tests {
         ring.push_error(failure(3));
         ring.push(entry(4));
         let mut out = [Entry::default(); 8];
-        assert_eq!(ring.read_error(), None, "two results come before the error");
+        assert_eq!(ring.read_error(), None, "two results are before the error");
         assert_eq!(ring.read(&mut out), Ok(2));
         assert_eq!(ring.read(&mut out), Err(ErrorAvailable));
         assert_eq!(ring.read(&mut out), Err(ErrorAvailable));
@@ -307,13 +307,13 @@ mod tests {
         }
         assert_eq!(ring.reserve(), Err(QueueFull));
         ring.push(entry(1));
-        assert_eq!(ring.reserve(), Err(QueueFull), "a result that waits holds its room");
+        assert_eq!(ring.reserve(), Err(QueueFull), "a result that was not read keeps its reservation");
         ring.read(&mut [Entry::default(); 1]).unwrap();
         ring.reserve().unwrap();
         ring.unreserve();
         ring.push_event(entry(9));
         ring.push_event(entry(9));
-        assert!(ring.has_room(), "what is reserved has to be let in");
+        assert!(ring.has_room(), "reservations do not count");
         ring.push_event(entry(9));
         assert!(!ring.has_room());
     }

@@ -56,20 +56,20 @@ fn poll_set_reports_ready_members() {
     set.add(&queue, 1).unwrap();
     set.add(&counter, 2).unwrap();
     set.add(&events, 3).unwrap();
-    assert_eq!(poll(&set), [], "what a counter had before is no news");
+    assert_eq!(poll(&set), [], "changes before a counter was added are not reported");
     push(&queue, 1);
     counter.add(1);
     assert_eq!(poll(&set), [1, 2]);
-    assert_eq!(poll(&set), [1], "a queue is named while anything waits there, a counter once");
+    assert_eq!(poll(&set), [1], "a queue is reported while it is not empty, and a counter once");
     events.write(1, *b"x").unwrap();
     counter.add_error(1);
     assert_eq!(poll(&set), [1, 2, 3]);
     assert_eq!((take(&queue), events.read().is_some()), (1, true));
     counter.set(counter.value());
-    assert_eq!(poll(&set), [2], "set to what it was");
+    assert_eq!(poll(&set), [2], "the value was set to the same value");
     assert_eq!(poll(&set), []);
     set.add(&counter.clone(), 5).unwrap();
-    assert_eq!(set.len(), 3, "a counter is one member, by whichever handle");
+    assert_eq!(set.len(), 3, "all handles to a counter are one member");
     counter.add(1);
     assert_eq!(poll(&set), [5]);
     assert_eq!((set.remove(&counter), set.remove(&counter)), (Some(5), None));
@@ -159,11 +159,11 @@ fn wait_set_wakes_for_each_member() {
     assert!(!set.add(&queue.clone()).unwrap());
     assert!(!now(&set));
     push(&queue, 1);
-    assert!(now(&set) && now(&set), "as long as something waits there");
+    assert!(now(&set) && now(&set), "the set stays ready while the queue is not empty");
     take(&queue);
     assert!(!now(&set));
     counter.add(1);
-    assert!(now(&set) && !now(&set), "a change of a counter is told once");
+    assert!(now(&set) && !now(&set), "a change of a counter is reported once");
     counter.add_error(1);
     assert!(now(&set));
     events.write(1, *b"x").unwrap();
@@ -183,7 +183,7 @@ fn wait_set_descriptor_is_readable_for_each_member() {
     assert!(set.try_wait().unwrap());
     assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO));
     set.add(&events).unwrap();
-    assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "whoever sleeps already looks at a new member");
+    assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "a sleeping thread is woken to check a new member");
     let signals: [&dyn Fn(); 4] =
         [&|| push(&queue, 1), &|| counter.add(1), &|| counter.add_error(1), &|| events.write(1, *b"x").unwrap()];
     for (number, signal) in signals.into_iter().enumerate() {
@@ -255,7 +255,7 @@ impl Turns {
 }
 
 fn sleep_on(descriptor: BorrowedFd<'_>) {
-    assert!(readable(&descriptor, Duration::from_secs(60)), "something was slept over");
+    assert!(readable(&descriptor, Duration::from_secs(60)), "a wake-up was missed");
 }
 
 /// Requirements: CMP-020.

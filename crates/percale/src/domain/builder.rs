@@ -59,7 +59,7 @@ impl OpenError {
 
 /// The settings of a domain that will be opened. Created by [`Info::domain`](crate::fabric::Info::domain).
 #[derive(Clone)]
-#[must_use = "nothing is opened before `open`"]
+#[must_use = "no domain is opened until `open` is called"]
 pub struct DomainBuilder {
     settings: Settings,
     /// The transports that are unavailable, for the error message if no transport is left.

@@ -389,7 +389,7 @@ impl Domain {
         if !self.inner.is_here() {
             let source = std::io::Error::from_raw_os_error(libc::ECHILD);
             return Err(OpenError::Kernel {
-                what: "the process that opened its domain, of which this one is a fork",
+                what: "the process that opened the domain (this process is a fork of it)",
                 source,
             });
         }
@@ -413,7 +413,7 @@ impl Domain {
     /// The application must report every change of the memory for which it is responsible, in time, as
     /// [`pindown::monitor::imported`] describes. Otherwise devices access the wrong memory, and [`FixedBuffers`] may
     /// write to it.
-    #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
+    #[expect(unsafe_code, reason = "devices write to the addresses for which a monitor is responsible")]
     pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
         if !self.inner.is_here() {
             return Err(AlreadyImported);

@@ -27,7 +27,7 @@ pub fn read_authorization_key(path: &Path) -> io::Result<Vec<u8>> {
         key.pop();
     }
     match key.len() {
-        0 => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
+        0 => Err(io::Error::new(io::ErrorKind::InvalidData, "the key is empty")),
         len if len > KEY_LIMIT => {
             Err(io::Error::new(io::ErrorKind::InvalidData, format!("the key is longer than {KEY_LIMIT} bytes")))
         }

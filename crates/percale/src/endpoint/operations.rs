@@ -378,9 +378,9 @@ mod tests {
         let mut leaves = |leave: &dyn Fn(&mut Operations, OperationId)| {
             let id = operations.start(buffer(1));
             let waker = waker();
-            assert!(!operations.set_waker(id, &waker, &mut None), "a clone is wanted");
+            assert!(!operations.set_waker(id, &waker, &mut None), "a clone is needed");
             assert!(operations.set_waker(id, &waker, &mut Some(waker.clone())));
-            assert!(operations.set_waker(id, &waker, &mut None), "it is known");
+            assert!(operations.set_waker(id, &waker, &mut None), "the waker is registered already");
             drop(waker);
             let before = dropped.load(Ordering::SeqCst);
             leave(&mut operations, id);

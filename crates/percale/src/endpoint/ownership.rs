@@ -386,7 +386,7 @@ impl Shared {
     pub(super) fn into_engine(self) -> Engine {
         let Self { mut inner, owner } = self;
         // The engine is taken out of its owner, so that dropping the owner does not close it.
-        drop(Arc::into_inner(owner).expect("no other handle was given away").0.take());
+        drop(Arc::into_inner(owner).expect("there is no other handle").0.take());
         loop {
             match Arc::try_unwrap(inner) {
                 Ok(inner) => return inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).engine,

@@ -46,7 +46,7 @@ fn dropped_receive_of_lost_message_matches_no_other() {
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
     drop(shared.recv(vec![0; 8]).unwrap());
     assert!(give_back(&member).is_none());
-    assert!(member.meet(sender(), false, 0, 8).is_none(), "it takes a message that nobody waits for");
+    assert!(member.meet(sender(), false, 0, 8).is_none(), "an abandoned receive matched a message");
 }
 
 /// Requirements: CTX-007.

@@ -18,7 +18,7 @@ enum PostedMemory {
     /// The application keeps the memory in place until the operation's end is reported.
     Lent,
     /// The operation reads this copy.
-    Owned(#[expect(dead_code, reason = "it is named by the work, and freed with it")] Buffer),
+    Owned(#[expect(dead_code, reason = "the work refers to this memory, which is freed with it")] Buffer),
 }
 
 /// An operation and its memory. The copy of an injected operation can be accessed only through the work.

@@ -5,7 +5,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "its contracts are the callers' to keep; what is injected is lent for the length of the call"
+    reason = "the callers fulfil the safety contracts; injected memory is borrowed until the call returns"
 )]
 
 use super::Endpoint;

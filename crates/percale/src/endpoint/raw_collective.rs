@@ -1,6 +1,6 @@
 //! The raw API of collectives.
 
-#![expect(unsafe_code, reason = "its contract is the caller's to keep")]
+#![expect(unsafe_code, reason = "the caller fulfils the safety contract")]
 
 use super::Endpoint;
 use super::engine::types::Notify;

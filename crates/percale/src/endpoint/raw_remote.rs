@@ -1,6 +1,6 @@
 //! The raw API of one-sided operations (fi_rma(3), fi_atomic(3)).
 
-#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+#![expect(unsafe_code, reason = "the callers fulfil the safety contracts")]
 
 use super::Endpoint;
 use super::engine::Engine;

@@ -1,6 +1,6 @@
 //! The raw API of operations that begin when a counter has reached a threshold or a variable is written.
 
-#![expect(unsafe_code, reason = "its contract is the caller's to keep")]
+#![expect(unsafe_code, reason = "the caller fulfils the safety contract")]
 
 use std::io;
 

@@ -185,7 +185,10 @@ impl ReceiveReport {
 impl Drop for ReceiveReport {
     fn drop(&mut self) {
         if !self.is_completed {
-            let error = ended(ErrorCode::Closed, "the endpoint, or all endpoints of the context, were closed");
+            let error = ended(
+                ErrorCode::Closed,
+                "the endpoint that took the receive, or every endpoint of the context, was closed",
+            );
             if let Some(waker) = self.settle(Err(OperationError::new(error, None))) {
                 deferred_actions::wake(waker);
             }
@@ -200,7 +203,7 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
 
 /// A shared receive in progress. It is a future for any runtime. The context's endpoints have to make progress
 /// meanwhile. Dropping it cancels the receive, unless a message was already matched; in that case the message is lost.
-#[must_use = "dropping it cancels the receive if it can"]
+#[must_use = "dropping it cancels the receive if possible"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
     ticket: Arc<SharedCompletion>,

@@ -1,6 +1,6 @@
 //! Work requests as in RDMA verbs: local memory is identified by its address and a local key, and both are checked.
 
-#![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
+#![expect(unsafe_code, reason = "the caller fulfils the safety contract, which covers each unsafe block")]
 
 use super::Endpoint;
 use super::engine::types::{Notify, Side};
@@ -84,7 +84,7 @@ impl<A: Ownership> Endpoint<A> {
         flags: OpFlags,
     ) -> Result<(), PostError> {
         if pieces.len() > IOV_LIMIT {
-            return Err(PostError::Flags("more pieces than a work request has"));
+            return Err(PostError::Flags("a work request has at most IOV_LIMIT pieces"));
         }
         let keys = &self.domain().inner.keys;
         let mut local = [Segment::EMPTY; IOV_LIMIT];
@@ -140,7 +140,7 @@ impl<A: Ownership> Endpoint<A> {
             let (side, notify) = (request.side(), Notify::from_flags(flags));
             engine.core.reserve(side, notify).map_err(|_| PostError::Again)?;
             let entry = Entry { context, flags: request.flags(), ..Entry::default() };
-            let text = format!("piece {piece} is not memory that its local key allows");
+            let text = format!("the local key of piece {piece} does not permit this access");
             engine.core.fail(side, notify, ErrorEntry::new(entry, ErrorCode::Denied).with_text(text));
             Ok(())
         })

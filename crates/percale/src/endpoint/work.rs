@@ -101,7 +101,7 @@ pub enum PostError {
     #[error("the endpoint already has a counter for {0}")]
     HasCounter(&'static str),
     /// The counter could not be set up so that waiting for it drives the endpoint. Contains the system's error code.
-    #[error("waiting at the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
+    #[error("waiting for the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
     Counter(i32),
     /// The process is a fork of the process that opened the endpoint.
     #[error("the endpoint belongs to the parent process of this fork; open a domain in this process")]

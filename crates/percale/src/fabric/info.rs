@@ -227,7 +227,7 @@ fn tcp_works(interfaces: &[InterfaceAddress], unlisted: Option<&str>) -> Result<
     let running = |v4: bool| interfaces.iter().any(|one| one.running && one.ip.is_ipv4() == v4);
     match (v4, v6) {
         (Err(v4), Err(v6)) => Err(format!("no TCP socket can be opened (IPv4: {v4}; IPv6: {v6})")),
-        _ if unlisted.is_some() => Ok(format!("at addresses that are named: {}", unlisted.unwrap_or_default())),
+        _ if unlisted.is_some() => Ok(format!("only at explicit addresses: {}", unlisted.unwrap_or_default())),
         _ if interfaces.is_empty() => Err("no network interface has an address, not even lo (is it down?)".into()),
         _ if !running(true) && !running(false) => Err("no network interface is up, not even lo".into()),
         (Ok(_), Ok(_)) if running(true) && running(false) => Ok("IPv4 and IPv6".into()),
@@ -288,12 +288,12 @@ fn limits() -> Vec<LimitInfo> {
         LimitInfo {
             name: "cores",
             value: Some(cores),
-            meaning: "with more busy processes than this, waits yield early",
+            meaning: "with more busy processes than this, waiting threads yield the processor early",
         },
         LimitInfo {
             name: "open files",
             value: kernel::limit(libc::RLIMIT_NOFILE),
-            meaning: "a peer takes 4 descriptors over shared memory, 1 over TCP (ulimit -n)",
+            meaning: "each peer needs 4 descriptors over shared memory, 1 over TCP (ulimit -n)",
         },
         LimitInfo {
             name: "page size",

@@ -1,9 +1,6 @@
 //! The calls that queue and cancel deferred work.
 
-#![expect(
-    unsafe_code,
-    reason = "operations on memory that the caller vouches for: the contract is the caller's to keep"
-)]
+#![expect(unsafe_code, reason = "operations on memory that the caller guarantees to be valid")]
 
 use std::io;
 use std::num::NonZeroU32;
@@ -33,7 +30,7 @@ impl Domain {
         let mut id = None;
         // SAFETY: guaranteed by the caller.
         unsafe { self.queue_named_work(work, |name| id = Some(name)) }?;
-        Ok(id.expect("the work was named"))
+        Ok(id.expect("`named` was called with the id"))
     }
 
     /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin, because a thread
@@ -129,7 +126,7 @@ impl Domain {
         counter.automate()?;
         let mut id = None;
         self.defer(owner, due, counter, threshold, |name| id = Some(name))?;
-        Ok(id.expect("the work was named"))
+        Ok(id.expect("`named` was called with the id"))
     }
 
     fn defer(

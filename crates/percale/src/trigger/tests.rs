@@ -1,6 +1,6 @@
 //! Tests of counters that change counters. The conformance suite tests operations of endpoints.
 
-#![expect(unsafe_code, reason = "the raw API is tested; it says why its calls are sound")]
+#![expect(unsafe_code, reason = "tests the raw API; each block states why its call is sound")]
 
 use std::future::Future;
 use std::pin::pin;
@@ -35,7 +35,7 @@ fn deferred_add_and_set_change_counters() {
     trigger.add_error(1);
     assert_eq!(other.value(), 100);
     domain.defer_add(&other, 1, (&trigger, 3)).unwrap();
-    assert_eq!((other.value(), other.read_error()), (101, 0), "what is reached begins at once");
+    assert_eq!((other.value(), other.read_error()), (101, 0), "work whose threshold is reached begins immediately");
 }
 
 /// Requirements: DWQ-008.
@@ -58,7 +58,7 @@ fn deferred_work_is_canceled_and_flushed() {
     let [first, second, count] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |domain: &Domain, on: &Counter| domain.defer_add(&count, 1, (on, 1)).unwrap();
     let work = queue(&ours, &first);
-    assert!(!others.cancel_work(&work), "it is another domain's");
+    assert!(!others.cancel_work(&work), "the work belongs to another domain");
     assert!(ours.cancel_work(&work) && !ours.cancel_work(&work));
     first.add(1);
     assert_eq!(count.value(), 0);
@@ -78,7 +78,7 @@ fn deferred_work_is_canceled_and_flushed() {
     second.add(1);
     assert_eq!(count.value(), 3, "the other domain's work begins");
     let gone = queue(&ours, &Counter::new());
-    assert!(!ours.cancel_work(&gone), "its counter is gone");
+    assert!(!ours.cancel_work(&gone), "the counter no longer exists");
 }
 
 /// Requirements: DWQ-020.
@@ -144,9 +144,9 @@ fn waiting_work_keeps_only_required_counters_alive() {
     let weak = other.downgrade();
     domain.defer_add(&other, 1, (&trigger, 1)).unwrap();
     drop(other);
-    assert!(weak.upgrade().is_some(), "it is still to be counted in");
+    assert!(weak.upgrade().is_some(), "the waiting work keeps the counter alive");
     drop(trigger);
-    assert!(weak.upgrade().is_none(), "nothing can begin any more");
+    assert!(weak.upgrade().is_none(), "the work can no longer begin");
 }
 
 /// Requirements: DWQ-022.
@@ -161,7 +161,7 @@ fn closed_domain_cancels_its_work() {
     drop(domain);
     assert!(!trigger.has_work() && !other.has_work());
     drop([trigger, other]);
-    assert!(weak.iter().all(|counter| !counter.is_alive()), "nobody has them any more");
+    assert!(weak.iter().all(|counter| !counter.is_alive()), "no handle to the counters is left");
 }
 
 /// Requirements: DWQ-019.
@@ -174,7 +174,7 @@ fn work_gets_its_id_before_it_starts() {
     // SAFETY: the operation uses no memory.
     unsafe { domain.queue_named_work(work, |id| name = Some((id, other.value()))) }.unwrap();
     let (id, value) = name.expect("a name");
-    assert_eq!((value, other.value()), (0, 1), "it was due at once, but not before it had a name");
+    assert_eq!((value, other.value()), (0, 1), "the work was due immediately, but began after `named` returned");
     assert!(!domain.cancel_work(&id));
 }
 
@@ -302,7 +302,9 @@ fn closed_in_the_drop(
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(counter);
     assert!(one.is_closed() && !other.is_closed());
-    let Poll::Ready(Err(_)) = last.poll(&mut Context::from_waker(&waker)) else { panic!("it was not taken back") };
+    let Poll::Ready(Err(_)) = last.poll(&mut Context::from_waker(&waker)) else {
+        panic!("the operation was not canceled")
+    };
     one
 }
 
@@ -346,6 +348,6 @@ fn late_canceled_safe_operation_reports_only_to_its_handle() {
     closed_in_the_drop(Some(&queue), post);
     let receiving = pin!(receiving.into_inner().unwrap().unwrap());
     let Poll::Ready(Err(error)) = receiving.poll(&mut Context::from_waker(Waker::noop())) else { panic!("not ended") };
-    assert_eq!(error.into_buffer().expect("the buffer comes back").len(), 64);
-    assert!(queue.read_error().is_none(), "its number is nobody's context");
+    assert_eq!(error.into_buffer().expect("the error returns the buffer").len(), 64);
+    assert!(queue.read_error().is_none(), "the operation's number is not the context of another operation");
 }

@@ -21,7 +21,7 @@ pub enum WorkError {
     #[error("work that changes a counter cannot have a completion counter")]
     CountedTwice,
     /// The system could not start a thread that makes progress, or could not watch a descriptor.
-    #[error("no thread would make progress on the work: {0}")]
+    #[error("cannot start automatic progress for the work: {0}")]
     System(io::Error),
 }
 
@@ -45,7 +45,7 @@ impl WorkError {
 
 /// The action that deferred work performs.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
+#[expect(clippy::large_enum_variant, reason = "a box would be allocated for each request, which is used immediately")]
 pub enum Work {
     /// An operation of an endpoint.
     Transfer(SharedEndpoint, Operation),

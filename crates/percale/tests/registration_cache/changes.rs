@@ -25,7 +25,7 @@ fn imported_monitor_reports_changes() {
         world.fetch(changing.bytes_mut(), round + 100);
         world.save(lasting.bytes());
         let stats = world.stats();
-        assert_eq!(world.made(), u64::from(round), "one anew in each round, none of what did not change: {stats:?}");
+        assert_eq!(world.made(), u64::from(round), "each round registers only the memory that changed: {stats:?}");
     }
     assert_eq!((world.registered(), world.pinned()), (2, 6));
     // A notification of one of its pages is sufficient.
@@ -56,7 +56,7 @@ fn a_domain_has_one_imported_monitor_for_all_its_caches() {
     world.save(memory.bytes());
     world.fetch(memory.bytes_mut(), 9);
     assert_eq!(second.lane().write(memory.bytes(), &world.file, 0).expect("written"), 2 * page());
-    assert_eq!((world.made(), second.table().made()), (2, 2), "both were told");
+    assert_eq!((world.made(), second.table().made()), (2, 2), "both caches were notified");
     let mut seen = vec![0; 2 * page()];
     rustix::io::pread(&world.file, &mut seen[..], 0).expect("read");
     assert!(seen == filled(2 * page(), 9));
@@ -154,5 +154,5 @@ fn transfers_are_correct_during_concurrent_changes() {
     assert_eq!(buffers.ordinary_transfers(), 0);
     buffers.flush();
     buffers.sweep();
-    assert_eq!(buffers.table().registered(), 0, "none is used, and none was lost");
+    assert_eq!(buffers.table().registered(), 0, "no registration is in use, and none was leaked");
 }

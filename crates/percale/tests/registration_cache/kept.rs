@@ -20,7 +20,7 @@ fn two_transfers_of_one_buffer_share_a_registration() {
         world.save(memory.bytes());
         world.fetch(memory.bytes_mut(), round + 100);
     }
-    assert_eq!(world.made(), 1, "both ways are one registration");
+    assert_eq!(world.made(), 1, "both directions use one registration");
     assert_eq!(world.pinned(), 16);
     assert_eq!(world.buffers.ordinary_transfers(), 0);
     assert_eq!(world.stats().hits, 99, "{:?}", world.stats());
@@ -143,12 +143,16 @@ fn application_registrations_stay_until_closed() {
     lane.end(lane.get(cached.range(), Access::LOCAL_WRITE).expect("registered"));
     assert_eq!((table.registered(), cache.check()), (2, None));
     let stats = cache.stats();
-    assert_eq!((stats.hits, stats.misses), (0, 1), "what the application registers itself is not looked up");
+    assert_eq!((stats.hits, stats.misses), (0, 1), "registrations of the application are not looked up");
     own.replace(|range| notifier.changed(range));
     cached.replace(|range| notifier.changed(range));
     cache.sweep();
-    assert_eq!(table.registered(), 1, "only the cached one went");
-    assert_eq!((cache.check(), cache.check()), (Some(registration.handle), None), "the other is told of, once");
+    assert_eq!(table.registered(), 1, "only the cached registration was removed");
+    assert_eq!(
+        (cache.check(), cache.check()),
+        (Some(registration.handle), None),
+        "the change of the other registration is reported once"
+    );
     cache.deregister(registration.handle).expect("it is there");
     assert_eq!(table.registered(), 0);
 }

@@ -25,14 +25,14 @@ fn bytes_stay_within_their_limit() {
         assert!(world.stats().bytes <= limit && world.pinned() <= 8, "{:?}", world.stats());
     }
     assert_eq!(world.pinned(), 6, "two of them fit");
-    assert_eq!(world.made(), 12, "older ones make room");
+    assert_eq!(world.made(), 12, "older registrations are removed");
     let kept = world.made();
     world.save(memories[5].bytes());
     assert_eq!(world.made(), kept, "the latest is kept");
     let large = Memory::new(9);
     world.save(large.bytes());
     world.save(large.bytes());
-    assert_eq!(world.made(), kept + 2, "what does not fit is registered for its transfer only");
+    assert_eq!(world.made(), kept + 2, "memory that exceeds the limit is registered for its transfer only");
     assert_eq!(world.pinned(), 6, "nothing was dropped for it");
     assert_eq!(world.stats().single_uses_for(monitor::Refusal::TooLarge), 2);
 }
@@ -126,8 +126,11 @@ fn registration_in_use_is_not_evicted() {
             let memories = memories(20, 2);
             for memory in memories.iter().cycle().take(60) {
                 world.save(memory.bytes());
-                assert!(world.pinned() >= 7, "the receive's pages went");
-                assert!(world.pinned() <= 9 && world.registered() <= 2, "it holds up the others' going");
+                assert!(world.pinned() >= 7, "the receive's pages were unpinned");
+                assert!(
+                    world.pinned() <= 9 && world.registered() <= 2,
+                    "the receive prevents the removal of other registrations"
+                );
             }
             assert!(!receiver.is_finished());
             // This uses other memory than the tested memory, so that it does not count toward the limits.

@@ -87,7 +87,7 @@ pub(crate) fn filled(len: usize, seed: u8) -> Vec<u8> {
 /// Returns the number of pages that the kernel counts as pinned for this process.
 pub(crate) fn pinned() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it is told");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("the file contains VmPin");
     let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kilobytes * 1024 / page()
 }

@@ -57,7 +57,7 @@ fn named_userfaultfd_is_used_or_caching_is_off() {
     assert!(["userfaultfd", "none"].contains(&cache.monitor()), "{notes:?}");
     assert!(notes[0].to_string().contains("userfaultfd"), "{notes:?}");
     let memory = Memory::new(3);
-    assert_eq!(left_pinned(&cache, &memory), 0, "without a promise it cannot answer for ordinary memory");
+    assert_eq!(left_pinned(&cache, &memory), 0, "without a promise, registrations of ordinary memory are not kept");
     let Some(OpenedCache { cache, .. }) = open(&with("userfaultfd-promised")) else { return };
     if cache.monitor() == "none" {
         return eprintln!("SKIPPED: {}", cache.explanation());
@@ -121,7 +121,7 @@ fn cache_limits_are_read_from_environment() {
     assert_eq!(read(Some("0"), None), (set.clone(), Vec::new()), "as if unset");
     assert_eq!(read(Some(" 4096 "), Some("7")), (set.clone().max_bytes(4096).max_count(7), Vec::new()));
     assert_eq!(read(None, Some("0")), (set.clone().max_count(0), Vec::new()));
-    assert_eq!(read(None, Some("99999999999")).0, set.clone().max_count(u32::MAX), "as many as can be");
+    assert_eq!(read(None, Some("99999999999")).0, set.clone().max_count(u32::MAX), "larger values mean the maximum");
     for (size, count) in [(Some("much"), None), (None, Some("-1")), (Some("4k"), None)] {
         let (settings, notes) = read(size, count);
         assert_eq!(settings, set);

@@ -71,7 +71,7 @@ impl World {
         assert_eq!(self.lane.write(bytes, &self.file, 0).expect("written"), bytes.len());
         let mut seen = vec![0; bytes.len()];
         assert_eq!(rustix::io::pread(&self.file, &mut seen[..], 0).expect("read"), bytes.len());
-        assert!(seen == bytes, "another {} bytes are in the file", bytes.len());
+        assert!(seen == bytes, "the file contains other bytes ({} bytes written)", bytes.len());
     }
 
     /// Writes the bytes that this seed generates to the file, reads them into `into`, and checks them.
@@ -79,7 +79,7 @@ impl World {
         let wanted = filled(into.len(), seed);
         assert_eq!(rustix::io::pwrite(&self.file, &wanted, 0).expect("written"), wanted.len());
         assert_eq!(self.lane.read(into, &self.file, 0).expect("read"), wanted.len());
-        assert!(into == wanted, "other bytes came");
+        assert!(into == wanted, "other bytes were read");
     }
 
     /// Maps other pages at the addresses, and notifies the monitor.

@@ -476,7 +476,7 @@ mod tests {
         assert_eq!((entries.number(copies[3]), entries.number(entries.place(3))), (3, 3));
         assert!(entries.kill(3) && !entries.kill(3));
         assert!(!entries.at(copies[3]).expect("is there").is_live());
-        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "somebody may still use it");
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "the entry may be in use");
         entries.vacate(3);
         assert_eq!(entries.copy(NEAR, address, Age::of(9)), Some(copies[3]));
         assert_eq!(entries.at(copies[3]).map(Entry::keys), Some((NEAR.into(), 2)));
@@ -507,7 +507,7 @@ mod tests {
         assert!(entries.outdone(1, address).eq([]), "its own");
         assert!(entries.outdone(2, address).eq([part]));
         entries.retire_copy(part);
-        assert_ne!(entries.copy(2, address, Age::of(1)), Some(part), "somebody may still use it");
+        assert_ne!(entries.copy(2, address, Age::of(1)), Some(part), "the entry may be in use");
         assert!(entries.copies_of(1).eq([others]));
         assert_eq!(entries.number(part), 1, "for those who do");
         entries.kill(1);

@@ -296,7 +296,7 @@ impl<R: Registrar> Lane<R> {
 #[cold]
 #[inline(never)]
 fn not_ours() -> ! {
-    panic!("a use is held and ended by the lane that gave it, and this is another lane")
+    panic!("the use belongs to another lane: hold or end it at the lane that returned it")
 }
 
 impl<R: Registrar> Drop for Lane<R> {

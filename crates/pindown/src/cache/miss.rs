@@ -93,7 +93,7 @@ impl<R: Registrar> Shared<R> {
 
     /// Registers a merged range, if it can be watched, and can be pinned without dropping registrations at the
     /// registrar's limit.
-    #[expect(clippy::type_complexity, reason = "what the two calls answer")]
+    #[expect(clippy::type_complexity, reason = "the results of the two calls")]
     fn register_merged(
         &self,
         kept: Result<(), Refusal>,

@@ -126,7 +126,7 @@ impl World {
     fn transfer(&self, lane: &Lane<Arc<World>>) {
         let reported = self.reported.load(Ordering::SeqCst);
         let used = lane.get(page(), Access::empty()).expect("registered");
-        assert!(used.remote_key() >= reported, "stale: pages {} after {reported} were told", used.remote_key());
+        assert!(used.remote_key() >= reported, "stale: pages {} after {reported} were reported", used.remote_key());
         let pinned = self.pinned[used.local_key() as usize].load(Ordering::SeqCst);
         assert_eq!(used.remote_key(), pinned, "keys of two registrations");
         loom::thread::yield_now();
@@ -143,7 +143,7 @@ impl World {
     fn check_let_go(&self, pin: usize, cache: &Cache<Arc<Self>>, other: loom::thread::JoinHandle<()>) {
         other.join().expect("no panic");
         cache.sweep();
-        assert!(self.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+        assert!(self.unpinned[pin].load(Ordering::SeqCst), "the unused registration was not unpinned");
     }
 }
 

@@ -1,7 +1,10 @@
 //! Values that exist once in each process. A forked child creates its own value, because its copy of the parent's value
 //! may be locked by a thread that does not exist in the child.
 
-#![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
+#![expect(
+    unsafe_code,
+    reason = "a value with static lifetime, accessed by its address; the block states its own reason"
+)]
 
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;

@@ -1,7 +1,7 @@
 //! Queries whether a userfaultfd has unread changes. A cache that is watched by a userfaultfd does this at each
 //! look-up.
 
-#![expect(unsafe_code, reason = "one ioctl, too frequent for a wrapper; the block states its own reason")]
+#![expect(unsafe_code, reason = "one ioctl call, too frequent for a wrapper; the block states its own reason")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -137,7 +137,7 @@ fn text(lines: &[AddressLine]) -> String {
     }
     let limit = "limit: reading any word of a plain array as large as the table";
     format!(
-        "{all}\nMedians of {ROUNDS} rounds. Lookups include choosing one of them, and come after as many others; {limit}."
+        "{all}\nMedians of {ROUNDS} rounds. Lookups include choosing a random address, and follow an untimed pass; {limit}."
     )
 }
 

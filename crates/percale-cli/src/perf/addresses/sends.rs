@@ -67,7 +67,7 @@ impl Sender {
 
 /// Returns the time in nanoseconds to post a message to one of the same 64 peers, for each size of the vector.
 pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
-    let info = Info::discover().map_err(percale("looking at this machine"))?;
+    let info = Info::discover().map_err(percale("discovering transports"))?;
     let domain = info.domain().transport(TransportKind::Shm).open().map_err(percale("opening a domain"))?;
     let mut peers = Vec::new();
     for _ in 0..PEERS {

@@ -68,7 +68,10 @@ impl Transfers<'_> {
         let single = kept.is_single();
         self.bench.lane.end(kept);
         if single {
-            return Err(io::Error::other(format!("{} keeps no such memory", self.bench.monitor)));
+            return Err(io::Error::other(format!(
+                "monitor {} keeps no registrations of such memory",
+                self.bench.monitor
+            )));
         }
         let before = self.bench.cache.stats();
         let mut samples = [(); 3].map(|()| Samples::default());

@@ -111,6 +111,6 @@ mod tests {
         let received = received.recv_timeout(Duration::from_secs(20));
         drop(child);
         reader.join().unwrap().ok();
-        assert_eq!(received, Ok(true), "the page did not come in");
+        assert_eq!(received, Ok(true), "the page did not become present");
     }
 }

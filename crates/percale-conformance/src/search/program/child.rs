@@ -108,7 +108,7 @@ fn measured(plan: &RunPlan) -> (Done, Verdict, usize) {
             least = least.min(heap::bytes() - bytes);
         }
         if least > 0 {
-            let text = format!("each repetition of the run keeps {least} bytes or more");
+            let text = format!("each repetition of the run leaks at least {least} bytes");
             return (done, Err(Fault::new("memory kept", text)), step);
         }
     }

@@ -20,7 +20,7 @@ use super::world::Done;
 use super::{KNOWN, double};
 
 const HELP: &str = "\
-Random operations and random events of lives, checked against a model.
+Random operations and random lifecycle events, checked against a model.
 
 percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|verbs|all] [--json]
 
@@ -29,10 +29,10 @@ percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|verbs|
   --transport T    where (default all; several are separated by commas); verbs needs a double of libibverbs,
                    libpercale_verbs_double.so beside this program or named by PERCALE_VERBS_LIBRARY
   --json           the result as one JSON object on standard output
-  --long           long runs: more operations, and fewer events of lives among them
+  --long           long runs: more operations, and fewer lifecycle events among them
   --no-shrink      does not shorten runs that found something
 
-percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of a run, and makes it
+percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of a run, and executes it
 percale-search shorten TRANSPORT SEED           shortens a run that finds something
 ";
 

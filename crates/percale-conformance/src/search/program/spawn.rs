@@ -33,7 +33,7 @@ const KINDS: [&str; 32] = [
     "silent success reported",
     "failed without a cause",
     "nameless message",
-    "bytes that nobody sent",
+    "bytes that were not sent",
     "arrived twice",
     "wrong endpoint",
     "wrong receive",
@@ -45,7 +45,7 @@ const KINDS: [&str; 32] = [
     "wrong order",
     "written beside",
     "written after its end",
-    "address not given back",
+    "address not released",
     "refused without a cause",
     "no error",
     "reported elsewhere",
@@ -112,7 +112,7 @@ pub(super) fn batch(transport: RunTransport, seed: u64, time: Duration, kept: Op
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                let text = format!("the run said nothing for {} s", silence.as_secs());
+                let text = format!("the run printed nothing for {} s", silence.as_secs());
                 batch.fault = Some((running.unwrap_or(seed), 0, Fault::new("hang", text)));
                 child.kill().unwrap_or_default();
                 break;

@@ -516,9 +516,10 @@ impl World {
             }
         }
         match self.regions.known.iter().position(|one| one.memory.is_some()) {
-            Some(index) => {
-                Err(Fault::new("region never closed", format!("region {index} is in use, and nobody uses it")))
-            }
+            Some(index) => Err(Fault::new(
+                "region never closed",
+                format!("region {index} is reported as in use, but no access is outstanding"),
+            )),
             None => Ok(()),
         }
     }

@@ -173,8 +173,7 @@ impl World {
                 if let Some(error) = error
                     && !is_broken
                 {
-                    let text =
-                        format!("group {number} did not come about ({error:?}), and nothing happened to its members");
+                    let text = format!("group {number} was not formed ({error:?}), although no event had broken it");
                     return Err(Fault::new("failed without a cause", text));
                 }
             }
@@ -325,8 +324,10 @@ impl World {
     /// Checks that the current group was formed, if all of its members have joined and nothing has broken it.
     pub(super) fn look_at_groups(&self) -> Verdict {
         let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };
-        let text =
-            format!("all have joined group {}, nothing happened, and it did not come about: {group:?}", group.number);
+        let text = format!(
+            "all members joined group {} and no event broke it, but it was not formed: {group:?}",
+            group.number
+        );
         Err(Fault::new("group never formed", text))
     }
 }

@@ -248,7 +248,7 @@ impl World {
             HandleStep::Cancel => {
                 if held.handle.cancel() == Some(true) {
                     if was_finished {
-                        let text = format!("the handle of safe operation {id}, which had ended, cancelled something");
+                        let text = format!("the handle of the completed safe operation {id} cancelled an operation");
                         return Err(Fault::new("finished handle acted", text));
                     }
                     if let Some(operation) = self.ledger.operation_mut(id) {
@@ -478,7 +478,7 @@ fn again(id: u64, outcome: &HandleOutcome) -> Verdict {
             None => return Ok(()),
         },
     };
-    Err(Fault::new("finished handle acted", format!("the handle of safe operation {id}, which had ended, gave {what}")))
+    Err(Fault::new("finished handle acted", format!("the handle of the completed safe operation {id} returned {what}")))
 }
 
 fn start_send<A: Ownership + 'static>(

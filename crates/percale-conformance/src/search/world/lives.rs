@@ -40,7 +40,7 @@ impl World {
             }
             Err(error) => {
                 let text = format!("place {place} could not be opened again at {text}: {error}");
-                return Err(Fault::new("address not given back", text));
+                return Err(Fault::new("address not released", text));
             }
         };
         let address = on!(port, endpoint => endpoint.address());

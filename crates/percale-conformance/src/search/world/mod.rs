@@ -11,7 +11,7 @@
 //! * `windows`: windows of regions, and accesses through them
 //! * `settle`: ends all operations, and checks the final state
 
-#![expect(unsafe_code, reason = "frees endpoints that it lent for as long as their handles live")]
+#![expect(unsafe_code, reason = "frees endpoints after all values that borrow from them")]
 
 mod accesses;
 mod counters;
@@ -269,7 +269,10 @@ impl World {
         }
         match self.names.get(&peer.0) {
             Some(place) => Ok(Some(*place)),
-            None => Err(Fault::new("wrong source", format!("{peer:?} is reported as a source, and is nobody's name"))),
+            None => Err(Fault::new(
+                "wrong source",
+                format!("{peer:?} was reported as a source but is no endpoint's address"),
+            )),
         }
     }
 

@@ -55,7 +55,7 @@ impl World {
             Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(Some(at), Ok(entry))),
             Err(_) => match on!(port, endpoint => endpoint.read_error()) {
                 Some(error) => self.reported(Some(at), Err(&error)),
-                None => Err(Fault::new("no error", "a poll said that an error is next, and there is none")),
+                None => Err(Fault::new("no error", "a poll reported an error entry, but there is none")),
             },
         }
     }
@@ -68,7 +68,7 @@ impl World {
             Ok(count) => entries[..count].iter().try_for_each(|entry| self.reported(None, Ok(entry))),
             Err(_) => match queue.read_error() {
                 Some(error) => self.reported(None, Err(&error)),
-                None => Err(Fault::new("no error", "a reading said that an error is next, and there is none")),
+                None => Err(Fault::new("no error", "a read reported an error entry, but there is none")),
             },
         }
     }
@@ -174,7 +174,7 @@ impl World {
             (Some(lent), _) => (lent.address(), None),
             (None, Some((address, whole))) => (*address, Some(whole)),
             (None, None) => {
-                let text = format!("{} {id} had ended, and got a message: {entry:?}", operation.what);
+                let text = format!("{} {id} got a message after it had ended: {entry:?}", operation.what);
                 return Err(Fault::new("ended twice", text));
             }
         };

@@ -177,7 +177,7 @@ impl World {
     fn look_for_lost(&self) -> Verdict {
         let Some(id) = self.missed() else { return Ok(()) };
         let message = self.ledger.message(id);
-        let text = format!("message {id} was sent, nothing broke, and it never arrived: {message:?}");
+        let text = format!("message {id} was sent and no event could have lost it, but it did not arrive: {message:?}");
         Err(Fault::new("message lost", text))
     }
 

@@ -342,7 +342,7 @@ impl ConnectionEnd {
         }
         if !self.stands && self.over.is_none() && self.since.elapsed() > OPERATION_TIMEOUT {
             self.over = Some(Instant::now());
-            ledger.fault(&format!("connection {id} neither stands nor is refused after {OPERATION_TIMEOUT:?}"));
+            ledger.fault(&format!("connection {id} was neither established nor refused within {OPERATION_TIMEOUT:?}"));
         }
     }
 

@@ -185,7 +185,7 @@ impl<A: Open> Worker<A> {
     /// sends this signal to workers that hang.
     pub(super) fn tell_where() {
         extern "C" fn send_line(_: libc::c_int) {
-            eprintln!("does not answer; it is here:\n{}", std::backtrace::Backtrace::force_capture());
+            eprintln!("does not respond; backtrace:\n{}", std::backtrace::Backtrace::force_capture());
             // SAFETY: the call ends only this process.
             unsafe { libc::_exit(9) };
         }

@@ -1,6 +1,6 @@
 //! The loop of a worker, and the events that it causes in its own process.
 
-#![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
+#![expect(unsafe_code, reason = "forbids kernel copies, installs signal handlers, executes another program")]
 
 mod connected;
 mod life;
@@ -71,7 +71,7 @@ fn worker<A: Open>(plan: RoundPlan, words: &[u64]) -> bool {
         worker.work();
         worker.end()
     };
-    ledger.stage("looks at memory that was given back");
+    ledger.stage("checks returned memory");
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(100));
         for changed in ledger.graves.look_at_all() {
@@ -494,7 +494,7 @@ impl<A: Open> Worker<A> {
                 let task = worker_endpoint.tasks.swap_remove(index);
                 if !was_woken {
                     self.ledger.fault(&format!(
-                        "{task:?} at port {} had ended ({}) and was not woken for 13 s",
+                        "{task:?} at port {} had ended ({}) but was not woken for 13 s",
                         worker_endpoint.port,
                         match &end {
                             super::task::OperationEnd::Sent(end) => format!("{:?}", end.as_ref().map(drop)),

@@ -241,7 +241,7 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
         self.send_as(ledger, peer, port, class, tag, len, call);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one place where messages are posted")]
+    #[expect(clippy::too_many_arguments, reason = "the only function that posts messages")]
     fn send_as(
         &mut self,
         ledger: &mut WorkerLedger,

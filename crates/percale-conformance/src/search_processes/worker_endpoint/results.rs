@@ -61,7 +61,7 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
     }
 
     /// Handles the end of a send or an access.
-    #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
+    #[expect(clippy::too_many_arguments, reason = "the properties of the operation")]
     fn over(
         &mut self,
         ledger: &mut WorkerLedger,
@@ -101,7 +101,7 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
     }
 
     /// Checks whether an operation may fail with this error.
-    #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
+    #[expect(clippy::too_many_arguments, reason = "the properties of the operation")]
     fn judge(
         &self,
         ledger: &mut WorkerLedger,
@@ -286,10 +286,10 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
                 let lost = !may_be_lost && gone.is_none() && call.delivered;
                 if dead || lost {
                     ledger.fault(&format!(
-                        "an answer at port {own} from port {} has not come for {:?}; its sender {}",
+                        "no answer from port {} arrived at port {own} for {:?}; its sender {}",
                         call.port,
                         call.since.elapsed(),
-                        gone.map_or_else(|| "is there".into(), |gone| format!("has been gone for {gone:?}"))
+                        gone.map_or_else(|| "still runs".into(), |gone| format!("ended {gone:?} ago"))
                     ));
                 }
                 give_up.push(number);

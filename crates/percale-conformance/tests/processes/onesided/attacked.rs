@@ -162,7 +162,7 @@ impl Owner {
             self.register();
         }
         self.board.write(8 * SLOTS, &END.to_le_bytes());
-        let deadline = Deadline::new("the attacker goes home");
+        let deadline = Deadline::new("the attacker ends");
         let word = loop {
             if let Some(word) = attacker.try_receive_line() {
                 break word;
@@ -186,7 +186,7 @@ impl Owner {
             return (first..SLOTS).chain(0..first).find(live).expect("half of them are registered");
         }
         let wanted = 1 + self.random.below(6) as u64;
-        let deadline = Deadline::new("the peer writes what it says");
+        let deadline = Deadline::new("the peer writes the region that it announced");
         loop {
             for _ in 0..LOOKS {
                 self.open.endpoint.progress();

@@ -92,9 +92,9 @@ impl Survivor {
             deadline.check();
         }
         self.deaths += 1;
-        self.open.vector.remove(peer).expect("the peer is there");
+        self.open.vector.remove(peer).expect("the peer is in the vector");
         // No live process accesses the region, so one call is sufficient.
-        drop(held.close().expect("a dead peer is no hindrance"));
+        drop(held.close().expect("a dead peer does not prevent closing"));
     }
 
     /// Kills the victim while it reads and writes the survivor's region.

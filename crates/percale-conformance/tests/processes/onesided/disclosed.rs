@@ -14,7 +14,7 @@ use super::{Deadline, all_of, open_as_told, open_kind};
 /// Returns how many of the owner's arenas its peer holds, and how many copies of the address of the owner's memory,
 /// after reads, writes and an atomic operation.
 fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
-    let _watchdog = Watchdog::new("what a peer gets to know");
+    let _watchdog = Watchdog::new("information disclosed to a peer");
     let open = open_kind(kind, |domain| domain);
     let ground = Ground::new(&open.domain, sealed);
     let address = match &ground {
@@ -37,7 +37,7 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     println!("{kind}, sealed {sealed}: {word}");
     curious.send_line("end");
     curious.end();
-    drop(held.close().expect("nobody is at it"));
+    drop(held.close().expect("no access is in progress"));
     let (arenas, addresses) = word.split_once(' ').expect("two numbers");
     (arenas.parse().expect("a number"), addresses.parse().expect("a number"))
 }

@@ -90,7 +90,7 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
         assert_eq!(helper.receive_line(), "Some(0)", "the child");
         let (before, _) = by_rdma(&open);
         use_all(round);
-        assert!(!reached || by_rdma(&open) == (before + 4, 2), "an access went another way: a window was gone");
+        assert!(!reached || by_rdma(&open) == (before + 4, 2), "an access used another path: a window was invalid");
     }
     helper.send_line("unbind");
     assert_eq!(helper.receive_line(), "unbound");

@@ -1,7 +1,7 @@
 //! Accesses and messages that are too long. A single rejection ends an access. A message that exceeds the maximum
 //! length is not posted.
 
-#![expect(unsafe_code, reason = "posts operations on memory that nobody touches: each of them is refused")]
+#![expect(unsafe_code, reason = "posts operations on memory that is never accessed: each of them is rejected")]
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
                     if let Some(error) = queue.read_error() {
                         break error;
                     }
-                    assert!(start.elapsed() < Duration::from_secs(30), "a {name} of {len} bytes goes on and on");
+                    assert!(start.elapsed() < Duration::from_secs(30), "a {name} of {len} bytes does not end");
                     both();
                 };
                 assert_eq!(error.entry.context, 5, "{error:?}");

@@ -165,7 +165,7 @@ fn accesses_that_the_target_carries_out(kind: &str) {
     }
     let done = writes.iter().filter(|write| write.is_ready()).count();
     let done = done + reads.iter().filter(|(_, read)| read.is_ready()).count();
-    assert_eq!(done, 0, "{kind}: accesses completed, and nobody can have made them");
+    assert_eq!(done, 0, "{kind}: accesses completed although no process could execute them");
     tries.target.send_line("check");
     assert_eq!(tries.target.receive_line(), "unchanged");
     for mut write in writes {

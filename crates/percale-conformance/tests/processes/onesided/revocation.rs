@@ -66,7 +66,7 @@ impl Owner {
         self.post(END);
         let mut words = Vec::new();
         for mut writer in writers {
-            let deadline = Deadline::new("a writer goes home");
+            let deadline = Deadline::new("a writer ends");
             let word = loop {
                 match writer.try_receive_line() {
                     Some(word) => break word,

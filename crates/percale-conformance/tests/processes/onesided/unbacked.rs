@@ -53,8 +53,8 @@ pub(crate) fn target() {
         };
         "done".into()
     });
-    part.close().expect("nobody is at it");
-    all.close().expect("nobody is at it");
+    part.close().expect("no access is in progress");
+    all.close().expect("no access is in progress");
 }
 
 /// Writes all of the mapped memory.
@@ -93,7 +93,7 @@ fn protect() -> usize {
 
 fn unmap() -> usize {
     // SAFETY: the mapping belongs to this test, and is used only through percale.
-    unsafe { rustix::mm::munmap(hole(), LEN) }.expect("the hole is there");
+    unsafe { rustix::mm::munmap(hole(), LEN) }.expect("the mapping exists");
     0
 }
 
@@ -112,7 +112,8 @@ enum Answer {
 
 /// Requirements: MR-026, MR-027, MR-028.
 fn memory_under_a_region_may_be_unmapped_and_remapped(kind: &str) {
-    let _watchdog = Watchdog::within("memory comes and goes", Duration::from_secs(if long() { 500 } else { 300 }));
+    let _watchdog =
+        Watchdog::within("memory is mapped and unmapped", Duration::from_secs(if long() { 500 } else { 300 }));
     let mut target = Helper::start("unbacked", &[("PERCALE_FABRIC", kind)]);
     let open = open_kind(kind, |domain| domain);
     let peer = open.insert(&target.receive_line());

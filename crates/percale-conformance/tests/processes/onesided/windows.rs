@@ -40,7 +40,7 @@ fn nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
     let short = Duration::from_secs(if kind == "verbs" { 20 } else { 2 });
     let time = if long() { Duration::from_secs(600) / memories.len() as u32 } else { short };
     let timeout = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
-    let _watchdog = Watchdog::within("nothing is written through a dead window", timeout);
+    let _watchdog = Watchdog::within("nothing is written through an invalid window", timeout);
     for &sealed in memories {
         Run::new(kind, sealed).run(time);
     }
@@ -108,7 +108,7 @@ impl<'k> Run<'k> {
     /// Ends a writer. Returns its report.
     fn dismiss(&mut self, place: usize, mut writer: Writer) -> String {
         self.post(place, END);
-        let deadline = Deadline::new("a writer goes home");
+        let deadline = Deadline::new("a writer ends");
         let word = loop {
             match writer.helper.try_receive_line() {
                 Some(word) => break word,

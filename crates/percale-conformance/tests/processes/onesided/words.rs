@@ -108,7 +108,7 @@ fn lock(open: &Open, target: PeerAddress) {
         let count = u64::from_le_bytes(got.try_into().expect("8 bytes")) + 1;
         endpoint.write(target, count.to_le_bytes().to_vec(), place(PLAIN)).wait().expect("a write");
         let held = endpoint.compare_swap(target, place(LOCK), 1_u64, 0).wait().expect("an exchange");
-        assert_eq!(held, 1, "nobody else unlocks");
+        assert_eq!(held, 1, "no other process unlocks");
     }
 }
 

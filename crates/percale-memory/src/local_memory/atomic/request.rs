@@ -58,7 +58,7 @@ impl KindWireExt for Kind {
 impl AtomicRequest<'_> {
     /// Returns the size of the elements in bytes.
     #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
+    #[expect(clippy::len_without_is_empty, reason = "a number of bytes, not a container")]
     pub fn len(&self) -> usize {
         self.count * self.datatype.size()
     }
@@ -90,7 +90,7 @@ impl AtomicRequest<'_> {
 }
 
 /// An operation of this process on a peer's memory to which it has direct access.
-#[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
+#[expect(clippy::len_without_is_empty, reason = "a number of bytes, not a container")]
 pub trait DirectOperation {
     /// Returns the size of the elements in bytes.
     fn len(&self) -> usize;

@@ -204,6 +204,6 @@ mod tests {
         };
         let (one, other) = (keys(), keys());
         assert!(one.iter().all(|key| !other.contains(key)), "{one:x?} {other:x?}");
-        assert!(one.iter().chain(&other).all(|key| key >> 32 >= 1 << 28), "small keys are the application's to choose");
+        assert!(one.iter().chain(&other).all(|key| key >> 32 >= 1 << 28), "small keys are left to applications");
     }
 }

@@ -115,7 +115,7 @@ fn impostor_of_connected_peer_gains_and_changes_nothing() {
     let posing = Hello { address: b.address(), incarnation: b.registration.incarnation(), ..hello(3) };
     for flags in [HelloFlags::TCP, HelloFlags::TCP | HelloFlags::RESET] {
         let verdict = Liar::call(a.address(), &Hello { flags, ..posing.clone() }).verdict();
-        assert_eq!((verdict.ruling, verdict.token), (Ruling::Busy, [0; 16]), "the token is the connection's alone");
+        assert_eq!((verdict.ruling, verdict.token), (Ruling::Busy, [0; 16]), "the verdict reveals no token");
     }
     assert!(!a.mailbox.has_notices(), "{:?}", a.mailbox.take());
     let (mut from, mut to) = (stream(at_a.link), stream(at_b.link));

@@ -87,7 +87,7 @@ fn failed_shared_memory_setup_degrades_to_tcp() {
     assert_eq!(at_a.reason, at_b.reason);
     stream(at_a.link).write_all(b"y").unwrap();
     stream(at_b.link).read_exact(&mut [0]).unwrap();
-    assert_eq!((a.doorbell.in_use(), odd.in_use()), (0, 0), "bits are given back");
+    assert_eq!((a.doorbell.in_use(), odd.in_use()), (0, 0), "all bits are free again");
 
     // If TCP is not allowed, no other transport is left.
     let c = Peer::with(&one, |options| options.transports = Transports::SHM);

@@ -121,7 +121,7 @@ fn unreachable_port_does_not_delay_other_connections() {
     assert!(matches!(a.up().link, EstablishedTransport::Verbs(..)));
     b.up();
     let reported = lost.read_token();
-    println!("it was told: {reported:?}");
+    println!("answer: {reported:?}");
     assert!(matches!(reported, HandshakeEvent::Offered(_)));
 }
 
@@ -150,7 +150,7 @@ fn ports_without_mutual_reachability_are_not_used() {
         a.registration.connect(3, c.address());
         let until = Instant::now() + Duration::from_secs(60);
         while !a.mailbox.has_notices() {
-            assert!(Instant::now() < until, "it neither fails nor stands");
+            assert!(Instant::now() < until, "the connection is neither established nor failed");
             std::thread::sleep(Duration::from_millis(5));
         }
         let notices = format!("{:?}", a.mailbox.take());

@@ -67,7 +67,7 @@ fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     let mut web = TcpStream::connect(a.address()).unwrap();
     web.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(matches!(a.error(), ConnectError::Protocol(_)));
-    assert_eq!(web.read(&mut [0]).unwrap_or(0), 0, "another protocol is told nothing");
+    assert_eq!(web.read(&mut [0]).unwrap_or(0), 0, "a client of another protocol gets no answer");
 
     let mut old = handshake::fuzz::hello(3, false).to_bytes();
     let theirs = VERSION + 1;
@@ -77,8 +77,8 @@ fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     assert_eq!(a.error(), ConnectError::Version { theirs });
     let mut reported = [0; 10];
     peer.read_exact(&mut reported).unwrap();
-    assert_eq!(reported[..8], *b"percale\0", "another version learns whom it called");
-    assert_eq!(reported[8..], VERSION.to_le_bytes(), "another version learns ours");
+    assert_eq!(reported[..8], *b"percale\0", "a peer of another version gets the magic");
+    assert_eq!(reported[8..], VERSION.to_le_bytes(), "a peer of another version gets our version");
 
     // The reverse case: the called endpoint has a different version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -130,7 +130,10 @@ fn many_silent_connections_do_not_block_a_peer() {
         stream.set_nonblocking(true).unwrap();
         matches!(stream.read(&mut [0]), Ok(0))
     };
-    assert!(strangers.iter().filter(|stream| gone(stream)).count() >= 1100 - 1024, "the oldest had to go");
+    assert!(
+        strangers.iter().filter(|stream| gone(stream)).count() >= 1100 - 1024,
+        "the oldest connections were closed"
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn shared_memory_setup_with_another_user_is_rejected() {
     let Some((ours, theirs)) = as_another_user(|| pair().unwrap()) else { return };
     let degraded = Meeting::answer(&local, ours.into(), &offer, descriptors(&doorbell), DescriptorBudget::Spare)
         .err()
-        .expect("another user is no peer");
+        .expect("a process of another user is not accepted");
     assert_eq!(degraded.why, RefusalReason::AnotherUser);
     let (answer, passed) = passing::receive::<crate::wire::meeting::MeetingAnswer>(theirs.as_fd()).unwrap().unwrap();
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(RefusalReason::AnotherUser));
@@ -60,8 +60,9 @@ fn shared_memory_setup_with_another_user_is_rejected() {
         rustix::net::listen(&listener, 1).unwrap();
         listener
     });
-    let degraded =
-        Meeting::call(&local, &incarnation, [1; 16], DescriptorBudget::Spare).err().expect("another user is no peer");
+    let degraded = Meeting::call(&local, &incarnation, [1; 16], DescriptorBudget::Spare)
+        .err()
+        .expect("a process of another user is not accepted");
     assert_eq!(degraded.why, RefusalReason::AnotherUser);
     drop(listener);
     assert_eq!(doorbell.in_use(), 0);
@@ -81,7 +82,11 @@ fn calls_of_another_user_use_no_unix_socket_slot() {
     };
     let Some(socket) = as_another_user(call) else { return };
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1), "it is kept waiting");
+    assert_eq!(
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })),
+        Ok(1),
+        "the connection is neither answered nor closed"
+    );
     assert!(!matches!(rustix::net::recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT), Ok((1.., _))));
     a.registration.connect(1, b.address());
     assert!(matches!(a.up().link, EstablishedTransport::Shm(_)));

@@ -52,7 +52,7 @@ fn stopped_half_way(cma: bool) -> ([Peer; 2], Memory, Memory) {
 fn connection_end_keeps_memory_the_peer_may_copy() {
     for cma in [true, false] {
         let ([mut a, mut b], _source, mut target) = stopped_half_way(cma);
-        b.link.connection_end().set("reset by a stranger");
+        b.link.connection_end().set("reset by another process");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.seen.pulled.is_empty(), "the pull ended");
         let draining = b.link.draining().expect("the peer may still be copying");
@@ -65,9 +65,9 @@ fn connection_end_keeps_memory_the_peer_may_copy() {
         while a.link.poll(9, &mut a.seen).is_ok() {}
         assert_eq!(draining.release(), Some(Release::LetGo));
         let before = target.segments().to_vec();
-        assert!(a.link.draining().is_none(), "nothing of ours is copied to");
+        assert!(a.link.draining().is_none(), "the peer does not copy to this side");
         drop(a);
-        assert!(target.segments().to_vec() == before, "bytes landed after the peer had let go");
+        assert!(target.segments().to_vec() == before, "bytes were written after the peer released the memory");
     }
 }
 
@@ -100,7 +100,7 @@ fn withdrawn_message_is_not_delivered() {
             both.iter_mut().for_each(|peer| assert!(peer.link.poll(9, &mut peer.seen).unwrap()));
         }
         let [mut a, mut b] = both;
-        assert!(a.link.draining().is_none(), "nothing of ours is copied to");
+        assert!(a.link.draining().is_none(), "the peer does not copy to this side");
         drop(a);
         // The send has failed, so its memory is reused.
         View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
@@ -111,7 +111,7 @@ fn withdrawn_message_is_not_delivered() {
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
-        assert!(b.link.draining().is_none(), "waits for a peer that has let go of everything");
+        assert!(b.link.draining().is_none(), "waits for a peer that has released all memory");
     }
 }
 
@@ -159,7 +159,7 @@ fn pull_started_after_peer_loss_ends() {
             b.link.pull(head.id, &offer, &target.lease(), 7).unwrap();
         }
         while b.link.poll(9, &mut b.seen).is_ok() {}
-        assert!(b.link.draining().is_none(), "waits for a peer that has let go of everything");
+        assert!(b.link.draining().is_none(), "waits for a peer that has released all memory");
     }
 }
 

@@ -452,7 +452,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn expect(&mut self, _into: &Lease, token: u32) {
-        debug_assert!(false, "pull {token} is expected of a link that is no stream");
+        debug_assert!(false, "pull {token} was announced to a link that is not a stream");
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {

@@ -59,8 +59,8 @@ fn target_revoked_during_a_pull_fails_it_and_keeps_the_link() {
             let revocable = Revocable::new(target.segments());
             let offer = offer(&mut both, Some(&mut source));
             let (head, request) = pull(&mut both, &offer, &revocable.lease(), 7);
-            assert_eq!(request[1], u8::from(!bounces), "whether we can copy by ourselves");
-            assert_eq!(request[2], 0, "pieces of a place that nobody else may write");
+            assert_eq!(request[1], u8::from(!bounces), "whether the puller can copy by itself");
+            assert_eq!(request[2], 0, "no pieces of memory that only its owner may write");
             assert!(request[16..].iter().all(|byte| *byte == 0), "neither address nor arena are named");
             both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
             for _ in 0..rounds {
@@ -92,7 +92,7 @@ fn target_revoked_before_link_end_is_not_a_memory_fault() {
         b.link.poll(9, &mut b.seen).unwrap(); // Side 1 writes the reason why it stops.
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
-        assert!(b.link.draining().is_none(), "nobody else writes there");
+        assert!(b.link.draining().is_none(), "the peer does not write this memory");
         for _ in 0..10 {
             let _over = a.link.poll(9, &mut a.seen);
         }
@@ -112,7 +112,7 @@ fn source_revoked_during_a_pull_fails_both_and_keeps_the_link() {
             let revocable = Revocable::new(source.segments());
             let offer = offer(&mut both, None);
             let (head, request) = pull(&mut both, &offer, &target.lease(), 7);
-            assert_eq!(request[1], 0, "we cannot copy what we cannot see");
+            assert_eq!(request[1], 0, "memory without an address cannot be copied");
             if rounds.is_none() {
                 revocable.revoke();
             }

@@ -390,7 +390,7 @@ fn a_sleeping_receiver_misses_nothing() {
                     [rustix::event::PollFd::from_borrowed_fd(b.doorbell.event_fd(), rustix::event::PollFlags::IN)];
                 let timeout = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
                 let woken = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
-                assert_eq!(woken, 1, "slept for ever at {got}");
+                assert_eq!(woken, 1, "no wake-up at {got}");
             }
             b.doorbell.disarm();
             b.doorbell.drain();
@@ -466,7 +466,7 @@ fn pull_of_a_missing_operation_fails_with_gone() {
     // Long enough for the puller to start copying on its own.
     let start = Instant::now();
     run(&mut both, |_| start.elapsed() > Duration::from_millis(2));
-    assert!(both[1].seen.pulled.is_empty(), "nobody said yet that the operation exists");
+    assert!(both[1].seen.pulled.is_empty(), "the pull ended before the operation was confirmed");
     let (head, request) = both[0].seen.requests.remove(0);
     both[0].link.push(head.id, head.tag, View::of(&request), &Lease::own(&Segments::EMPTY)).unwrap();
     run(&mut both, |both| !both[1].seen.pulled.is_empty());

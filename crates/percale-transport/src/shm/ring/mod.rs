@@ -158,7 +158,7 @@ impl Area {
 
     /// Reports to loom that these bytes are about to be read or written.
     #[inline]
-    #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "only loom has anything to check"))]
+    #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "the body is empty without loom"))]
     fn watch(&self, start: u64, need: u64, write: bool) {
         #[cfg(loom)]
         for line in 0..need as usize / LINE {

@@ -176,7 +176,7 @@ impl Arenas {
             }
             let reported = announce(control, *arena, 0, None);
             reported
-                .inspect_err(|error| crate::later::later!(debug: %error, ?arena, "an arena cannot be withdrawn yet"))
+                .inspect_err(|error| crate::later::later!(debug: %error, ?arena, "cannot withdraw an arena yet"))
                 .is_err()
         });
     }

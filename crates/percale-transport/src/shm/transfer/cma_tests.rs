@@ -97,7 +97,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
             assert_eq!(reused.copy(direction, &segment(&mut vec![9; len]), at), Err(NoCopy::Ended));
         }
     }
-    assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
+    assert!(stranger_has(LEN) == [2; LEN], "the memory of another process was written");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
     // The process with the reused process id has a word at the same address as well.
@@ -116,7 +116,7 @@ fn copy_never_reaches_a_process_with_a_reused_id() {
             }
         }
     }
-    assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
+    assert!(stranger_has(LEN) == [2; LEN], "the memory of another process was written");
     stranger.end();
 }
 

@@ -51,9 +51,9 @@ fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
         model.slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
         let seen = is_released(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
         pusher.join().unwrap();
-        assert!(is_released(&model.slot, &model.gone), "nobody ever lets go of this slot");
+        assert!(is_released(&model.slot, &model.gone), "the slot is never released");
         if let Some(seen) = seen {
-            assert_eq!(seen, model.copied.load(Ordering::Relaxed), "copied after it had let go");
+            assert_eq!(seen, model.copied.load(Ordering::Relaxed), "copied after the release");
         }
     });
 }

@@ -339,7 +339,7 @@ impl Pull {
             {
                 (0, false)
             }
-            _ => return Err("data for a pull that copies".into()),
+            _ => return Err("data for a pull that is a direct copy".into()),
         };
         let len = payload.len() as u64;
         if offset == GONE && len == 0 && arrived < self.wanted {

@@ -78,7 +78,7 @@ impl Transfers {
             return Err("a malformed pull".into());
         }
         if source.is_revocable() && request.puller_copies != 0 {
-            return Err("direct pull of a message that was not offered for it".into());
+            return Err("direct pull of a message that was not offered for direct pulls".into());
         }
         if wanted > source.len() as u64 {
             slot.pusher.0.state.store(pusher::GONE, Ordering::Release);

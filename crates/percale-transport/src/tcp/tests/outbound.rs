@@ -84,7 +84,7 @@ fn full_socket_is_tried_once_per_poll_and_queue_is_bounded() {
     assert!((QUEUE_LIMIT..QUEUE_LIMIT + 2_000).contains(&out.queued()));
     assert_eq!(out.send(&mut to, &plain(FrameKind::Ack), &Segments::EMPTY, false), Ok(()), "answers have a reserve");
     out.poll(&mut to);
-    assert_eq!(to.room.len(), 1, "a poll asks once");
+    assert_eq!(to.room.len(), 1, "a poll requests room once");
     out.poll(&mut to);
     out.poll(&mut to);
     assert!(out.is_empty());

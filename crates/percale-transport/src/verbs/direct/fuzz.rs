@@ -27,12 +27,15 @@ pub fn fuzz_grants(mut bytes: &[u8]) {
             0 | 1 => match (grants.find(key, what % 4 == 0), model.get(&key)) {
                 (Ok(found), Some(KeyState::Granted(grant))) => assert_eq!(found, *grant),
                 (Err(Some(question)), None | Some(KeyState::Executed)) => {
-                    assert!(what % 4 == 0 && requested.insert(question, key).is_none(), "a question is asked twice");
+                    assert!(
+                        what % 4 == 0 && requested.insert(question, key).is_none(),
+                        "a request was not permitted, or was made twice"
+                    );
                     model.insert(key, KeyState::Asked);
                 }
                 (Err(None), Some(KeyState::Asked | KeyState::Executed)) => {}
-                (Err(None), None) => assert!(what % 4 == 1 || requested.len() >= 64, "nobody asks"),
-                (found, _) => panic!("{found:?} is known of a key of which it was not said"),
+                (Err(None), None) => assert!(what % 4 == 1 || requested.len() >= 64, "the region was not requested"),
+                (found, _) => panic!("{found:?} was returned for a key without a matching reply"),
             },
             2 => {
                 let Ok((text, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };

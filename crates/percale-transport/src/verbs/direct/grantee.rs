@@ -148,7 +148,7 @@ impl VerbsGrantee {
             }
         };
         if !grants.add(me, number) {
-            unreachable!("it is not closed while its grants are held");
+            unreachable!("the region is not closed while its grants are locked");
         }
         let (key, region, remote_key) = (region.key(), Arc::downgrade(region), way.remote_key());
         record.put(number, GrantRecord::Granted { key, region, way });
@@ -252,7 +252,7 @@ impl VerbsGrantee {
         let registration = self.register(whole, all).inspect_err(|_| self.record().give_back(number))?;
         let registration = Arc::new(registration);
         if !grants.add_beneath(Arc::clone(self) as _, number) {
-            unreachable!("it is not closed while its grants are held");
+            unreachable!("the region is not closed while its grants are locked");
         }
         let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
         let made = GrantRecord::Beneath { region, registration: beneath, windows: 1, ends: false };

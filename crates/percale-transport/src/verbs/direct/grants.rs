@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(grants.find(7, true), Err(Some(3)), "unknown is not remembered");
         grants.learn(3, &LocateAnswer::Executed).unwrap();
         let again = (0..=AGAIN).filter_map(|_| grants.find(7, true).unwrap_err()).collect::<Vec<_>>();
-        assert_eq!(again, [4], "what is executed is asked about seldom");
+        assert_eq!(again, [4], "executed accesses rarely cause a new request");
         assert_eq!(grants.granted(), 0);
     }
 

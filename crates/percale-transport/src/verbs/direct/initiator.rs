@@ -225,7 +225,7 @@ impl Initiator {
             Some(first) if first.number == number => {}
             // The completion belongs to a queue pair that no longer exists.
             _ if number < self.first => return Ok(()),
-            _ => return Err(Broken::Protocol("the device completed an access that was not under way".into())),
+            _ => return Err(Broken::Protocol("the device completed an access that was not in progress".into())),
         }
         let Some(flight) = lane.over(status == 0, &self.local) else { return Ok(()) };
         if status == 0 {
@@ -313,7 +313,7 @@ impl Initiator {
                 PairState::Up(AccessQueue::new(made.pair))
             }
             Err(error) => {
-                crate::later::later!(warn: %error, "no queue pair for accesses: peers' processors execute them");
+                crate::later::later!(warn: %error, "cannot create a queue pair for accesses: the peer's processor executes them");
                 match errno_of(&error) {
                     libc::EPERM => PairState::Off("the limits of the device are too low for RDMA accesses".to_owned()),
                     _ => self.again(),
@@ -354,7 +354,7 @@ impl Initiator {
             }
             other => {
                 self.state = other;
-                Err("the other end of a queue pair that was not offered")
+                Err("reply about a queue pair that was not offered")
             }
         }
     }

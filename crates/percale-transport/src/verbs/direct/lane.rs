@@ -103,7 +103,7 @@ impl AccessQueue {
         // memory is lent until the operation completes, which is not before the end of this request or of its queue
         // pair. The memory is registered until then.
         if let Err(error) = unsafe { self.pair.post_remote(&access, &mut parts[..count]) } {
-            crate::later::later!(debug: %error, "an access cannot be posted");
+            crate::later::later!(debug: %error, "cannot post an access");
             let mut flight = flight;
             local.end(&mut flight.uses);
             return Err(PostFailure::Broken);

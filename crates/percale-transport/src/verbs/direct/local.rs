@@ -68,7 +68,7 @@ mod registered {
                         uses[at] = Some(lane.hold(used));
                     }
                     Err(error) => {
-                        crate::later::later!(debug: %error, "an access is executed by its target");
+                        crate::later::later!(debug: %error, "cannot use memory for RDMA: the target executes the access");
                         self.end(&mut uses);
                         return None;
                     }

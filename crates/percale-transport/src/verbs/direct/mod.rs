@@ -331,9 +331,9 @@ pub(super) struct WireParts {
 fn offered(payload: View<'_>) -> Result<Offered, &'static str> {
     let mut bytes = [0; size_of::<OfferedBytes>()];
     if payload.len() != bytes.len() {
-        return Err("a queue pair that is not described");
+        return Err("queue pair without a description");
     }
     payload.read_into(&mut bytes);
-    let read = OfferedBytes::read_from_bytes(&bytes).map_err(|_| "a queue pair that is not described")?;
+    let read = OfferedBytes::read_from_bytes(&bytes).map_err(|_| "queue pair without a description")?;
     read.parse().map_err(|_| "invalid queue pair")
 }

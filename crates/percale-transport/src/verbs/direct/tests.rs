@@ -65,14 +65,14 @@ fn grant_number_and_key_are_not_reused_before_peer_release() {
         assert!(revocation.is_over());
         assert_eq!(grantee.grant(&region), LocateAnswer::Unknown, "it is closed");
     }
-    assert!(grantee.forgotten(numbers[5]).is_err(), "it was not told");
+    assert!(grantee.forgotten(numbers[5]).is_err(), "the peer was not notified");
     assert!(grantee.has_changes());
     assert_eq!(grantee.take_changes().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
     assert!(!grantee.has_changes() && grantee.take_changes().0.is_empty());
-    grantee.forgotten(numbers[5]).expect("it was told");
+    grantee.forgotten(numbers[5]).expect("the peer was notified");
     // Late confirmations and confirmations of unknown numbers are ignored.
     grantee.forgotten(numbers[5]).expect("late");
-    grantee.forgotten(1000).expect("nobody's");
+    grantee.forgotten(1000).expect("unknown numbers are ignored");
     // The slot is reused under a different number. A late revocation of the old number has no effect.
     let anew = region(&mut memory);
     let again = number(grantee.grant(&anew));

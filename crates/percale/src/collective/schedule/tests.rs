@@ -98,7 +98,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         member.steps.pop_front();
         idle = 0;
     }
-    assert!(members.iter().all(|member| member.expected.is_empty()), "everything that was awaited has come");
+    assert!(members.iter().all(|member| member.expected.is_empty()), "every receive has completed");
     assert!(wires.values().all(VecDeque::is_empty), "everything that was sent was received");
     true
 }
@@ -183,10 +183,7 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     let in_place = random(seed).is_multiple_of(2);
     let reported = format!("{what:?} of {members}, {op} of {count} {datatype}, in place: {in_place}");
     let mut run_by = programs(what, &inputs, count, datatype, in_place);
-    assert!(
-        run(&mut run_by, op, datatype, |members| random(seed) as usize % members),
-        "{reported}: they wait for ever"
-    );
+    assert!(run(&mut run_by, op, datatype, |members| random(seed) as usize % members), "{reported}: deadlock");
     for (rank, member) in run_by.iter().enumerate() {
         if let Some(wanted) = expected(what, &inputs, rank, block, op, datatype) {
             assert!(member.result() == wanted, "{reported}, rank {rank}");

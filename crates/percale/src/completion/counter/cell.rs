@@ -120,7 +120,7 @@ mod model {
                     fire(&cell, &line);
                 }
                 counts.join().unwrap();
-                assert_eq!(line.lock().unwrap().1, 1, "what was due was not begun, or twice");
+                assert_eq!(line.lock().unwrap().1, 1, "the due work did not begin exactly once");
             });
         }
     }

@@ -207,7 +207,7 @@ impl Counter {
     /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
     /// ticket and with whether the owner already has a record that some of its work waits here. Returns true if the
     /// work may be due. In that case the caller must call [`fire`] without holding a lock that it needs.
-    #[must_use = "what is due is to be begun"]
+    #[must_use = "work that is due begins only when `fire` is called"]
     pub(crate) fn queue(
         &self,
         condition: Condition,
@@ -403,7 +403,7 @@ mod tests {
         let counter = Counter::new();
         counter.add_error(1);
         let error = counter.wait(1, Some(Duration::from_millis(1))).unwrap_err();
-        assert!(matches!(error, CounterError::TimedOut), "an old failure is no news");
+        assert!(matches!(error, CounterError::TimedOut), "a failure before the wait does not end it");
         let error = counter.wait_since(1, 0, None).unwrap_err();
         assert!(matches!(error, CounterError::Failed { errors: 1 }));
         assert_eq!(error.errno(), 259);

@@ -109,11 +109,14 @@ mod model {
                 let place = Arc::clone(&place);
                 thread::spawn(move || place.sleeps(1, 1))
             };
-            assert!(place.sleeps(0, 9), "there was nothing to find");
+            assert!(place.sleeps(0, 9), "the value was not reached");
             let asleep = other.join().unwrap();
             counts.join().unwrap();
             fence(Ordering::SeqCst);
-            assert!(!asleep || place.rung[1].load(Ordering::SeqCst), "asleep, and nobody will tell");
+            assert!(
+                !asleep || place.rung[1].load(Ordering::SeqCst),
+                "the thread sleeps, and no other thread will wake it"
+            );
         });
     }
 }

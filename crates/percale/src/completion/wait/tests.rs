@@ -17,7 +17,7 @@ fn descriptor_is_readable_only_after_arm() {
     assert!(wait.arm().unwrap());
     assert!(!readable(&wait));
     wait.notify();
-    assert!(readable(&wait), "and stays so until somebody arms again");
+    assert!(readable(&wait), "the descriptor stays readable until a thread arms it again");
     assert!(readable(&wait));
     assert!(wait.arm().unwrap());
     assert!(!readable(&wait));
@@ -119,7 +119,7 @@ fn value_wait_is_not_woken_below_the_value() {
         };
         (0..999).for_each(|_| count());
         std::thread::sleep(SPIN * 20);
-        assert_eq!(looks.load(Ordering::SeqCst), before, "woken for less");
+        assert_eq!(looks.load(Ordering::SeqCst), before, "the thread was woken for a lower value");
         wait.notify(); // Notifies the thread of a change other than the one that it waits for.
         while looks.load(Ordering::SeqCst) == before {
             std::thread::yield_now();

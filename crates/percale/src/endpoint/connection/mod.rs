@@ -61,7 +61,7 @@ pub enum ConnectionError {
     #[error("the endpoint was already connected; an endpoint has only one connection in its lifetime")]
     Used,
     /// The endpoint has neither requested nor accepted a connection.
-    #[error("this endpoint was neither connected nor used to accept")]
+    #[error("the endpoint has neither requested nor accepted a connection")]
     Unconnected,
     /// The data is longer than [`DATA_LIMIT`].
     #[error("{0} bytes of connection data exceed the limit of {DATA_LIMIT}")]

@@ -225,7 +225,7 @@ impl Core {
     /// Handles the peer's request for the payload of a local offer.
     fn requested(&mut self, from: ConnectionId, head: &Head, payload: View<'_>) {
         if payload.len() > PullFrame::MAX {
-            return self.peers.flag_violation(from, "pull the request is too long");
+            return self.peers.flag_violation(from, "pull request is too long");
         }
         let requested = match head.id {
             id if id & PART != 0 => self.remote.write_asked(from, id),

@@ -300,14 +300,14 @@ impl Engine {
             }
             EstablishedTransport::Tcp(socket) => {
                 let Connector::Service { tcp, .. } = &self.connector else {
-                    unreachable!("sockets come from services")
+                    unreachable!("only a service thread makes sockets")
                 };
                 let link = TcpLink::new(socket, *tcp)?;
                 Ok((TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
             }
             EstablishedTransport::Verbs(wire, socket) => {
                 let Connector::Service { tcp, .. } = &self.connector else {
-                    unreachable!("queue pairs come from services")
+                    unreachable!("only a service thread makes queue pairs")
                 };
                 let (keys, via) = self.core.local.granted(peer);
                 let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.local.pins())?;

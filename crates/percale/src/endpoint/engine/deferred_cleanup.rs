@@ -169,7 +169,7 @@ impl CleanupQueue {
         match crate::system::thread::start_thread("percale-aside", check) {
             Ok(_) => self.has_thread = true,
             Err(error) => {
-                crate::later::later!(warn: %error, "memory of closed endpoints is checked only when endpoints are opened and closed");
+                crate::later::later!(warn: %error, "cannot start a thread: memory of closed endpoints is checked only when endpoints are opened and closed");
             }
         }
     }

@@ -277,10 +277,10 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
         }
     }
     if !len.is_multiple_of(work.datatype.size() as u64) {
-        return Err(PostError::Flags("an atomic operation is on whole elements"));
+        return Err(PostError::Flags("the length must be a multiple of the size of an element"));
     }
     if atomic_kind(work) == AtomicKind::Compare && work.result.is_none() {
-        return Err(PostError::Flags("an operation that compares has a result"));
+        return Err(PostError::Flags("an operation that compares needs memory for its result"));
     }
     Ok(())
 }
@@ -347,7 +347,7 @@ fn directly(
 }
 
 /// Makes a long access, in which the target may help to copy.
-#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
+#[expect(clippy::too_many_arguments, reason = "all of these values are separate variables of the caller")]
 fn assisted(
     link: &mut ShmLink,
     core: &mut Core,

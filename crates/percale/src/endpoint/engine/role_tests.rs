@@ -158,14 +158,14 @@ fn request_flood_does_not_prevent_other_connections() {
         Event::ConnectionRequest(request) if request.data() == b"good" => Some(request),
         _ => None,
     });
-    let server = world.builder().accept(&request.expect("the honest caller's request"), b"").unwrap();
+    let server = world.builder().accept(&request.expect("the client's request"), b"").unwrap();
     world.turns(MANY, &[&client, &server]);
     for end in [&client, &server] {
         assert_eq!(end.connection_state(), Some(ConnectionState::Connected));
     }
     hostile.progress();
     let gone = std::iter::from_fn(|| events.read()).any(|event| matches!(event, Event::PeerDown { .. }));
-    assert!(gone, "whoever floods is cut off");
+    assert!(gone, "the flooding peer was not disconnected");
 }
 
 /// Requirements: CON-018, FLT-007.
@@ -248,7 +248,7 @@ fn client_disconnects_from_listener_after_invalid_frame() {
             }
             other => panic!("case {case}: {other:?}"),
         }
-        assert_eq!(reported.read(), None, "case {case}: it is told once");
+        assert_eq!(reported.read(), None, "case {case}: the result is reported only once");
         receive.take().unwrap().wait().map(drop).expect_err("it took nothing");
         world.serves();
     }

@@ -359,7 +359,7 @@ pub(super) fn transmit_collective(
 
 /// Like [`transmit`], but for a send that waits for an answer of its peer. `kind` is the kind of the message (`Ok`), or
 /// of its offer (`Err`).
-#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
+#[expect(clippy::too_many_arguments, reason = "all of these values are separate variables of the caller")]
 fn transmit_tracked(
     link: &mut AnyLink,
     core: &mut Core,

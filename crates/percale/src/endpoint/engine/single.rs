@@ -196,7 +196,11 @@ impl Engine {
             }
             ConnectStage::Joining { listener, peer, incarnation } if *peer == slot => {
                 if *incarnation != there {
-                    return self.fail_single(ErrorCode::Refused, "replaced by another endpoint", Vec::new());
+                    return self.fail_single(
+                        ErrorCode::Refused,
+                        "another endpoint has replaced the endpoint that accepted the request",
+                        Vec::new(),
+                    );
                 }
                 let listener = *listener;
                 self.connected(slot, transport);
@@ -352,7 +356,10 @@ impl Engine {
         let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
-            return self.core.peers.flag_violation(listener, "a connection to an unknown endpoint");
+            return self
+                .core
+                .peers
+                .flag_violation(listener, "the listener sent an address to which no connection can be made");
         }
         if let Ok(single) = self.single() {
             single.stage = ConnectStage::Joining { listener, peer, incarnation };
@@ -378,7 +385,7 @@ impl Engine {
                 self.end_single(true, ErrorCode::Canceled, why);
             }
             ConnectStage::Over { .. } => self.end_receives_now(),
-            _ => self.end_single(false, ErrorCode::Canceled, "it was shut down before it was connected"),
+            _ => self.end_single(false, ErrorCode::Canceled, "the endpoint was shut down before it was connected"),
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ impl<H: Handle> CollectiveRequest<H> {
         let count = segment.len() / datatype.size() / blocks;
         let block = count * datatype.size();
         if block * blocks != segment.len() {
-            let why = "the buffer holds a number of whole elements, in equal blocks";
+            let why = "the buffer must consist of whole elements, in blocks of equal length";
             return Err(refused(PostError::Collective(why), buffer));
         }
         // If only one of the two buffers holds all blocks, the other buffer is this member's block among them.

@@ -40,7 +40,7 @@ pub struct Part {
 crate::short_debug!(Part, "Part", len: |this| this.bytes.len(), offset: |this| this.offset, tag: |this| this.tag);
 
 /// The result of [`ReceivingMany::finish`].
-#[must_use = "messages and errors that were not read are in it"]
+#[must_use = "it contains the messages and errors that were not read"]
 pub struct Finished {
     /// The buffer.
     pub buffer: Buffer,

@@ -63,7 +63,7 @@ impl StartCondition {
                 Begins::Written(_) => Ok(()),
             })
         {
-            tracing::warn!(%error, "no progress thread: deferred work makes progress only when the endpoint is used");
+            tracing::warn!(%error, "cannot start a progress thread: deferred work makes progress only when the endpoint is used");
         }
         let (id, due) = access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));

@@ -58,7 +58,7 @@ pub use crate::region::{
 
 /// The options of a registration. Created by [`Domain::registration`].
 #[derive(Clone)]
-#[must_use = "nothing is registered before `own`, `raw` or `everything`"]
+#[must_use = "no memory is registered until `own`, `raw`, `everything` or `begin` is called"]
 pub struct Registration<'d> {
     domain: &'d Domain,
     terms: RegistrationProperties,
@@ -264,7 +264,7 @@ impl Region {
             return Err(error.of(self));
         }
         // The region that is dropped here has no memory left to keep.
-        self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
+        self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it consumes the region"))
     }
 }
 

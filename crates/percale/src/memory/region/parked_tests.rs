@@ -29,10 +29,10 @@ fn parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
     let turn = || (0..100).for_each(|_| _ = endpoint.progress());
     drop(region);
     turn();
-    assert!(memory.upgrade().is_some(), "memory was freed while a peer was at it");
+    assert!(memory.upgrade().is_some(), "memory was freed while a peer accessed it");
     peer.retired.store(true, Ordering::Release);
     turn();
-    assert!(memory.upgrade().is_none(), "parked memory is kept though its peer retired");
+    assert!(memory.upgrade().is_none(), "parked memory was not freed after its peer had retired");
 }
 
 /// Requirements: MW-050, REV-002.
@@ -51,7 +51,7 @@ fn domain_closes_while_a_peer_uses_a_window() {
     drop((bound, window, region));
     assert!(weak.upgrade().is_some());
     drop(domain);
-    assert!(weak.upgrade().is_some(), "memory was freed while a peer was at a part of it");
+    assert!(weak.upgrade().is_some(), "memory was freed while a peer accessed a part of it");
 }
 
 /// Requirements: REV-002.

@@ -14,7 +14,7 @@ use crate::region::properties::RegistrationProperties;
 use crate::system::forked::ProcessMutex;
 
 /// A region that is not registered yet. Dropping it cancels the registration, and no event is reported.
-#[must_use = "dropping it withdraws the registration"]
+#[must_use = "dropping it cancels the registration"]
 pub struct PendingRegion {
     shared: Arc<ProcessMutex<PendingState>>,
 }
@@ -58,7 +58,7 @@ impl PendingRegion {
         match std::mem::replace(&mut *state, PendingState::Taken) {
             PendingState::Over(result) => Ok(result),
             PendingState::Waiting(_) | PendingState::Taken => {
-                unreachable!("finishing takes it, and reading leaves a result")
+                unreachable!("`finish` consumes the object, and reading the event stores a result")
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Registration of memory for which the caller guarantees the safety conditions.
 
-#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+#![expect(unsafe_code, reason = "the callers of these functions guarantee that the memory is valid")]
 
 use super::{RawRegion, RegisterError, Registration};
 use crate::device::{self, DeviceError};
@@ -82,7 +82,7 @@ impl Registration<'_> {
         if self.terms.device.is_some() {
             return Err(DeviceError::Mixed.into());
         }
-        const { assert!(IOV_LIMIT >= 1, "one piece") };
+        const { assert!(IOV_LIMIT >= 1, "a region has at least one piece") };
         // SAFETY: the caller guarantees this for all memory; every copy is made by the kernel, which checks each
         // address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };

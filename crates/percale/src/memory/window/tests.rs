@@ -45,7 +45,7 @@ fn end(endpoint: &Endpoint) -> Result<Entry, ErrorCode> {
     assert!(endpoint.wait(Some(Duration::from_secs(20))), "no completion");
     match endpoint.poll(&mut entries) {
         Ok(1) => Ok(entries[0]),
-        Ok(_) => panic!("nothing, though something was there"),
+        Ok(_) => panic!("the endpoint was ready but returned no completion"),
         Err(_) => Err(endpoint.read_error().unwrap().error),
     }
 }
@@ -137,7 +137,7 @@ fn failed_bind_changes_nothing() {
     {
         assert_eq!(window.bind(&region, range, WindowAccess::READ).unwrap_err(), wanted);
     }
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tried")]
+    #[expect(clippy::reversed_empty_ranges, reason = "the test uses a reversed range on purpose")]
     let backwards = 20..10;
     assert_eq!(window.bind(&region, backwards, WindowAccess::READ).unwrap_err(), WindowError::Range);
     for access in [WindowAccess::WRITE, WindowAccess::ATOMIC, WindowAccess::all()] {
@@ -161,14 +161,18 @@ fn a_region_is_not_closed_while_a_window_is_bound() {
     let region = region(&domain);
     let mut window = domain.window(WindowType::One).unwrap();
     let name = window.bind(&region, 0..100, WindowAccess::READ).unwrap();
-    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+    let Err(CloseError::Windows(region)) = region.close() else {
+        panic!("the region was closed while a window was bound to it")
+    };
     assert_eq!(read(&endpoint, me, name.slice(0..3)).unwrap(), [0, 1, 2]);
     // The region is unchanged, so more windows can be bound to it.
     let mut second = domain.window(WindowType::One).unwrap();
     second.bind(&region, 0..100, WindowAccess::READ).unwrap();
     window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
     assert_eq!((window.state(), read(&endpoint, me, name)), (WindowState::Unbound, Err(REFUSED)));
-    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+    let Err(CloseError::Windows(region)) = region.close() else {
+        panic!("the region was closed while a window was bound to it")
+    };
     drop(second);
     assert!(window.bind(&region, 0..1, WindowAccess::READ).is_ok());
     assert!(window.close().is_ok());
@@ -190,7 +194,7 @@ fn memory_of_a_dropped_region_stays_while_a_window_is_bound() {
     assert_eq!(read(&endpoint, me, name), Ok(vec![7; 16]));
     drop(window);
     domain.inner.keys.free_parked();
-    assert!(weak.upgrade().is_none(), "memory is kept for nobody");
+    assert!(weak.upgrade().is_none(), "unused memory was not freed");
 }
 
 /// Requirements: MW-024, MW-025, MW-031.
@@ -266,7 +270,7 @@ fn window_reserves_256_keys() {
     assert_ne!(other.key(), next);
     region.close().unwrap();
     drop(window);
-    assert!(with_key(next - 256).is_ok(), "the keys of a window that is gone are free");
+    assert!(with_key(next - 256).is_ok(), "the keys of a deallocated window can be used");
     // KEY-004: the domain never chooses a window's key for a region.
     for _ in 0..100 {
         let key = domain.register(vec![0], Access::REMOTE_READ).unwrap().key();
@@ -289,14 +293,18 @@ fn rebind_returns_busy_while_a_stopped_peer_uses_the_window() {
     let peer = stuck_in(&domain, name.key, AccessOrigin::default());
     assert_eq!(window.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::Busy));
     assert_eq!(window.state(), WindowState::Revoking(name.key));
-    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
-    let Err(mut window) = window.close() else { panic!("deallocated under a peer's hands") };
+    let Err(CloseError::Windows(region)) = region.close() else {
+        panic!("the region was closed while a peer accessed it")
+    };
+    let Err(mut window) = window.close() else { panic!("the window was deallocated while a peer accessed it") };
     peer.retired.store(true, Ordering::Release);
     let again = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
     assert_ne!(again.key, name.key);
     let peer = stuck_in(&domain, again.key, AccessOrigin::default());
     drop(window);
-    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
+    let Err(CloseError::Windows(region)) = region.close() else {
+        panic!("the region was closed while a peer accessed it")
+    };
     peer.retired.store(true, Ordering::Release);
     domain.inner.keys.free_parked();
     region.close().unwrap();
@@ -319,7 +327,7 @@ fn invalidation_completes_when_the_window_has_no_users() {
     let how = Bind { range: 8..16, access: WindowAccess::READ, key: 2 };
     let next = us.0.post_bind(us.1, &window, &region, &how, 2, OpFlags::COMPLETION).unwrap();
     (0..100).for_each(|_| _ = us.0.progress());
-    assert!(!us.0.wait(Some(Duration::ZERO)), "over, though a peer is at it");
+    assert!(!us.0.wait(Some(Duration::ZERO)), "the invalidation completed while a peer accessed the window");
     peer.retired.store(true, Ordering::Release);
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(1));
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(2));
@@ -361,7 +369,7 @@ fn fence_waits_for_invalidation_posted_before_connection_loss() {
     bind(&windows[1], 2, 3, OpFlags::empty());
     assert_eq!(taken(), Some(3));
     bind(&windows[1], 3, 4, OpFlags::FENCE);
-    assert_eq!(taken(), None, "a fence passed an invalidation that is not over");
+    assert_eq!(taken(), None, "a fenced bind completed before an earlier invalidation");
     stuck.retired.store(true, Ordering::Release);
     assert_eq!(taken(), Some(2));
 }

@@ -44,7 +44,7 @@ fn each_changed_registration_is_reported_once() {
     let reported = [cache.check(), cache.check(), cache.check()];
     assert_eq!(reported, [Some(figure_4[0].handle), Some(figure_4[1].handle), None]);
     notifier.changed(pages(11, 1));
-    assert_eq!(cache.check(), None, "they were told");
+    assert_eq!(cache.check(), None, "both handles were reported before");
     notifier.changed(pages(0x90, 1));
     let mut reported = [cache.check(), cache.check()];
     reported.sort_by_key(|handle| *handle != Some(figure_3[0].handle));

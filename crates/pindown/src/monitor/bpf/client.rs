@@ -1,5 +1,5 @@
 //! The client's side of the helper's socket.
-#![expect(unsafe_code, reason = "two harmless raw system calls; each block states its own reason")]
+#![expect(unsafe_code, reason = "two raw system calls without effects on memory; each block states its own reason")]
 
 use std::io;
 use std::ops::Range;

@@ -130,7 +130,7 @@ impl UserfaultfdMonitor {
 /// The reason why it would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why = "without the promise that there are no changes that it misses, it would cache only sealed memory";
+        let why = "without a promise (Unseen::NeverMade or Unseen::GuardsRefused) it would keep only sealed memory";
         return Err(io::Error::other(why));
     }
     Ok(())

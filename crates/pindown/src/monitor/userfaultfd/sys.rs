@@ -75,7 +75,7 @@ impl Mode {
             }
             Self::Plain => {
                 "the kernel's userfaultfd has no write protection, or is older than Linux 5.18 and does not count changes \
-                 that are under way together"
+                 in progress"
             }
         }
     }
@@ -276,7 +276,7 @@ pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     unsafe { rustix::mm::munmap(page, len) }?;
     locked?.map_err(crate::calls::named("mlock2"))?;
     if installed {
-        let why = "the kernel allows guard pages in locked memory, where they come without an event";
+        let why = "the kernel allows guard pages in locked memory, and reports no event for them";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok(())

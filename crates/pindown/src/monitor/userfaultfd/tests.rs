@@ -249,7 +249,7 @@ fn lost_right_is_detected_by_checking_hits() {
         let other = [key(&lane, part(1, 1)).0, key(&lane, part(1, 1)).0];
         assert!(
             other[0] > head && other[1] > other[0],
-            "memory that may only be read gives no second hit to who writes"
+            "a registration of read-only memory must not be a hit for writes"
         );
         assert_eq!(key(&lane, part(3, 3)), (tail, false), "the neighbour keeps its own");
         protect(part(1, 1), libc::PROT_READ | libc::PROT_WRITE);
@@ -326,7 +326,7 @@ fn foreign_write_protection_is_removed_on_fault() {
             }
             written.send(()).ok();
         });
-        wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no write waits for ever");
+        wait.recv_timeout(std::time::Duration::from_secs(20)).expect("the writes do not block");
         // SAFETY: within the pages, which other code no longer uses.
         assert_eq!(unsafe { pages.0.cast::<u8>().wrapping_add(1).read() }, 2);
         pages.unmap();

@@ -40,7 +40,7 @@ fn stale_key_is_looked_up_again_before_target_assistance() {
     // The error is returned at once. If it were returned after the target has copied to the new region, the access
     // could not be repeated.
     assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
-    assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
+    assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the access used the assistance of the target");
     assert_eq!(bytes_of(&new), [0; LEN]);
 }
 

@@ -207,5 +207,5 @@ fn invalid_data_on_the_control_socket_breaks_the_link() {
         matches!(poll(&mut two.initiator), Err(Broken::Protocol(why)) if why.contains("unknown sharing method of an arena"))
     );
     let mut byte = [0; 1];
-    assert!(rustix::net::recv(&control, &mut byte, RecvFlags::DONTWAIT).is_err(), "nothing came back");
+    assert!(rustix::net::recv(&control, &mut byte, RecvFlags::DONTWAIT).is_err(), "an answer arrived");
 }

@@ -1,6 +1,6 @@
 //! Tests of reads and writes, rights and ranges.
 
-#![expect(unsafe_code, reason = "registers memory that is not there; each block states its own reason")]
+#![expect(unsafe_code, reason = "registers memory that is not mapped; each block states its own reason")]
 
 use super::*;
 use crate::local_memory::volatile::Segment;

@@ -224,7 +224,7 @@ fn close_waits_for_an_access_after_its_link_ended() {
     announcer.enter(pair.announcements(1));
     grantee.end();
     assert!(is_granted(&registered, &grantee), "it may still be written");
-    let Err(CloseError::Busy(region)) = region.close() else { panic!("closed under a peer's hands") };
+    let Err(CloseError::Busy(region)) = region.close() else { panic!("closed during an access of a peer") };
     announcer.leave(pair.announcements(1));
     region.close().unwrap();
 }

@@ -76,14 +76,14 @@ fn failed_queue_pair_does_not_block_revocation() {
         assert!(bench.reads(&grants[0], 0, 100), "{how:?}");
         bench.grantee.fail();
         let begun = Instant::now();
-        assert!(!bench.grantee.has_changes(), "{how:?}: nobody knows");
+        assert!(!bench.grantee.has_changes(), "{how:?}: no notice yet");
         close(&windows[0]);
         close(&windows[1]);
         let (gone, is_over) = bench.grantee.take_changes();
-        assert_eq!((gone.len(), is_over), (2, true), "{how:?}: the peer is told");
+        assert_eq!((gone.len(), is_over), (2, true), "{how:?}: the peer is notified");
         let unbound = window(&region, 0, 10, ALL);
         assert_eq!(bench.grantee.grant(&unbound), LocateAnswer::Unknown, "{how:?}: over a queue pair in error");
-        assert!(!bench.grantee.has_changes(), "{how:?}: it is told once");
+        assert!(!bench.grantee.has_changes(), "{how:?}: the peer is notified once");
         assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
         // As far as this side knows, the third window is still bound.
         bench.grantee.end();

@@ -29,8 +29,8 @@ fn stale_grant_number_does_not_affect_the_next_grant() {
             let number = bench.grant(&first).number;
             close(&first);
             assert_eq!(bench.grantee.take_changes().0.len(), 1);
-            bench.grantee.forgotten(number).expect("it was told");
-            bench.grantee.forgotten(number).expect("it is no matter that it was forgotten before");
+            bench.grantee.forgotten(number).expect("the peer was notified");
+            bench.grantee.forgotten(number).expect("a repeated confirmation is ignored");
             let second = window(&region, 100, 100, ALL);
             let next = bench.grant(&second);
             assert_ne!(next.number, number);
@@ -89,7 +89,7 @@ fn failed_request_disables_windows_of_its_peer_only() {
         let two = window(&region, 100, 100, ALL);
         assert_eq!(bench.grantee.grant(&two), LocateAnswer::Executed, "its device has failed");
         let second = other(&bench, using);
-        assert!(second.writes(&second.grant(&two), 3, 100), "another peer's is none of this one's matter");
+        assert!(second.writes(&second.grant(&two), 3, 100), "the windows of another peer still work");
         // With another queue pair, the first peer gets windows again after a while.
         bench.again();
         let until = Instant::now() + DEVICE_TIMEOUT;
@@ -121,8 +121,8 @@ fn peer_cannot_invalidate_windows_of_another_peer() {
         assert!(bench.writes(&grant, 1, 100));
         let (peer, ours) = sides(&bench.adapter);
         double::post_invalidating(&peer.pair, 5, grant.remote_key).expect("it is posted");
-        println!("it got {:?}, we {:?}", peer.next(), ours.next());
-        assert!(bench.writes(&grant, 2, 100), "another peer took it back");
+        println!("peer: {:?}, this side: {:?}", peer.next(), ours.next());
+        assert!(bench.writes(&grant, 2, 100), "the window was invalidated by another peer");
         close(&whole);
         bench.grantee.end();
         close(&region);

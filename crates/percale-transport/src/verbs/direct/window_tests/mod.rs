@@ -232,7 +232,7 @@ fn window_key_is_not_reused_before_peer_release() {
         assert_eq!(bench.grantee.beneath(), usize::from(how.1 == Extent::Region), "registered once");
         let gone = bench.grantee.take_changes().0;
         assert_eq!(gone.len(), 700);
-        gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
+        gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("the peer was notified"));
         for round in 0..700_u64 {
             let window = window(&region, round, 100, ALL);
             let number = bench.grant(&window).number;
@@ -240,7 +240,7 @@ fn window_key_is_not_reused_before_peer_release() {
             places.insert(number as usize % WIRE_SLOTS);
             close(&window);
             let gone = bench.grantee.take_changes().0;
-            gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
+            gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("the peer was notified"));
         }
         assert!(places.len() <= 701, "{how:?}: places are not used again: {}", places.len());
         println!("{how:?}: {}", bench.grantee.describe());
@@ -327,7 +327,7 @@ fn bind_and_registration_times_are_printed() {
                 grant();
                 let gone = bench.grantee.take_changes().0;
                 assert_eq!(gone.len(), 1);
-                gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
+                gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("the peer was notified"));
             }
             begun.elapsed() / ROUNDS
         };

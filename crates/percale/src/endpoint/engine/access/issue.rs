@@ -65,7 +65,7 @@ pub(in super::super) fn execute(
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
+#[expect(clippy::too_many_arguments, reason = "all of these values are separate variables of the caller")]
 fn send_part(
     link: &mut AnyLink,
     core: &mut Core,

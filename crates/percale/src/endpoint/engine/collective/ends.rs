@@ -141,7 +141,7 @@ impl Core {
                 self.discard_all(held);
             }
             AbortOutcome::NoMember => {
-                self.peers.flag_violation(from, "break of a group by a peer that is not a member")
+                self.peers.flag_violation(from, "abort of a group by a peer that is not a member")
             }
         }
     }

@@ -330,7 +330,7 @@ impl Groups {
         if let Some(plan) = plan {
             program.make(plan, group.members.len(), group.rank);
         }
-        let Some(plan) = &program.plan else { unreachable!("group {index:?} did nothing that could be done again") };
+        let Some(plan) = &program.plan else { unreachable!("group {index:?} has no operation that can be repeated") };
         let Plan { op, datatype, bytes, given, got, shape, .. } = *plan;
         let source = work.source.slice(0, given);
         // A member that gets no result may still have passed memory for one.
@@ -532,13 +532,17 @@ impl Groups {
 fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, PostError> {
     let plan = Plan::of(work, members, rank).ok_or(PostError::TooLong(usize::MAX))?;
     if work.what.root().is_some_and(|root| root >= members) {
-        return Err(PostError::Collective("the root is a member's rank"));
+        return Err(PostError::Collective("the root must be the rank of a member"));
     }
     if work.what.combines() && !combines(work.op, work.datatype) {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
     }
     let fits = plan.fits(work) && (work.what != Collective::Barrier || work.count == 0);
-    if fits { Ok(plan) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
+    if fits {
+        Ok(plan)
+    } else {
+        Err(PostError::Collective("the memory is too short for the elements, or a barrier has elements"))
+    }
 }
 
 /// Returns the context of the transfers of a group's operation.

@@ -355,7 +355,7 @@ fn group_that_lost_a_member_while_joining_is_broken() {
         }
         all.lost(member, error, "no answer");
         all.lost(7, ErrorCode::PeerDied, "it is no member");
-        assert!(all.groups[index].broken.is_none(), "the members have yet to agree");
+        assert!(all.groups[index].broken.is_none(), "the members have not agreed yet");
         all.name(index, TAG);
         assert_eq!(all.groups[index].broken.is_some(), breaks, "{error:?} {is_joining}");
         // From now on the group's operations have to detect this.

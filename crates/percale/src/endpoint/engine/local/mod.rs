@@ -73,7 +73,10 @@ impl LocalRegions {
     }
 
     /// Returns the object that registers memory of operations with a device.
-    #[cfg_attr(not(feature = "verbs"), allow(clippy::clone_on_copy, reason = "it is a unit without verbs"))]
+    #[cfg_attr(
+        not(feature = "verbs"),
+        allow(clippy::clone_on_copy, reason = "`Pins` is a unit type without the feature `verbs`")
+    )]
     pub(super) fn pins(&self) -> Pins {
         self.pins.clone()
     }

@@ -287,10 +287,9 @@ impl Sends {
 pub(in super::super) fn refusal_of(number: u64) -> Option<SendFailure> {
     match number {
         0 => None,
-        number if number == ErrorCode::KeyRejected.errno() as u64 => Some((
-            ErrorCode::KeyRejected,
-            "the peer has no window with the key to be invalidated, or not for this endpoint",
-        )),
+        number if number == ErrorCode::KeyRejected.errno() as u64 => {
+            Some((ErrorCode::KeyRejected, "the peer has no window with this key that is bound for this endpoint"))
+        }
         _ => Some(NOT_TAKEN),
     }
 }

@@ -111,7 +111,10 @@ fn part_ends_when_the_transport_has_read_it() {
     let (_, parts) = start(&mut remote, AccessOperation::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     assert!(matches!(remote.write_asked(OTHER, parts[0]), PullAnswer::Gone));
     assert!(matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Source(source) if source.len() == 8));
-    assert!(matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Nothing), "it asks once");
+    assert!(
+        matches!(remote.write_asked(TARGET, parts[0]), PullAnswer::Nothing),
+        "the bytes can be requested only once"
+    );
     assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "a transport still reads it");
     let (part, result) = remote.write_pushed(TARGET, parts[0]).unwrap();
     assert_eq!(result, Ok(()));

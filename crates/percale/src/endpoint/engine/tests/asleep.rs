@@ -38,7 +38,7 @@ fn connection_wakes_endpoint_sleeping_on_doorbell() {
         while since.elapsed() < LONG && !server.engine(|engine| engine.connector.has_notices()) {
             armed.sleep_on_doorbell(LONG);
         }
-        assert!(since.elapsed() < LONG, "nobody woke it");
+        assert!(since.elapsed() < LONG, "the sleeper was not woken");
         server.engine(|engine| engine.disarm(&armed));
         let client = calling.join().unwrap();
         until(&[&server, &client], || {
@@ -137,9 +137,9 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         };
         std::thread::sleep(Duration::from_millis(50)); // The waiter is asleep by now.
         client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
-        done.recv_timeout(event_timeout()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
+        done.recv_timeout(event_timeout()).unwrap_or_else(|error| panic!("the sleeper was not woken ({way}): {error}"));
         over.store(true, Ordering::Relaxed);
         sleeper.join().unwrap();
-        assert!(thief.join().unwrap() > 0, "nobody slept {way}");
+        assert!(thief.join().unwrap() > 0, "no sleep was interrupted ({way})");
     }
 }

@@ -97,7 +97,7 @@ fn access_part_longer_than_the_limit_is_rejected() {
         let answer = until(&[&victim], || {
             hostile.engine(|engine| {
                 let link = engine.links[slot as usize].as_mut().expect("they are connected");
-                link.poll(slot, &mut notes).expect("the connection stands");
+                link.poll(slot, &mut notes).expect("the connection is up");
             });
             let of_it = |reported: &SinkReport| matches!(reported, SinkReport::Frame(head, _) if head.id == 9);
             let at = notes.reported.iter().position(of_it)?;

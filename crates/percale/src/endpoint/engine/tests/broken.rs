@@ -32,8 +32,8 @@ fn memory_is_kept_until_a_copying_peer_releases_it() {
     let mut send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
     let ended = break_at_a_pull(&stopped, &victim);
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
-    assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
-    assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
+    assert_eq!(victim.finished(), ended, "the receive ended while the peer may still write to its buffer");
+    assert!(!victim.endpoint.try_wait(), "the endpoint would sleep although the peer may still write to the buffer");
     // The peer detects the end of the connection, and copies nothing.
     until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
     let error = receive.wait().unwrap_err();
@@ -59,7 +59,7 @@ fn closed_endpoint_keeps_memory_a_peer_may_copy_to() {
     let TestEndpoint { endpoint, .. } = victim;
     drop(endpoint);
     let others: Vec<_> = (0..20).map(|_| crate::local_memory::sealed::allocate(LEN).unwrap()).collect();
-    assert!(others.iter().all(|other| other.as_ptr() != place), "memory was given away that a peer may be writing");
+    assert!(others.iter().all(|other| other.as_ptr() != place), "memory that a peer may be writing was reused");
     drop(send);
 }
 
@@ -125,7 +125,7 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
         victim.endpoint.try_wait();
     }
     // Tasks and event loops do not poll all the time, and waiters take longer naps, up to a bound.
-    assert!(victim.endpoint.try_wait(), "it looks all the time");
+    assert!(victim.endpoint.try_wait(), "the endpoint polls without sleeping");
     (0..10 * EMPTY_POLLS).for_each(|_| _ = naps(&victim));
     let last = naps(&victim);
     assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
@@ -142,7 +142,7 @@ fn waiting_for_a_stopped_peer_sleeps_between_polls() {
     }
     receive.wait().unwrap_err();
     send.wait().unwrap_err();
-    assert_eq!(naps(&victim), crate::endpoint::engine::sleep::SLEEP, "nothing is waited for any more");
+    assert_eq!(naps(&victim), crate::endpoint::engine::sleep::SLEEP, "the endpoint no longer waits for the peer");
 }
 
 /// Requirements: FLT-009.

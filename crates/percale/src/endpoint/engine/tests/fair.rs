@@ -23,5 +23,5 @@ fn continuously_sending_peer_does_not_starve_others() {
             return;
         }
     }
-    panic!("a thousand rounds, and the other one's message still waits");
+    panic!("the message of the other peer did not arrive within 1000 rounds");
 }

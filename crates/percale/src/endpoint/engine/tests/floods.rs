@@ -45,10 +45,10 @@ impl TestEndpoint {
                 match Segments::lend(payload, |payload| link.send(&head, payload, true)) {
                     Ok(()) => sent += 1,
                     Err(Refused::Full) => break,
-                    Err(Refused::Broken) => panic!("it was cut off"),
+                    Err(Refused::Broken) => panic!("the connection ended"),
                 }
             }
-            link.poll(slot, ears).expect("the connection stands");
+            link.poll(slot, ears).expect("the connection is up");
             sent
         })
     }
@@ -81,7 +81,7 @@ fn peer_is_not_read_while_too_many_answers_are_pending() {
             target.endpoint.progress();
             idle = if more == 0 { idle + 1 } else { 0 };
             longest = longest.max(target.engine(|engine| engine.core.peers.get(slot).backlog()));
-            assert!(sent < 8 * BACKLOG, "{transport}: whatever it sends is read");
+            assert!(sent < 8 * BACKLOG, "{transport}: the peer is still read");
         }
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
         assert!(longest <= BACKLOG + (64 << 10), "{transport}: {longest} answers wait");
@@ -122,7 +122,7 @@ fn overrun(hostile: &TestEndpoint, target: &TestEndpoint, kind: FrameKind, most:
         sent += more;
         target.endpoint.progress();
         idle = if more == 0 { idle + 1 } else { 0 };
-        assert!(sent < 1000, "whatever it sends is read");
+        assert!(sent < 1000, "the peer is still read");
     }
     sent
 }
@@ -148,14 +148,10 @@ fn unexpected_messages_are_bounded_per_peer() {
             // The hostile peer disconnects, and the messages that it left are not charged to any other peer.
             drop(hostile);
             until(&[&target], || target.ended());
-            assert_eq!(
-                held(slot) > 0,
-                kind == FrameKind::Message,
-                "{kind:?}: messages of a group are of no use to anybody"
-            );
+            assert_eq!(held(slot) > 0, kind == FrameKind::Message, "{kind:?}: messages of a group are dropped");
             slots.push(slot);
             let all: usize = slots.iter().map(|slot| held(*slot)).sum();
-            assert!(all <= 2 * MOST, "{kind:?}, round {round}: those that are gone left {all} bytes");
+            assert!(all <= 2 * MOST, "{kind:?}, round {round}: disconnected peers left {all} bytes");
             goes_on(&honest, to_target, &target);
         }
         let hostile = TestEndpoint::new("tcp");
@@ -196,5 +192,5 @@ fn unexpected_cap_counts_offer_heads_not_claimed_lengths() {
     });
     drop(hostile);
     until(&[&target], || target.ended());
-    assert_eq!(held(), 0, "nobody can fetch what was offered");
+    assert_eq!(held(), 0, "the offers are dropped");
 }

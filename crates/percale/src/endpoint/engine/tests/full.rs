@@ -29,7 +29,7 @@ fn remote_completion_data_does_not_overflow_an_unread_queue() {
             target.endpoint.try_wait();
             assert!(queue.len() < LIMIT + batch, "{transport}: {} results wait", queue.len());
         }
-        assert!(writer.finished() < count, "{transport}: some of it was taken although nobody reads");
+        assert!(writer.finished() < count, "{transport}: all writes completed although the queue is not read");
         // Nothing is lost: once the results are read, the remaining messages arrive.
         let mut next = 0;
         let mut entries = [Entry::default(); 64];

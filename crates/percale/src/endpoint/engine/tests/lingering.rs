@@ -19,9 +19,9 @@ fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
     a.endpoint.tagged_inject(peer, 7, &[7; 8]).unwrap();
     assert!(b.engine(|engine| engine.has_posted_receives()));
     // `linger` itself returns false after that time, so the steps below need not measure it.
-    assert!(b.engine(|engine| engine.linger(LONG)), "a message lies there");
+    assert!(b.engine(|engine| engine.linger(LONG)), "a message has arrived");
     assert_eq!(b.finished(), before, "no progress was made");
-    assert!(b.engine(|engine| engine.linger(LONG)), "it lies there still");
+    assert!(b.engine(|engine| engine.linger(LONG)), "the message is still there");
     until(&[&b], || (b.finished() > before).then_some(()));
     assert!(!b.engine(|engine| engine.has_posted_receives()), "it has its message");
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
@@ -41,7 +41,7 @@ fn lingering_does_not_delay_sockets() {
     near.endpoint.tagged_inject(nobody, 1, &[1; 8]).ok();
     near.engine(|engine| engine.poller.waits(0));
     assert!(!near.engine(|engine| engine.linger(LONG)), "something waits to leave");
-    assert!(start.elapsed() < LONG, "it watched all the same");
+    assert!(start.elapsed() < LONG, "the rings were watched");
     a.endpoint.tagged_inject(peer, 1, &[1; 8]).unwrap();
     let mut receive = b.endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();
     let before = b.finished();

@@ -46,7 +46,7 @@ fn events<A: Ownership>(endpoint: &Endpoint<A>, does: impl Fn() + Send + Sync + 
     tracing::subscriber::with_default(subscriber, || {
         endpoint.access.with(|_| {
             let (error, number) = (std::fmt::Error, 7);
-            later!(warn: %error, number, twice = 2 * 7, "an event in the midst of the engine");
+            later!(warn: %error, number, twice = 2 * 7, "an event inside the engine");
             later!(error: ?error, "another");
             assert_eq!(events.load(Ordering::Relaxed), 0, "emitted while the engine is borrowed");
         });

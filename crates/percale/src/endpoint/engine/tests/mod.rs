@@ -95,7 +95,7 @@ impl TestEndpoint {
             let link = engine.links[slot as usize].as_mut().expect("they are connected");
             Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
             // Consecutive frames leave together at the next poll. Frames that have arrived are ignored.
-            link.poll(slot, &mut Notes::keeping(0)).expect("the connection stands");
+            link.poll(slot, &mut Notes::keeping(0)).expect("the connection is up");
         });
     }
 
@@ -128,7 +128,7 @@ fn until<R>(all: &[&TestEndpoint], mut ready: impl FnMut() -> Option<R>) -> R {
         for test_endpoint in all {
             test_endpoint.endpoint.progress();
         }
-        assert!(Instant::now() < deadline, "nothing came of it");
+        assert!(Instant::now() < deadline, "the condition was not met in time");
         // Under valgrind one thread runs at a time, and a thread that never yields leaves almost no time for the
         // threads that connect.
         std::thread::yield_now();

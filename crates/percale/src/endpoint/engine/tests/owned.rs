@@ -185,11 +185,11 @@ fn injected_compare_swap_copies_both_operands() {
             until(&[&a, &b], || a.engine(|engine| engine.core.reporting.results() > reported).then_some(()));
             let mut now = [0; 8];
             memory.read(0, &mut now);
-            assert_eq!(result.into_vec(), 5_u64.to_le_bytes(), "{transport} {waits:?}: what was there");
+            assert_eq!(result.into_vec(), 5_u64.to_le_bytes(), "{transport} {waits:?}: the previous value");
             assert_eq!(
                 now,
                 9_u64.to_le_bytes(),
-                "{transport} {waits:?}: it compared with other bytes than it was given"
+                "{transport} {waits:?}: it compared with other bytes than those that were passed"
             );
         }
     }
@@ -270,7 +270,7 @@ fn late_answer_to_failed_send_ends_no_other_send() {
             let head = Head { kind: FrameKind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
             a.engine(|engine| engine.core.frame(slot, &head, crate::local_memory::volatile::View::of(&[])));
         }
-        assert!(read().is_none(), "{transport}: the second ended by the first's answer");
+        assert!(read().is_none(), "{transport}: the answer to the first send ended the second");
         // Its pull arrives late too: the offer is still there.
         post(2);
         for (number, expected) in [(1, None), (2, None), (0, Some(libc::ECANCELED))] {
@@ -279,7 +279,7 @@ fn late_answer_to_failed_send_ends_no_other_send() {
             until(&[&a, &b], || (b.finished() > before).then_some(()));
             match receive.wait() {
                 Ok(message) => {
-                    assert_eq!(expected, None, "{transport}: message {number} was given up");
+                    assert_eq!(expected, None, "{transport}: message {number} was received");
                     assert!(message.to_vec() == vec![number as u8; 2 << 20], "{transport}: another message's bytes");
                 }
                 Err(error) => assert_eq!(Some(error.errno()), expected, "{transport}: message {number}"),

@@ -1,6 +1,6 @@
 //! Tests of accesses by RDMA, on a device if there is one. Otherwise each test prints why it was skipped.
 
-#![expect(unsafe_code, reason = "posts accesses of several pieces by the raw API; each block states its own reason")]
+#![expect(unsafe_code, reason = "posts accesses of several pieces with the raw API; each block states its reason")]
 
 mod faults;
 mod windows;

@@ -1,7 +1,7 @@
 //! Tests of operations over verbs on memory that the application has not registered, on a device if there is one.
 //! Otherwise each test prints why it was skipped. Memory longer than a page is accessed by RDMA in place.
 
-#![expect(unsafe_code, reason = "posts accesses from and to borrowed memory; each block states its own reason")]
+#![expect(unsafe_code, reason = "posts accesses from and to borrowed memory; each block states its reason")]
 
 use std::sync::Arc;
 

@@ -137,7 +137,7 @@ fn message_of_departed_peer_is_not_attributed_to_another() {
         let others: Vec<PeerAddress> = (0..12).map(|_| visit(transport, &server, |_, _| {})).collect();
         for other in others {
             let mut receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
-            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was taken for one of {other:?}");
+            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was attributed to {other:?}");
         }
         let received = server.endpoint.tagged_recv(77, 0, vec![0; 8]).wait().unwrap();
         assert_eq!((received.source, received.to_vec()), (None, vec![7; 8]), "{transport}");

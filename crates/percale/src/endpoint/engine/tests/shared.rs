@@ -92,7 +92,7 @@ fn shared_receive_matches_departed_peer_by_either_address() {
         }
         let receive = shared.recv_from(names[1], None, vec![0; 8]).unwrap();
         until(&all, || receive.is_ready().then_some(()));
-        receive.take().unwrap().expect_err("nobody is there, and nothing of it is left");
+        receive.take().unwrap().expect_err("the peer has disconnected, and none of its messages is left");
     }
 }
 

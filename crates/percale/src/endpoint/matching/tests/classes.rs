@@ -53,9 +53,12 @@ fn least_recently_used_class_is_replaced() {
         for class in 0..CLASSES + 2 {
             // The messages at the end are found by long walks until the class is created.
             let walked = find(&mut matching, class, WAITING - 1);
-            assert!(round == 0 || walked >= WAITING - 1, "class {class} was dropped when it was its turn");
+            assert!(
+                round == 0 || walked >= WAITING - 1,
+                "class {class} was kept although it was the least recently used one"
+            );
             let steps: u64 = (0..WAITING).map(|n| find(&mut matching, class, n)).sum();
-            assert!(steps < 4 * WAITING, "class {class} was learnt, yet {steps} steps");
+            assert!(steps < 4 * WAITING, "class {class} was created, but the searches took {steps} steps");
         }
     }
     empty(&mut matching, 0);

@@ -69,7 +69,7 @@ fn more_classes_than_hash_tables_still_match_in_posting_order() {
         matching.post(receive(n), classes + n);
     }
     assert_eq!(matching.arrive(message(0)), None);
-    assert_eq!(matching.arrive(message(1)), Some(classes), "the class that looks at one bit alone");
+    assert_eq!(matching.arrive(message(1)), Some(classes), "the class that compares one bit");
     assert_eq!(matching.arrive(message(3)), Some(classes + 1));
     assert_eq!(
         matching.drain_posted(SourceFilter::Any).collect::<Vec<_>>(),

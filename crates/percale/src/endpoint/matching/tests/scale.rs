@@ -50,7 +50,7 @@ fn arrival_does_not_scan_posted_receives() {
         for n in 0..MANY / 2 {
             matching.post(pattern(n), n);
         }
-        assert_eq!(steps::taken(), 0, "{name}: nothing is filed before a message asks");
+        assert_eq!(steps::taken(), 0, "{name}: no class exists before a search");
         let missing = Envelope { tag: MANY, source: MANY };
         assert_eq!(matching.arrive(missing), None, "{name}");
         assert_few(name, steps::taken(), MANY / 2);
@@ -82,7 +82,7 @@ fn receive_does_not_scan_held_messages() {
         };
         assert_eq!(matching.find(&missing), None, "{name}");
         let first = steps::taken();
-        assert!(first >= MANY, "{name}: nothing is filed before anybody asks");
+        assert!(first >= MANY, "{name}: no class exists before a search");
         assert!(first < MANY * 4, "{name}: {first} steps to learn a class");
         for n in shuffled() {
             let held = matching.find(&pattern(n)).expect("held");
@@ -203,7 +203,7 @@ fn receives_matched_in_order_are_never_indexed() {
     for n in 0..MANY {
         assert_eq!(matching.arrive(Envelope { tag: n / 2, source: 0 }), Some(n));
     }
-    assert_eq!(steps::taken(), MANY, "one look each");
+    assert_eq!(steps::taken(), MANY, "one step for each");
 }
 
 #[test]

@@ -255,9 +255,9 @@ fn stale_hits_of_entry_only_reports_are_detected() {
     if monitor().is_none() {
         return;
     }
-    let hooks = Hooks { starts: true, ..load::check().expect("it went well before") };
-    let loaded = object::load_object(object::ENTRY_ONLY, hooks).expect("the wrong programs load, too");
-    let monitor = Monitor::with(Box::new(Kernel::with(loaded))).expect("it went well before");
+    let hooks = Hooks { starts: true, ..load::check().expect("the call succeeded before") };
+    let loaded = object::load_object(object::ENTRY_ONLY, hooks).expect("the kernel accepts the faulty programs, too");
+    let monitor = Monitor::with(Box::new(Kernel::with(loaded))).expect("the call succeeded before");
     let counts = race(&monitor, false, Duration::from_secs(30), true);
-    assert!(counts.stale > 0, "the oracle is blind: {counts:?}");
+    assert!(counts.stale > 0, "the oracle detects nothing: {counts:?}");
 }

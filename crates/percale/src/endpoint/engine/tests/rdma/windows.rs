@@ -66,7 +66,7 @@ fn windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
             let name = bind(&b, &a, &mut window, &region, 1001..LEN as u64 - 1);
             let before = bound(&a, &b).1;
             reach_part(&a, &b, peer, name.slice(0..8));
-            assert_eq!(bound(&a, &b), (1, before + 1), "by another way");
+            assert_eq!(bound(&a, &b), (1, before + 1), "the access was not made by RDMA");
             // From here on only the initiator makes progress.
             for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, name.len]) {
                 let part = name.slice(name.len - len..name.len);
@@ -92,7 +92,9 @@ fn region_with_bound_device_window_is_not_closed() {
         let region = b.domain.register(vec![9; LEN], Access::empty()).unwrap();
         let name = bind(&b, &a, &mut window, &region, 0..8);
         reach_part(&a, &b, peer, name);
-        let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+        let Err(CloseError::Windows(region)) = region.close() else {
+            panic!("the region was closed although a window was bound to it")
+        };
         assert_eq!(window.state(), WindowState::Bound(name.key));
         let before = posted(&a, &b);
         assert_eq!((read(&a, peer, name), posted(&a, &b)), (vec![9; 8], before + 1));
@@ -190,12 +192,12 @@ fn no_rdma_write_lands_after_window_revocation() {
         // From here on only the owner may access the memory.
         region.write(0, &[200; LEN]);
         std::thread::sleep(Duration::from_millis(5));
-        assert!(bytes_of(&region) == vec![200; LEN], "written after it was taken back");
+        assert!(bytes_of(&region) == vec![200; LEN], "written after the invalidation");
         over.store(true, Ordering::Relaxed);
         until(&[&b], || storm.is_finished().then_some(()));
         let refused;
         (a, refused) = storm.join().unwrap();
-        assert!(refused > 0 && bytes_of(&region) == vec![200; LEN], "written after it was taken back");
+        assert!(refused > 0 && bytes_of(&region) == vec![200; LEN], "written after the invalidation");
     }
     println!("{}", how(&b, &a));
 }
