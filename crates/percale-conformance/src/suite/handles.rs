@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome, Started};
-use percale::{Access, AddressSet, Buffer, ErrorCode, PeerAddress, SharedReceiving, WindowAccess, WindowType};
+use percale::{Access, AddressSet, ErrorCode, PeerAddress, SharedReceiving, WindowAccess, WindowType};
 
 use super::windows::how;
 use crate::fabric::{Fabric, Transport};

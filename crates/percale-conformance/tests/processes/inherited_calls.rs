@@ -13,8 +13,8 @@ use std::time::Duration;
 use percale::endpoint::Owned;
 use percale::endpoint::safe::{Operation, Received};
 use percale::{
-    Access, AddressVector, CompletionQueue, Counter, Domain, Endpoint, Entry, Event, EventQueue, PeerAddress, PollSet,
-    PostError, Region, SharedEndpoint, WaitSet,
+    Access, AddressVector, Buffer, CompletionQueue, Counter, Domain, Endpoint, Entry, Event, EventQueue, PeerAddress,
+    PollSet, PostError, Region, SharedEndpoint, WaitSet,
 };
 use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, fork};
@@ -257,7 +257,7 @@ pub(crate) fn parent() {
         Some(domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint"));
     case("endpoint: drop", || endpoint.take().is_some());
     // The parent continues.
-    let (got, sent) = exchange(&one, &two, to_two);
+    let (mut got, mut sent) = exchange(&one, &two, to_two);
     got.wait().expect("the message");
     sent.wait().expect("the send");
 }
