@@ -12,9 +12,9 @@ use self::public::{NOT_EXPORTED, sources};
 
 /// The types that the first word of a case names: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
-    ("accessing", "Accessing"),
+    ("access", "Operation"),
     ("cache", "Cache"),
-    ("collective", "CollectiveOperation"),
+    ("collective", "Operation"),
     ("connection", "Endpoint"),
     ("counter", "Counter"),
     ("domain", "Domain"),
@@ -24,7 +24,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("fixed lane", "FixedLane"),
     ("group", "Group"),
     ("inserter", "Inserter"),
-    ("joining", "Joining"),
+    ("join", "Operation"),
     ("listener", "Listener"),
     ("many", "ReceivingMany"),
     ("pending region", "PendingRegion"),
@@ -41,7 +41,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("vector", "AddressVector"),
     ("wait set", "WaitSet"),
     ("window", "Window"),
-    ("window operation", "WindowOperation"),
+    ("window operation", "Operation"),
 ];
 
 const VALUE: &str = "a plain value, which holds nothing of a process";
@@ -77,7 +77,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("MappedKey", VALUE),
     ("Lease", MEMORY),
     ("Mapping", MEMORY),
-    ("Operation", VALUE),
     ("PeerAddress", VALUE),
     ("RawKey", VALUE),
     ("Received", VALUE),
@@ -121,10 +120,11 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Group::rank", TOGETHER),
     ("Group::size", TOGETHER),
     ("Inserter::new", "makes an object of the calling process"),
+    ("Operation::devices", "of `trigger::Operation`, a plain value"),
+    ("Operation::is_taken", "a plain value of the handle"),
     ("PollSet::new", "makes an object of the calling process"),
     ("PollSet::is_empty", "as len"),
     ("RawRegion::local_key", "as the region's"),
-    ("Receiving", "the cases of handles in inherited_calls.rs, for both kinds of endpoints"),
     ("Region::access", "a plain value of the handle"),
     ("Region::is_enabled", "a plain value of the handle"),
     ("Region::key", "a plain value of the handle"),
@@ -137,7 +137,6 @@ const WITHOUT: &[(&str, &str)] = &[
         "called by bindings of the provider before an endpoint is used, on a region of the same process",
     ),
     ("ScalableEndpoint::contexts", "a plain value of the handle"),
-    ("Sending", "the same code as Receiving"),
     ("Variable::device_address", TOGETHER),
     ("Variables", "is reached by Domain::variable and Domain::device_variable alone, which have cases"),
     ("WaitSet::is_empty", "as len"),
@@ -145,7 +144,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Window::is_of", "compares two handles"),
     ("Window::key_with", "a sum of the window's key and an argument"),
     ("Window::kind", "a plain value of the handle"),
-    ("WindowOperation::wait_for", "the same code as Accessing::wait_for"),
 ];
 
 /// Files that are not part of the public API, or are documented as internal.

@@ -217,11 +217,13 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     let start = || one.read(to_two, remote, vec![0; 4096]).when(&counter, 1).start().expect("a read");
     let (mut access, mut future) = (Some(start()), Box::pin(start()));
     assert!(polled(&mut future).is_none());
-    case("accessing: is_ready", || access.as_ref().is_some_and(|access| access.is_ready()));
-    case("accessing: wait", || access.take().is_some_and(|mut access| access.wait().is_err()));
-    case("accessing: wait_for", || access.take().is_some_and(|mut access| access.wait_for(MOMENT).is_err()));
-    case("accessing: drop", || access.take().is_some());
-    case("accessing: poll", || polled(&mut future).is_some_and(|end| end.is_err()));
+    case("access: is_ready", || access.as_ref().is_some_and(|access| access.is_ready()));
+    case("access: wait", || access.take().is_some_and(|mut access| access.wait().is_err()));
+    case("access: wait_for", || access.take().is_some_and(|mut access| access.wait_for(MOMENT).is_err()));
+    case("access: wait_until", || access.take().is_some_and(|mut access| access.wait_until(None).is_err()));
+    case("access: cancel", || access.as_ref().is_some_and(|access| !access.cancel()));
+    case("access: drop", || access.take().is_some());
+    case("access: poll", || polled(&mut future).is_some_and(|end| end.is_err()));
     case("endpoint: read", || one.read(to_two, remote, vec![0; 4096]).wait().is_err());
     case("endpoint: write", || one.write(to_two, vec![0; 4096], remote).wait().is_err());
     case("endpoint: fetch_add", || one.fetch_add(to_two, remote.slice(0..8), 1_u64).wait().is_err());
@@ -323,9 +325,9 @@ fn triggered(domain: &Domain, one: &Endpoint) {
 fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: PeerAddress) {
     let (joining, mut other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
     let mut joining = Some(joining);
-    case("joining: is_ready", || joining.as_ref().is_some_and(|joining| joining.is_ready()));
-    case("joining: wait", || joining.take().is_some_and(|mut joining| joining.wait().is_err()));
-    case("joining: drop", || joining.take().is_some());
+    case("join: is_ready", || joining.as_ref().is_some_and(|joining| joining.is_ready()));
+    case("join: wait", || joining.take().is_some_and(|mut joining| joining.wait().is_err()));
+    case("join: drop", || joining.take().is_some());
     let mut joining = joining.expect("a child took it");
     while !joining.is_ready() | !other.is_ready() {}
     let (group, other) = (joining.wait().expect("a group"), other.wait().expect("a group"));

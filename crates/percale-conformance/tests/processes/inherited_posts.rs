@@ -223,7 +223,7 @@ fn domain_calls(domain: &Domain, endpoint: &percale::SharedEndpoint) {
 fn group_calls(one: &Endpoint, two: &Endpoint, members: &AddressSet) {
     let (joining, mut other) = (one.join(members).expect("a join"), two.join(members).expect("a join"));
     let mut joining = Some(joining);
-    case("joining: wait_for", || joining.take().is_some_and(|mut joining| joining.wait_for(MOMENT).is_err()));
+    case("join: wait_for", || joining.take().is_some_and(|mut joining| joining.wait_for(MOMENT).is_err()));
     let mut joining = joining.expect("a child took it");
     while !joining.is_ready() | !other.is_ready() {}
     let (group, _other) = (joining.wait().expect("a group"), other.wait().expect("a group"));
