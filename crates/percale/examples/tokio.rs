@@ -1,4 +1,7 @@
-//! Operations are futures for any runtime. Here two tasks of a single-threaded tokio runtime exchange messages.
+//! Operations are futures for any runtime. Here tasks of a single-threaded tokio runtime exchange messages.
+//!
+//! Operations of a shared endpoint borrow nothing, so the server's loop is spawned as a task, and so is each reply.
+//! Operations of an endpoint with one owner borrow it, so the client awaits them in the task that owns the endpoint.
 //!
 //! `cargo run -p percale --example tokio`
 
@@ -6,23 +9,33 @@ use std::error::Error;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use percale::{Endpoint, Info, PeerAddress};
+use percale::{Endpoint, Info, PeerAddress, SharedEndpoint};
+use tokio::task::JoinSet;
 
-/// Answers requests with their sums, until a request is empty.
-async fn serve(endpoint: &Endpoint, client: PeerAddress) -> Result<u32, Box<dyn Error>> {
-    let mut served = 0;
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Answers requests with their sums, until a request is empty. Each reply is a task of its own, so the next request is
+/// received while replies are in progress.
+async fn serve(endpoint: SharedEndpoint, client: PeerAddress) -> Outcome<usize> {
+    let mut replies = JoinSet::new();
     loop {
         let request = endpoint.recv(vec![0; 1024]).from(client).await?;
         if request.len == 0 {
-            return Ok(served);
+            break;
         }
         let sum: u64 = request.to_vec().iter().map(|&byte| u64::from(byte)).sum();
-        endpoint.send(client, sum.to_le_bytes().to_vec()).await?;
+        // Posted here, so that the replies leave in the order of the requests. The task owns the operation.
+        replies.spawn(endpoint.send(client, sum.to_le_bytes().to_vec()).start()?);
+    }
+    let mut served = 0;
+    while let Some(reply) = replies.join_next().await {
+        reply??;
         served += 1;
     }
+    Ok(served)
 }
 
-async fn ask(endpoint: &Endpoint, server: PeerAddress) -> Result<(), Box<dyn Error>> {
+async fn ask(endpoint: &Endpoint, server: PeerAddress) -> Outcome<()> {
     for len in 1..=100_u8 {
         endpoint.send(server, vec![len; usize::from(len)]).await?;
         let answer = endpoint.recv(vec![0; 8]).from(server).await?;
@@ -36,18 +49,16 @@ async fn ask(endpoint: &Endpoint, server: PeerAddress) -> Result<(), Box<dyn Err
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Outcome<()> {
     let domain = Info::discover()?.best()?.open()?;
-    let open = || -> Result<_, Box<dyn Error>> {
-        let vector = domain.address_vector().build()?;
-        Ok((domain.endpoint().vector(&vector).bind("127.0.0.1:0")?, vector))
-    };
-    let (server, clients) = open()?;
-    let (client, servers) = open()?;
+    let (clients, servers) = (domain.address_vector().build()?, domain.address_vector().build()?);
+    let server = domain.endpoint().vector(&clients).bind_shared("127.0.0.1:0")?;
+    let client = domain.endpoint().vector(&servers).bind("127.0.0.1:0")?;
     let to_client = clients.insert(client.address())?;
     let to_server = servers.insert(server.address())?;
-    let (served, requested) = tokio::join!(serve(&server, to_client), ask(&client, to_server));
-    requested?;
-    println!("{} requests were answered, every answer verified", served?);
+
+    let serving = tokio::spawn(serve(server, to_client));
+    ask(&client, to_server).await?;
+    println!("{} requests were answered, every answer verified", serving.await??);
     Ok(())
 }
