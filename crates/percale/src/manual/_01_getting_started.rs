@@ -79,15 +79,16 @@
 //! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can reach the buffer. A buffer is a
 //!   `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send also takes `&'static` data and `Arc<[u8]>`. To reuse
 //!   a buffer without a copy, take it from the result (the result of a send is its buffer; `received.buffer`).
-//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked until the operation had completed, and made progress for
-//!   the endpoint meanwhile.
+//! * [`wait`](crate::endpoint::safe::SendRequest::wait) blocked until the operation had completed, and made progress
+//!   for the endpoint meanwhile.
 //!
 //! # Three ways to run a request
 //! A request such as `endpoint.send(peer, buffer)` does nothing until one of these calls:
 //!
 //! * `.wait()` posts the operation and blocks until it has completed.
-//! * `.start()` posts it and returns a handle. Several operations can be under way at a time. Call `wait` on the handle
-//!   later. Dropping the handle cancels the operation if that is still possible.
+//! * `.start()` posts it and returns a handle, an [`Operation`](crate::endpoint::safe::Operation). Several operations
+//!   can be in progress at a time. Call `wait` on the handle later. Dropping the handle cancels the operation if that
+//!   is still possible.
 //! * `.await` posts it and waits asynchronously, in any runtime.
 //!
 //! # Key points

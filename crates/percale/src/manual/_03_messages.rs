@@ -117,15 +117,18 @@
 //!   the peer connects. Send something first, or wait with a timeout. After a lost connection, a new receive of this
 //!   kind connects again, or fails.
 //! * Post several such receives and wait for them as futures (with the runtime's `select!`), or check them with
-//!   [`is_ready`](crate::endpoint::safe::Receiving::is_ready).
+//!   [`is_ready`](crate::endpoint::safe::Operation::is_ready).
 //! * Use an [event queue](EventQueue), which reports each lost peer. A [`WaitSet`] waits for events and messages at the
 //!   same time ([chapter 6](super::_06_completion) shows a program).
 //!
 //! # Timeouts
-//! [`Receiving::wait_for`](crate::endpoint::safe::Receiving::wait_for) cancels the receive when the timeout expires,
-//! and drops its buffer. To wait again later, keep the handle and call `is_ready` instead. After the `wait_for` of a
-//! send has timed out, the send continues without a handle. Dropping a receive that no message has matched cancels it.
-//! If a message has already matched, the message is lost.
+//! [`wait_for`](crate::endpoint::safe::Operation::wait_for) and
+//! [`wait_until`](crate::endpoint::safe::Operation::wait_until) limit the time of a wait. When the timeout expires, the
+//! wait returns [`Cause::TimedOut`](crate::endpoint::safe::Cause::TimedOut). The receive or send stays in progress and
+//! keeps its buffer, and the handle can be waited for again. To give up, drop the handle or call
+//! [`cancel`](crate::endpoint::safe::Operation::cancel): a receive that no message has matched is then canceled. If a
+//! message has matched and the handle is dropped, the message is lost. [Chapter 6](super::_06_completion) has the rules
+//! for all operations.
 //!
 //! # Order of messages and accesses
 //! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have

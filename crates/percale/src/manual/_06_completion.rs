@@ -2,7 +2,7 @@
 //!
 //! | method | for | calls |
 //! |---|---|---|
-//! | wait for one operation | most programs | `wait`, `wait_for`, `is_ready` of the handle |
+//! | wait for one operation | most programs | `wait`, `wait_for`, `wait_until`, `is_ready` of the handle |
 //! | futures | programs with an asynchronous runtime | `.await` |
 //! | counters | the number of completed operations, without details | [`Counter`], passed to [`EndpointBuilder`] or [`Registration`](crate::memory::region::Registration) |
 //! | events | peers that connect and disconnect | [`EventQueue`] |
@@ -11,8 +11,9 @@
 //!
 //! All of these calls make progress. Waiting threads poll for some microseconds, then sleep; a message wakes them.
 //!
-//! # Several operations under way
-//! Post them with `start`, then wait for the handles. The order of the waits does not matter.
+//! # Several operations in progress
+//! `start` posts an operation and returns its handle, an [`Operation`](crate::endpoint::safe::Operation). Post several,
+//! then wait for the handles. The order of the waits does not matter.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,19 +26,89 @@
 //! for tag in (0..8).rev() {
 //!     endpoint.tagged_send(peer, tag, vec![tag as u8]).wait()?;
 //! }
-//! for (tag, receive) in receives.into_iter().enumerate() {
+//! for (tag, mut receive) in receives.into_iter().enumerate() {
 //!     assert_eq!(receive.wait()?.to_vec(), [tag as u8]);
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at
-//! once. It does not consume the handle.
+//! [`is_ready`](crate::endpoint::safe::Operation::is_ready) makes progress and returns whether `wait` would return at
+//! once.
+//!
+//! # Waiting again after a timeout
+//! No wait consumes the handle. When the timeout of [`wait_for`](crate::endpoint::safe::Operation::wait_for) or the
+//! deadline of [`wait_until`](crate::endpoint::safe::Operation::wait_until) has passed, the wait returns
+//! [`Cause::TimedOut`](crate::endpoint::safe::Cause::TimedOut). The operation is still in progress and still owns its
+//! buffer. Wait for the same handle again, poll it, or cancel it. A handle returns the result once. After that, waits
+//! and polls return [`Cause::Taken`](crate::endpoint::safe::Cause::Taken).
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::time::Duration;
+//! # use percale::{Info, endpoint::safe::Cause};
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! let mut receive = endpoint.recv(vec![0; 64]).start()?;
+//! let message = loop {
+//!     match receive.wait_for(Duration::from_millis(10)) {
+//!         Ok(message) => break message,
+//!         Err(error) if matches!(error.cause(), Cause::TimedOut) => {
+//!             // Nothing has arrived. Do other work, then wait again.
+//! #           endpoint.send(peer, "late").wait()?;
+//!         }
+//!         Err(error) => return Err(error.into()), // the receive has failed; the error contains its buffer
+//!     }
+//! };
+//! assert_eq!(message.to_vec(), b"late");
+//! assert!(matches!(receive.wait().unwrap_err().cause(), Cause::Taken)); // the result was returned before
+//! # Ok(()) }
+//! ```
+//!
+//! # Canceling and dropping
+//! [`cancel`](crate::endpoint::safe::Operation::cancel) returns whether it canceled the operation. A canceled operation
+//! ends with [`ErrorCode::Canceled`], and its error returns the buffer. Dropping a handle cancels as well. Both
+//! are possible until the operation begins. A receive begins when a message matches it. A send or an access begins when
+//! a part of it is passed to the connection. An operation that waits for a counter or a variable ([chapter
+//! 7](super::_07_triggers)) has not begun.
+//!
+//! | the operation | `cancel` | dropping the handle |
+//! |---|---|---|
+//! | has not begun | cancels it | cancels it, and drops its buffer |
+//! | has begun | returns false | it continues; its result is lost, and its buffer is kept until no peer uses it; the message of a receive is lost |
+//! | is a collective that has begun | returns false | it continues, because the other members depend on it |
+//! | is a join | returns false | the join ends for all members |
+//! | has ended | returns false | its result is lost, and with it the message of a receive |
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{ErrorCode, Info};
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! let mut receive = endpoint.recv(vec![0; 64]).start()?;
+//! assert!(receive.cancel()); // no message has matched it
+//! let error = receive.wait().unwrap_err();
+//! assert_eq!(error.errno(), ErrorCode::Canceled.errno());
+//! let buffer = error.into_buffer().expect("no peer uses it");
+//!
+//! drop(endpoint.recv(buffer).start()?); // canceled: it takes no message
+//! endpoint.send(peer, "hello").wait()?;
+//! assert_eq!(endpoint.recv(vec![0; 64]).wait()?.to_vec(), b"hello");
+//! # Ok(()) }
+//! ```
 //!
 //! # Futures
 //! Requests and handles are futures that work with any runtime. No reactor has to be started: the endpoint wakes the
 //! task, or a thread of percale that watches the endpoint's descriptor while the task sleeps. Dropping a future cancels
-//! the operation if that is still possible, so a timeout of the runtime works as usual.
+//! the operation as above, so a timeout of the runtime works as usual. To keep the operation when such a timeout
+//! expires, pass a reference to the handle (`tokio::time::timeout(limit, &mut receive)`).
+//!
+//! Operations of an [`Endpoint`] borrow it. They run in the task that owns the endpoint, for example in a `join!` or
+//! `select!`. Operations of a [`SharedEndpoint`] borrow nothing, so they can be spawned on a runtime:
+//! [chapter 9](super::_09_progress) shows a program.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -92,7 +163,7 @@
 //! set.add(&events)?;
 //! set.add(&received)?;
 //!
-//! let receiving = endpoint.recv(vec![0; 64]).start()?; // of any sender
+//! let mut receiving = endpoint.recv(vec![0; 64]).start()?; // of any sender
 //! # let other = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # vector.insert(other.address())?;
 //! # let me = vector.insert(endpoint.address())?;

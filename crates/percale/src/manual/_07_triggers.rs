@@ -27,7 +27,7 @@
 //! # let (to_server, to_client) = (vector.insert(server.address())?, vector.insert(client.address())?);
 //!
 //! let parts = [(); 2].map(|()| server.recv(vec![0; 64]).from(to_client).start());
-//! let reply = server.send(to_client, "both parts are here").when(&received, 2).start()?; // nothing is sent yet
+//! let mut reply = server.send(to_client, "both parts are here").when(&received, 2).start()?; // nothing is sent yet
 //! client.send(to_server, "part one").wait()?;
 //! client.send(to_server, "part two").wait()?;
 //! reply.wait()?; // started when the second receive completed
@@ -56,8 +56,8 @@
 //! # let memory = region.remote();
 //! let [start, copied, done] = [Counter::new(), Counter::new(), Counter::new()];
 //! // Once `start` is 1: write. Once that has ended: read it back.
-//! let write = endpoint.write(peer, vec![7; 100], memory.slice(0..100)).when(&start, 1).counting(&copied).start()?;
-//! let read = endpoint.read(peer, memory.slice(0..100), vec![0; 100]).when(&copied, 1).counting(&done).start()?;
+//! let mut write = endpoint.write(peer, vec![7; 100], memory.slice(0..100)).when(&start, 1).counting(&copied).start()?;
+//! let mut read = endpoint.read(peer, memory.slice(0..100), vec![0; 100]).when(&copied, 1).counting(&done).start()?;
 //! start.add(1); // the program starts the chain
 //! done.wait(1, None)?;
 //! write.wait()?;
@@ -89,7 +89,7 @@
 //! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # let peer = vector.insert(endpoint.address())?;
 //! let variable = domain.variable(); // `device_variable` for a device
-//! let send = endpoint.send(peer, "computed").when_written(&variable).start()?;
+//! let mut send = endpoint.send(peer, "computed").when_written(&variable).start()?;
 //! assert!(!send.is_ready());
 //! variable.write(); // a device stores `variable.value()` at `variable.device_address()`
 //! send.wait()?;

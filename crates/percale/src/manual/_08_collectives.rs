@@ -84,10 +84,10 @@
 //! # let vector = domain.address_vector().build()?;
 //! # let (one, two) = (domain.endpoint().vector(&vector).bind("127.0.0.1:0")?, domain.endpoint().vector(&vector).bind("127.0.0.1:0")?);
 //! # let members: AddressSet = [vector.insert(one.address())?, vector.insert(two.address())?].into_iter().collect();
-//! # let (mut joining, other) = (one.join(&members)?, two.join(&members)?);
+//! # let (mut joining, mut other) = (one.join(&members)?, two.join(&members)?);
 //! # while !joining.is_ready() | !other.is_ready() {}
 //! # let (group, others) = (joining.wait()?, other.wait()?);
-//! let barrier = group.barrier().start()?;
+//! let mut barrier = group.barrier().start()?;
 //! # drop(others);
 //! drop(two); // the other member goes away
 //! let error = barrier.wait().unwrap_err();

@@ -65,6 +65,48 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Tasks of a runtime
+//! An operation of a [`SharedEndpoint`] borrows nothing: it is `'static` and `Send`. So a task can own it, in any
+//! thread of the runtime, and a future that uses a clone of the endpoint can be spawned. A struct can contain it: the
+//! type of a receive is `Operation<Shared, Received>` ([`Operation`](crate::endpoint::safe::Operation),
+//! [`Shared`](crate::endpoint::Shared)). An operation in progress keeps the endpoint open. An operation of an
+//! [`Endpoint`] borrows the endpoint and stays in its thread.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(run())
+//! # }
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! let me = vector.insert(endpoint.address())?;
+//!
+//! let mut receives = Vec::new();
+//! for tag in 0..4 {
+//!     let receive = endpoint.tagged_recv(tag, 0, vec![0; 100]).start()?; // posted now, in this order
+//!     receives.push(tokio::spawn(receive));
+//! }
+//! let sender = endpoint.clone();
+//! let send = tokio::spawn(async move {
+//!     for tag in 0..4 {
+//!         sender.tagged_send(me, tag, vec![7; 100]).await?;
+//!     }
+//!     Ok::<_, percale::endpoint::safe::OperationError>(())
+//! });
+//! drop(endpoint); // the tasks keep it open
+//!
+//! send.await??;
+//! for receive in receives {
+//!     assert_eq!(receive.await??.to_vec(), [7; 100]);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Aborting a task drops its operation, by the rules of [chapter 6](super::_06_completion). Dropping a `JoinHandle` of
+//! tokio does not end the task, so the operation continues, and its result is lost.
+//!
 //! # Forks
 //! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls fail (most of
 //! them with `Forked`), and the parent is not affected. A child that needs percale opens its own domain.

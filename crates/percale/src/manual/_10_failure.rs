@@ -51,7 +51,7 @@
 //! endpoint.send(peer, "one").wait()?;
 //! # other.recv(vec![0; 64]).wait()?;
 //!
-//! let answer = endpoint.recv(vec![0; 64]).from(peer).start()?;
+//! let mut answer = endpoint.recv(vec![0; 64]).from(peer).start()?;
 //! # drop(other);
 //! let error = answer.wait().unwrap_err(); // the peer has closed its endpoint
 //! assert_eq!(error.errno(), ErrorCode::Closed.errno());
@@ -75,9 +75,14 @@
 //!
 //! # Errors of completed operations
 //! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a
-//! [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut` (of a `wait_for`),
-//! or `Taken` (a future was polled after it had completed). A `Completion` has an [`ErrorCode`] and a text with
-//! details. [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses.
+//! [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut` (the timeout of a
+//! wait has expired, and the operation is still in progress), or `Taken` (the handle has returned the result before). A
+//! `Completion` has an [`ErrorCode`] and a text with details.
+//! [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses. The error
+//! also contains the buffer ([`buffer`](crate::endpoint::safe::OperationError::buffer),
+//! [`into_buffer`](crate::endpoint::safe::OperationError::into_buffer),
+//! [`into_parts`](crate::endpoint::safe::OperationError::into_parts)), unless the operation is still in progress or a
+//! peer may still access the buffer.
 //!
 //! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
 //! to the peer.

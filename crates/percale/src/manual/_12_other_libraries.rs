@@ -40,9 +40,9 @@
 //! | `FI_FENCE` | `.fenced()` | [`OpFlags::FENCE`] |
 //! | `FI_DELIVERY_COMPLETE` | `.delivered()` | [`OpFlags::DELIVERY_COMPLETE`] |
 //! | `fi_cq_read`, `fi_cq_readerr` | results come from the handles | [`poll`](Endpoint::poll), [`read_error`](Endpoint::read_error) |
-//! | `fi_cq_sread` | `wait`, `wait_for` of a handle | [`Endpoint::wait`], [`CompletionQueue::wait`] |
+//! | `fi_cq_sread` | `wait`, `wait_for`, `wait_until` of a handle | [`Endpoint::wait`], [`CompletionQueue::wait`] |
 //! | `fi_trywait` | | [`try_wait`](Endpoint::try_wait) |
-//! | `fi_cancel` | dropping the handle; [`cancel`](crate::endpoint::safe::Receiving::cancel) | [`cancel`](Endpoint::cancel) |
+//! | `fi_cancel` | dropping the handle; [`cancel`](crate::endpoint::safe::Operation::cancel) | [`cancel`](Endpoint::cancel) |
 //! | `fi_mr_reg`, `fi_close` | [`Domain::register`], [`Region::close`] | [`Registration::raw`](crate::memory::region::Registration::raw) |
 //! | `fi_mr_raw_attr`, `fi_mr_map_raw` | [`Region::raw_key`], [`Domain::map_raw`] | |
 //! | `FI_TRIGGER`, `FI_QUEUE_WORK` | `.when(..)`, `.counting(..)` | [`post_when`](Endpoint::post_when), [`Domain::queue_work`] |

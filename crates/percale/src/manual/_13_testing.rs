@@ -28,8 +28,8 @@
 //!     let server = domain.endpoint().vector(&vector).bind("10.0.0.2:7000")?;
 //!     let (to_client, to_server) = (vector.insert(client.address())?, vector.insert(server.address())?);
 //!
-//!     let request = server.recv(vec![0; 64]).from(to_client).start()?;
-//!     let reply = client.recv(vec![0; 64]).from(to_server).start()?;
+//!     let mut request = server.recv(vec![0; 64]).from(to_client).start()?;
+//!     let mut reply = client.recv(vec![0; 64]).from(to_server).start()?;
 //!     let sent = client.send(to_server, "request").start()?;
 //!     while !request.is_ready() | !sent.is_ready() {} // `|` makes progress on both, and moves the clock
 //!     let answered = server.send(to_client, request.wait()?.to_vec()).start()?;
@@ -71,7 +71,7 @@
 //! let got = server.recv(vec![0; 64]).start()?;
 //! while !sent.is_ready() | !got.is_ready() {}
 //!
-//! let reply = client.recv(vec![0; 64]).from(to_server).start()?;
+//! let mut reply = client.recv(vec![0; 64]).from(to_server).start()?;
 //! network.lose(0); // connections count from 0, in the order in which they were made
 //! while !reply.is_ready() {
 //!     server.progress();

@@ -4,7 +4,8 @@ use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::endpoint::work::PostError;
 use crate::local_memory::buffer::Buffer;
 
-/// The error of a safe operation. It returns the operation's buffer.
+/// The error of a safe operation: its [cause](Self::cause), and the operation's [buffer](Self::buffer) if no other
+/// process may still access it.
 #[derive(thiserror::Error)]
 #[error("{}", .parts.0)]
 pub struct OperationError {
@@ -25,10 +26,11 @@ pub enum Cause {
     /// The operation failed.
     #[error(transparent)]
     Completion(Box<ErrorEntry>),
-    /// The timeout of the wait expired. The operation was canceled, or continues without its handle.
+    /// The timeout of the wait expired. The operation is still in progress and keeps its buffer, and its handle can be
+    /// waited for again.
     #[error("the operation did not complete within the given time")]
     TimedOut,
-    /// The result of the operation was taken before, for example because a finished future was polled again.
+    /// The handle has returned the result of the operation before. A further wait or poll returns this error.
     #[error("the result of the operation was already taken")]
     Taken,
 }

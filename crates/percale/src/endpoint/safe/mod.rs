@@ -13,10 +13,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. A posted operation
-//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if the
-//! receive has no message yet, or if nothing of the send was passed to the connection yet. Otherwise its buffer is kept
-//! until the peer no longer uses it, and the message of a receive is lost.
+//! A request ([`SendRequest`], [`ReceiveRequest`], [`AccessRequest`], [`WindowRequest`], [`CollectiveRequest`]) is
+//! posted by `start`, `wait` or `.await`. All posted operations have the same type of handle, [`Operation`], except a
+//! receive of many messages ([`ReceivingMany`]). The handle can be waited for, with or without a timeout, and it is a
+//! future for any runtime. A wait that times out leaves the operation in progress, and the handle can be waited for
+//! again. The handle of an operation of a [`SharedEndpoint`](crate::SharedEndpoint) borrows nothing, so a task that a
+//! runtime spawns can own it.
+//!
+//! Dropping the handle cancels the operation if the receive has no message yet, or if nothing of the send was passed to
+//! the connection yet. Otherwise its buffer is kept until the peer no longer uses it, and the message of a receive is
+//! lost. A failed operation returns its buffer in the [`OperationError`].
 
 // The modules are in the order of the documentation of `Endpoint`: messages, remote access, and then the others.
 mod request;
