@@ -88,7 +88,7 @@
 //! # while !joining.is_ready() | !other.is_ready() {}
 //! # let (group, others) = (joining.wait()?, other.wait()?);
 //! let mut barrier = group.barrier().start()?;
-//! # drop(others);
+//! # drop((others, other));
 //! drop(two); // the other member goes away
 //! let error = barrier.wait().unwrap_err();
 //! println!("the group has failed: {error}");
