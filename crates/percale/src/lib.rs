@@ -123,7 +123,10 @@ pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
-pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory, RemoteMemoryError, VerbsAccess};
+pub use memory::region::{
+    Access, MappedKey, MemoryView, RawKey, RawRegion, Region, RegionSlice, RemoteMemory, RemoteMemoryError,
+    VerbsAccess, ViewError,
+};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
 pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
