@@ -271,6 +271,7 @@ fn regions(domain: &Domain) {
             case("region: slice", || {
                 allocated.slice(8..16).is_ok_and(|part| part.view().read_at::<u64>(0) == Err(ViewError::Forked))
             });
+            case("view: slice", || view.slice(8..).is_ok_and(|part| part.read_at::<u8>(0) == Err(ViewError::Forked)));
             case("view: read_at", || view.read_at::<u64>(0) == Err(ViewError::Forked));
             case("view: write_at", || view.write_at(0, 1_u64) == Err(ViewError::Forked));
             case("view: copy_to", || view.copy_to(0, &mut [0; 8]) == Err(ViewError::Forked));
