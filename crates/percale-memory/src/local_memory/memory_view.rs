@@ -113,8 +113,8 @@ atomic_integer!(i32 => AtomicI32, u32 => AtomicU32, i64 => AtomicI64, u64 => Ato
 /// machine, with the same instructions. They are not atomic with reads and writes of peers, which may be torn.
 ///
 /// # Order
-/// * **From a peer to the owner.** The peer writes bytes, waits until the write has completed, and then changes a flag by
-///   an atomic operation of the same endpoint. If the owner loads the flag with [`Acquire`](atomic::Ordering::Acquire)
+/// * **From a peer to the owner.** The peer writes bytes, waits until the write has completed, and then changes a flag
+///   by an atomic operation of the same endpoint. If the owner loads the flag with [`Acquire`](atomic::Ordering::Acquire)
 ///   and gets the new value, its later accesses get the bytes. If the flag is changed through another endpoint, the
 ///   write needs the completion level *delivery* (`OpFlags::DELIVERY_COMPLETE`): otherwise a write over RDMA completes
 ///   when the device has acknowledged it, which may be before the owner can read the bytes.
@@ -234,7 +234,8 @@ impl<'a> MemoryView<'a> {
     /// Returns the atomic integer at `offset`. The [type](Self) states with which accesses it is atomic, and which
     /// order it gives.
     ///
-    /// A process that forks must not use such references in the child, where memory of `Domain::allocate` is not mapped.
+    /// A process that forks must not use such references in the child, where memory of `Domain::allocate` is not
+    /// mapped.
     ///
     /// # Errors
     /// [`Range`](ViewError::Range), [`Misaligned`](ViewError::Misaligned), [`ReadOnly`](ViewError::ReadOnly),
@@ -248,7 +249,7 @@ impl<'a> MemoryView<'a> {
         }
         // SAFETY: the address is aligned, and valid for reads and writes for `'a`. The type is an atomic integer of
         // the standard library, because the trait is sealed. Every bit pattern is a value, and other threads and
-        // processes may change it. No accesses of this process to the memory are ordinary loads or stores of references.
+        // processes may change it. This process has no reference to the bytes and accesses them only by copies.
         Ok(unsafe { &*at })
     }
 

@@ -31,9 +31,10 @@ struct Bytes {
 /// | 0 | the version of the form, 1 |
 /// | 1 | the family, 4 or 6 |
 /// | 2..4 | the port, the least significant byte first |
-/// | 4..8 | the scope of an IPv6 address (a number of the machine that uses the address), the least significant byte first; otherwise 0 |
-/// | 8..24 | the octets of the IP address, in the order in which they are written; 4 octets of IPv4 are followed by 12 zeros |
+/// | 4..8 | the scope of an IPv6 address, the least significant byte first; 0 for IPv4 |
+/// | 8..24 | the octets of the IP address in the order of its text; 4 octets of IPv4 are followed by 12 zeros |
 ///
+/// A scope is a number of the machine that uses the address.
 /// The flow label of an IPv6 address is not part of an endpoint's address, and is left out.
 #[must_use]
 pub fn to_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
