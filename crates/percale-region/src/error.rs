@@ -1,4 +1,4 @@
-//! The errors of registering and closing regions.
+//! The errors of registering and closing regions, and of raw keys.
 
 use percale_device::DeviceError;
 
@@ -138,5 +138,33 @@ impl<R> CloseError<R> {
     pub fn into_region(self) -> R {
         let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;
         region
+    }
+}
+
+/// The reason why bytes are not a raw key, or a raw key was not mapped.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// A raw key must have 8 or 32 bytes.
+    #[error("a raw key has 8 or 32 bytes, not {0}")]
+    Length(usize),
+    /// The domain has the maximum number of mapped keys.
+    #[error("too many mapped keys (2^32); unmap some")]
+    Full,
+    /// The process is a forked child of the process that opened the domain.
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
+    Forked,
+}
+
+impl MapError {
+    /// Returns the libfabric error code (positive) of this error.
+    #[must_use]
+    #[inline]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Length(_) => libc::EINVAL,
+            Self::Full => libc::ENOSPC,
+            Self::Forked => libc::ECHILD,
+        }
     }
 }

@@ -21,6 +21,7 @@
 //! * `slice`: the part of a region to which a window is bound
 //! * `remote`: names of regions for peers
 //! * `raw_key`: raw keys
+//! * `serialized`: the forms of names and raw keys in data formats (feature `serde`)
 //! * `mapped`: mapped raw keys of peers
 
 pub mod access_origin;
@@ -39,6 +40,8 @@ pub mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
+#[cfg(feature = "serde")]
+mod serialized;
 mod slice;
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
 #[doc(hidden)]
@@ -50,13 +53,12 @@ use percale_memory::{later, local_memory, short_debug, sync, system};
 
 pub use self::access_origin::{AccessOrigin, AccessScope};
 pub use self::counters::AccessCounter;
-pub use self::error::{CloseError, RegisterError};
+pub use self::error::{CloseError, MapError, RegisterError};
 pub use self::hold::Hold;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 #[doc(hidden)]
 pub use self::keys::table_of_one;
 pub use self::keys::{KeyLines, Keys, window};
-pub use self::mapped::MapError;
 pub use self::mapped::{Keyring, MappedKeys, above_small_numbers};
 pub use self::raw_key::Secret;
 pub use self::raw_key::{RAW_KEY_BYTES, RawKey};

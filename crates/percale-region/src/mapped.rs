@@ -10,36 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::raw_key::RAW_KEY_BYTES;
 use crate::system::random::fill;
-
-/// The reason why a raw key was not mapped.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MapError {
-    /// A raw key must have 8 or 32 bytes.
-    #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
-    Length(usize),
-    /// The domain has the maximum number of mapped keys.
-    #[error("too many mapped keys (2^32); unmap some")]
-    Full,
-    /// The process is a forked child of the process that opened the domain.
-    #[error("the domain belongs to the parent process of this fork; open one in this process")]
-    Forked,
-}
-
-impl MapError {
-    /// Returns the libfabric error code (positive) of this error.
-    #[must_use]
-    #[inline]
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Length(_) => libc::EINVAL,
-            Self::Full => libc::ENOSPC,
-            Self::Forked => libc::ECHILD,
-        }
-    }
-}
 
 /// The mapped keys of a domain.
 #[derive(Debug)]

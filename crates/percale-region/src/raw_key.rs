@@ -9,7 +9,7 @@ use hmac_sha256::{HMAC, Hash as Sha256};
 use zerocopy::little_endian::U64;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::RegisterError;
+use super::error::{MapError, RegisterError};
 use super::remote::NO_KEY;
 use crate::system::random::random;
 
@@ -33,7 +33,22 @@ impl std::fmt::Debug for RawKey {
 }
 
 impl RawKey {
-    /// Returns the bytes to send to peers.
+    /// Decodes the bytes that a peer sent. They are opaque: only their number is checked.
+    ///
+    /// # Errors
+    /// [`MapError::Length`] if there are not 8 or 32 bytes.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapError> {
+        if !matches!(bytes.len(), 8 | RAW_KEY_BYTES) {
+            return Err(MapError::Length(bytes.len()));
+        }
+        let mut all = [0; RAW_KEY_BYTES];
+        all[..bytes.len()].copy_from_slice(bytes);
+        Ok(Self { bytes: all, len: bytes.len() as u8 })
+    }
+
+    /// Returns the bytes to send to peers, which are the same on every machine: 32, or 8, which are the key of the
+    /// region, the least significant byte first.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -143,6 +158,18 @@ mod tests {
         for number in 0..2000 {
             let (raw, key) = secrets[number % 2].raw_key(0, 1).unwrap();
             assert!(key != NO_KEY && seen.insert(key) && raw.as_bytes().len() == RAW_KEY_BYTES);
+        }
+    }
+
+    #[test]
+    fn raw_key_round_trips_as_bytes_of_either_length_only() {
+        let (long, _) = Secret::new().unwrap().raw_key(7, 4096).unwrap();
+        for key in [long, RawKey::short(0x0807_0605_0403_0201)] {
+            assert_eq!(RawKey::from_bytes(key.as_bytes()), Ok(key));
+        }
+        assert_eq!(RawKey::short(0x0807_0605_0403_0201).as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        for len in (0..100).filter(|len| !matches!(len, 8 | 32)) {
+            assert_eq!(RawKey::from_bytes(&vec![1; len]), Err(MapError::Length(len)));
         }
     }
 

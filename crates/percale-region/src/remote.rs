@@ -2,8 +2,9 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use std::ops::Range;
+use std::ops::RangeBounds;
 
+use percale_memory::types::span;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -11,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(super) const NO_KEY: u64 = u64::MAX;
 
 /// The name of a peer's region or of a part of it, as its owner made it known (`Region::remote`). It is plain data, to
-/// be sent to the peers that may use it.
+/// be sent to the peers that may use it, as [bytes](Self::to_bytes).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The key of the region.
@@ -34,38 +35,48 @@ struct Bytes {
 }
 
 impl RemoteMemory {
-    /// The length of the result of [`to_bytes`](Self::to_bytes).
+    /// The length of the [byte form](Self::to_bytes).
     pub const BYTES: usize = size_of::<Bytes>();
 
     /// Returns the name of a part of this memory.
     ///
+    /// ```
+    /// # use percale_region::RemoteMemory;
+    /// # fn main() -> Result<(), percale_region::RemoteMemoryError> {
+    /// # let memory = RemoteMemory { key: 7, address: 0, len: 100 };
+    /// assert_eq!(memory.slice(8..)?.len, 92);
+    /// assert!(memory.slice(8..101).is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RemoteMemoryError::Range`] if the start of the range is after its end, or the range is not within this memory.
+    #[inline]
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, RemoteMemoryError> {
+        let (start, end) =
+            span(&range, self.len).map_err(|(start, end)| RemoteMemoryError::Range { start, end, len: self.len })?;
+        // Neither wraps: the end is at most the length of memory that begins at the address.
+        Ok(Self { key: self.key, address: self.address.wrapping_add(start), len: end.wrapping_sub(start) })
+    }
+
+    /// Returns the name of a part of this memory, for a range that the program knows to be within it, such as a
+    /// constant. Use [`slice`](Self::slice) if the range, or the length of this memory, depends on a peer.
+    ///
     /// # Panics
-    /// If the range is not within this memory. If a peer supplied the range, or this name, use
-    /// [`checked_slice`](Self::checked_slice).
+    /// If the range is not within this memory. The message contains the range and the length.
     #[must_use]
     #[track_caller]
     #[inline]
-    pub fn slice(&self, range: Range<u64>) -> Self {
-        match self.checked_slice(range) {
+    pub fn at(&self, range: impl RangeBounds<u64>) -> Self {
+        match self.slice(range) {
             Ok(part) => part,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Returns the name of a part of this memory, for a range that may be invalid.
-    ///
-    /// # Errors
-    /// [`RemoteMemoryError::Range`] if the start of the range is after its end, or the range is not within this memory.
-    pub fn checked_slice(&self, range: Range<u64>) -> Result<Self, RemoteMemoryError> {
-        let outside = RemoteMemoryError::Range { start: range.start, end: range.end, len: self.len };
-        if range.end > self.len {
-            return Err(outside);
-        }
-        let len = range.end.checked_sub(range.start).ok_or(outside)?;
-        Ok(Self { key: self.key, address: self.address.wrapping_add(range.start), len })
-    }
-
-    /// Returns the bytes to send to a peer.
+    /// Returns the bytes to send to a peer. This is version 1 of the byte form: 24 bytes, which are the key, the
+    /// address and the length, each in 8 bytes, the least significant byte first. It is the same on every machine and
+    /// in every release. Another version would have another length, which [`from_bytes`](Self::from_bytes) rejects.
     #[must_use]
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
@@ -73,7 +84,7 @@ impl RemoteMemory {
         zerocopy::transmute!(bytes)
     }
 
-    /// Decodes the bytes that a peer sent.
+    /// Decodes the [byte form](Self::to_bytes), which a peer sent.
     ///
     /// # Errors
     /// [`RemoteMemoryError::Length`] if there are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if the
@@ -132,8 +143,18 @@ mod tests {
     fn remote_memory_round_trips_and_can_be_sliced() {
         let memory = RemoteMemory { key: 7, address: u64::MAX - 99, len: 100 };
         assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), Ok(memory));
-        assert_eq!(memory.slice(5..100), RemoteMemory { key: 7, address: u64::MAX - 94, len: 95 });
-        assert_eq!(memory.checked_slice(100..100).map(|part| part.len), Ok(0));
+        let part = RemoteMemory { key: 7, address: u64::MAX - 94, len: 95 };
+        assert_eq!((memory.slice(5..100), memory.at(5..)), (Ok(part), part));
+        assert_eq!(memory.slice(100..100).map(|part| part.len), Ok(0));
+        assert_eq!(memory.at(..), memory);
+    }
+
+    #[test]
+    fn byte_form_is_three_little_endian_words() {
+        let memory = RemoteMemory { key: 0x0807_0605_0403_0201, address: 0x100F_0E0D_0C0B_0A09, len: 0x1817 };
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0x17, 0x18, 0, 0, 0, 0, 0, 0];
+        assert_eq!(memory.to_bytes(), bytes);
+        assert_eq!(RemoteMemory::from_bytes(&bytes), Ok(memory));
     }
 
     #[test]
@@ -152,7 +173,7 @@ mod tests {
                 let read = RemoteMemory::from_bytes(&memory.to_bytes());
                 assert_eq!(read.is_ok(), len < 2 || address.checked_add(len - 1).is_some(), "{memory:?}");
                 for (start, end) in edges.into_iter().flat_map(|start| edges.map(|end| (start, end))) {
-                    let part = memory.checked_slice(start..end);
+                    let part = memory.slice(start..end);
                     assert_eq!(part.is_ok(), start <= end && end <= len, "{start}..{end} of {memory:?}");
                 }
             }
@@ -160,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "out of range")]
-    fn slice_beyond_remote_memory_panics() {
-        assert_eq!(RemoteMemory { key: 7, address: 0, len: 100 }.slice(1..101).len, 100);
+    #[should_panic(expected = "1..101 is out of range for 100 bytes of remote memory")]
+    fn constant_range_beyond_remote_memory_panics() {
+        assert_eq!(RemoteMemory { key: 7, address: 0, len: 100 }.at(1..101).len, 100);
     }
 }

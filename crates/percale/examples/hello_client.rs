@@ -17,8 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reply = endpoint.recv(vec![0; 64]).from(server).wait()?;
     let memory = RemoteMemory::from_bytes(&reply.to_vec())?;
 
-    endpoint.write(server, b"hello".to_vec(), memory.slice(0..5)).wait()?;
-    let before: u64 = endpoint.fetch_add(server, memory.slice(8..16), 1).wait()?;
+    endpoint.write(server, b"hello".to_vec(), memory.slice(0..5)?).wait()?;
+    let before: u64 = endpoint.fetch_add(server, memory.slice(8..16)?, 1).wait()?;
     println!("the counter was {before}");
     endpoint.send(server, b"done".to_vec()).wait()?;
     Ok(())

@@ -21,7 +21,7 @@ fn initiate(
     let sent = endpoint.write(owner, pattern.clone(), all).wait()?; // When it completes, the data is in the owner's memory.
     let got = endpoint.read(owner, all, sent).wait()?;
     assert_eq!(got.into_vec(), pattern);
-    let word = all.slice(0..8);
+    let word = all.at(0..8);
     let before: u64 = endpoint.fetch_add(owner, word, 1).wait()?;
     assert_eq!(endpoint.compare_swap(owner, word, before + 1, 42).wait()?, before + 1);
     Ok(())
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut word = [0; 8];
             region.read(0, &mut word);
             let memory = region.close().map_err(|error| error.to_string())?; // No peer can access it any more.
-            let late = initiator.read(peer, all.slice(0..8), vec![0; 8]).wait().expect_err("the region is closed");
+            let late = initiator.read(peer, all.at(0..8), vec![0; 8]).wait().expect_err("the region is closed");
             over.store(true, Ordering::Relaxed);
             result?;
             assert_eq!((u64::from_ne_bytes(word), memory.len()), (42, LEN));

@@ -57,6 +57,7 @@
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | about 900 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | about 700 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
+//! | `serde` | no | `Serialize` and `Deserialize` of [`RemoteMemory`] and [`RawKey`], which peers exchange: their bytes in binary formats, text in readable ones. serde itself supports the addresses of endpoints ([`SocketAddr`](std::net::SocketAddr)) | about 150 lines; serde_core, 1 crate |
 //! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | about 900 lines |
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
@@ -122,7 +123,10 @@ pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
-pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory, RemoteMemoryError, VerbsAccess};
+pub use memory::region::{
+    Access, MappedKey, MemoryView, RawKey, RawRegion, Region, RegionSlice, RemoteMemory, RemoteMemoryError,
+    VerbsAccess, ViewError,
+};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
 pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};

@@ -31,6 +31,12 @@ pub(super) fn check(place: &Repository) -> Outcome<Findings> {
     findings.add("errors name the feature that is missing", || {
         place.cargo().args(["test", "--quiet", "-p", LIBRARY, "--no-default-features", "--test", "features"]).passed()
     });
+    findings.add("values that peers exchange, in data formats", || {
+        place
+            .cargo()
+            .args(["test", "--quiet", "-p", "percale-region", "--features", "serde", "--lib", "serialized"])
+            .passed()
+    });
     Ok(Findings::new(findings.passed, findings.failed, format!("{} crates without features", crates.len())))
 }
 

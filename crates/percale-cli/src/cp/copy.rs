@@ -66,10 +66,7 @@ impl FileCopy<'_> {
     fn slot(&self, slot: usize, block: u64) -> Result<RemoteMemory> {
         let memory = self.slots.get(slot).zip(blocks::place(self.size, block));
         let (memory, place) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
-        if memory.len < place.len as u64 {
-            return Err(Failure::Protocol(format!("a slot of {} bytes", memory.len)));
-        }
-        Ok(memory.slice(0..place.len as u64))
+        memory.slice(0..place.len as u64).map_err(|error| Failure::Protocol(error.to_string()))
     }
 
     /// Reads the blocks from the server, starting at block `first`.

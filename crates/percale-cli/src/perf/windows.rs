@@ -99,8 +99,7 @@ impl Bench {
         let mut reads = 0;
         while reads < 2 {
             self.owner.progress();
-            let mut read =
-                self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
+            let mut read = self.user.read(self.users.1, name.at(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
             match read.wait_for(Duration::from_millis(1)) {
                 Ok(_) => reads += 1,
                 Err(error) if Instant::now() > deadline => return Err(failed("a read")(error)),
@@ -307,7 +306,7 @@ fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     let region = || domain.register(Arc::clone(&memory), Access::REMOTE_READ).map_err(failed("a region"));
     let regions: Vec<Region> = (0..keys).map(|_| region()).collect::<Result<_>>()?;
     // The keys are random, so the sorted names have random positions in the table.
-    let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
+    let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().at(8..16)).collect();
     names.sort_unstable_by_key(|name| name.key);
     let checked = each(timer, &names, |allowed, name| allowed + u64::from(domain.allows(*name, Access::REMOTE_READ)));
     // A hash table is at most half full.

@@ -113,7 +113,7 @@ impl Client {
 
     /// Uploads a block.
     pub(crate) fn store(&self, slot: RemoteMemory, block: u64, bytes: &[u8], only: bool) -> Value {
-        self.endpoint.write(self.server, bytes.to_vec(), slot.slice(0..bytes.len() as u64)).wait().unwrap();
+        self.endpoint.write(self.server, bytes.to_vec(), slot.at(0..bytes.len() as u64)).wait().unwrap();
         self.ask(&json!({"Store": {"block": block, "slot": 0, "digest": digest(block, bytes, only)}}))
     }
 }

@@ -49,10 +49,10 @@ fn invalid_requests_are_rejected_and_the_server_continues() {
         }
         // A file opened for reading cannot be written, and vice versa.
         let slot = client.open(&a)[0];
-        let written = client.endpoint.write(client.server, vec![1; 64], slot.slice(0..64)).wait().unwrap_err();
+        let written = client.endpoint.write(client.server, vec![1; 64], slot.at(0..64)).wait().unwrap_err();
         assert!(matches!(written.cause(), Cause::Completion(error) if error.error == ErrorCode::Denied));
         let slot = client.open(&put("b", 9))[0];
-        let read = client.endpoint.read(client.server, slot.slice(0..64), vec![0; 64]).wait().unwrap_err();
+        let read = client.endpoint.read(client.server, slot.at(0..64), vec![0; 64]).wait().unwrap_err();
         assert!(matches!(read.cause(), Cause::Completion(error) if error.error == ErrorCode::Denied));
         // Send more requests than the server must answer.
         client.open(&a);

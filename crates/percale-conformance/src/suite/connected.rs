@@ -57,7 +57,7 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
             net.finish(end.write(peer, content(number, F::BULK), all)).expect("a write");
             let got = net.finish(end.read(peer, all, vec![0; F::BULK])).expect("a read");
             same(&got.into_vec(), &content(number, F::BULK), "what was written");
-            net.finish(end.fetch_add(peer, all.slice(0..8), 1_u64)).expect("an add");
+            net.finish(end.fetch_add(peer, all.at(0..8), 1_u64)).expect("an add");
         }
         assert!(net.is_quiet(), "there is no further event");
     }

@@ -123,15 +123,15 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
         // Repeat each, because the first access may use a different path than the others.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
-            let part = region.remote().slice(0..len as u64);
+            let part = region.remote().at(0..len as u64);
             mesh.done(mesh.write(0, 1, local.segments(), &[part]));
             mesh.done(mesh.read(0, 1, local.segments(), &[part]));
             count += 1;
             if len >= 8 {
                 // An access of two pieces counts once, whether they belong to one region or to two.
                 let half = len as u64 / 2;
-                let (first, second) = (part.slice(0..half), part.slice(half..len as u64));
-                for pieces in [[first, second], [first, other.remote().slice(0..len as u64 - half)]] {
+                let (first, second) = (part.at(0..half), part.at(half..len as u64));
+                for pieces in [[first, second], [first, other.remote().at(0..len as u64 - half)]] {
                     mesh.done(mesh.write(0, 1, cut(local, 3), &pieces));
                     mesh.done(mesh.read(0, 1, cut(local, 3), &pieces));
                     count += 1;
@@ -139,7 +139,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
             }
             kinds.come_to(&mesh, [0, 0, count, count, count, count], "accesses");
         }
-        let wrong = RemoteMemory { address: u64::MAX, ..region.remote().slice(0..8) };
+        let wrong = RemoteMemory { address: u64::MAX, ..region.remote().at(0..8) };
         let refused = mesh.write(0, 1, Memory::blank(8).segments(), &[wrong]);
         assert_eq!(mesh.failed(refused).error, ErrorCode::Denied);
         let refused = mesh.read(0, 1, Memory::blank(8).segments(), &[wrong]);
@@ -172,7 +172,7 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
     let (mut reads, mut writes) = (0, 0);
     for memory in memories(&mesh, 64) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
-        let word = region.remote().slice(0..8);
+        let word = region.remote().at(0..8);
         for _ in 0..3 {
             let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
             mesh.done(mesh.add(0, 1, Memory::of(&7_u64.to_ne_bytes()), word));
@@ -210,7 +210,7 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
         for (data, len) in (1..).zip([8, 3000, F::BULK].repeat(3)) {
             for region in [&same, &other] {
                 let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-                let part = region.remote().slice(0..len as u64);
+                let part = region.remote().at(0..len as u64);
                 mesh.finish(a.write(peer, content(1, len), part).data(data)).expect("a write");
                 let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
                 assert!(
@@ -218,7 +218,7 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                     "{reported:?}"
                 );
                 mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
-                mesh.finish(a.fetch_add(peer, part.slice(0..8), 1_u64)).expect("an add");
+                mesh.finish(a.fetch_add(peer, part.at(0..8), 1_u64)).expect("an add");
                 // The write, the read and the fetching operation count once each. The fetching operation is a read for
                 // the endpoint and a change for the region.
                 count += 3;

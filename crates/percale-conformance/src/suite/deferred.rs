@@ -130,7 +130,7 @@ pub fn every_kind_of_operation_can_be_deferred<F: Real>() {
     let ring = Ring::new::<F>(2, "every kind of deferred work");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let region = ring.domain.register(vec![9; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
-    let remote = |from, to| region.remote().slice(from..to);
+    let remote = |from, to| region.remote().at(from..to);
     let (peer, flags, context) = (ring.peer(1), OpFlags::empty(), 0);
     let (read, old, swapped, plain) = (Memory::blank(16), Memory::blank(8), Memory::blank(8), Memory::blank(4));
     let rma = |memory: Memory, remote| {

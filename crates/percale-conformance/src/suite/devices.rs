@@ -166,7 +166,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
     let mut expected = content(1, room);
     for (number, len) in (2..).zip(lengths::<F>().filter(|len| *len > 0)) {
         let (start, bytes) = (number as usize, content(number, len));
-        let part = region.remote().slice(number..number + len as u64);
+        let part = region.remote().at(number..number + len as u64);
         // The source is host memory.
         mesh.done(mesh.write(0, 1, Memory::of(&bytes).segments(), &[part]));
         expected[start..start + len].copy_from_slice(&bytes);
@@ -202,7 +202,7 @@ pub fn host_region_is_accessed_with_device_memory<F: Devices>() {
     let region = mesh.test_endpoint(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
     for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
         let bytes = content(number, len);
-        let part = region.remote().slice(0..len as u64);
+        let part = region.remote().at(0..len as u64);
         let (source, got) = (DeviceMemory::on_device(&bytes), DeviceMemory::blank(len));
         mesh.done(mesh.access_device(0, true, mesh.rma(1, source.segments(), &[part])));
         let mut there = vec![0; len];
@@ -221,7 +221,7 @@ pub fn atomic_operations_work_on_device_memory<F: Devices>() {
     let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
     let memory = DeviceMemory::on_device(&words(&[5, 6, 7, 8]));
     let region = region(&mesh, memory);
-    let part = |first: u64, count: u64| region.remote().slice(8 * first..8 * (first + count));
+    let part = |first: u64, count: u64| region.remote().at(8 * first..8 * (first + count));
     let base = AtomicWork {
         peer: mesh.peer(1),
         op: AtomicOp::Sum,

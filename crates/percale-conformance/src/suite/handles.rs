@@ -150,7 +150,7 @@ pub fn finished_handles_of_accesses_affect_no_other_operation<F: Transport>() {
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = mesh.test_endpoint(1).domain.register(vec![0; 4096], rights).expect("a region");
     let (here, name) = (mesh.endpoint(0), region.remote());
-    let (part, word) = (name.slice(0..64), name.slice(64..72));
+    let (part, word) = (name.at(0..64), name.at(64..72));
     used_up(&mesh, 0, || here.write(mesh.peer(1), vec![1; 64], part).start().expect("a write"));
     used_up(&mesh, 0, || here.read(mesh.peer(1), part, vec![0; 64]).start().expect("a read"));
     used_up(&mesh, 0, || here.fetch_add(mesh.peer(1), word, 1_u64).start().expect("a sum"));

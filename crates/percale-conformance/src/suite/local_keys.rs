@@ -54,15 +54,15 @@ pub fn work_requests_use_local_keys<F: Fabric>() {
     let (peer, there) = (mesh.peer(1), target.remote());
     let halves = [piece(&source, 100, 3000), piece(&source, 0, 100)];
     for _ in 0..3 {
-        work(&mesh, 0, peer, WorkRequest::Write(there.slice(0..3100)), &halves).expect("the write");
+        work(&mesh, 0, peer, WorkRequest::Write(there.at(0..3100)), &halves).expect("the write");
         same(&bytes_of(&target)[..3000], &content(1, LEN)[100..3100], "the first piece");
         same(&bytes_of(&target)[3000..3100], &content(1, LEN)[..100], "the second piece");
         let into = [piece(&room, 50, 8), piece(&room, 200, 3092)];
-        work(&mesh, 0, peer, WorkRequest::Read(there.slice(0..3100)), &into).expect("the read");
+        work(&mesh, 0, peer, WorkRequest::Read(there.at(0..3100)), &into).expect("the read");
         same(&bytes_of(&room)[50..58], &content(1, LEN)[100..108], "what was read first");
         same(&bytes_of(&room)[3192..3292], &content(1, LEN)[..100], "what was read last");
         let before = u64::from_ne_bytes(bytes_of(&target)[8..16].try_into().expect("8 bytes"));
-        work(&mesh, 0, peer, WorkRequest::FetchAdd(there.slice(8..16), 5), &[piece(&room, 0, 8)]).expect("the add");
+        work(&mesh, 0, peer, WorkRequest::FetchAdd(there.at(8..16), 5), &[piece(&room, 0, 8)]).expect("the add");
         assert_eq!(bytes_of(&room)[..8], before.to_ne_bytes());
         let receive = mesh.endpoint(1).recv(vec![0; 64]).start().expect("a receive");
         work(&mesh, 0, peer, WorkRequest::Send(None), &[piece(&source, 0, 64)]).expect("the send");
@@ -103,8 +103,8 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     let receive = mesh.endpoint(1).recv(vec![0; 64]).start().expect("a receive");
     for piece in wrong {
         for pieces in [&[piece][..], &[good, piece]] {
-            let part = there.slice(0..8 * pieces.len() as u64);
-            let word = there.slice(0..8);
+            let part = there.at(0..8 * pieces.len() as u64);
+            let word = there.at(0..8);
             let all = [
                 WorkRequest::Send(None),
                 WorkRequest::Write(part),
@@ -119,9 +119,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     }
     // Memory without write access is not written. It can be sent.
     let only_read = piece(&fixed, 0, 8);
-    for what in
-        [WorkRequest::Receive, WorkRequest::Read(there.slice(0..8)), WorkRequest::FetchAdd(there.slice(0..8), 1)]
-    {
+    for what in [WorkRequest::Receive, WorkRequest::Read(there.at(0..8)), WorkRequest::FetchAdd(there.at(0..8), 1)] {
         assert_eq!(work(&mesh, 0, peer, what, &[only_read]).expect_err("read-only").error, ErrorCode::Denied);
     }
     assert!(!receive.is_ready(), "something was sent");
@@ -171,7 +169,7 @@ pub fn remote_write_access_requires_local_write_access<F: Fabric>() {
             region => region.expect("a region"),
         };
         assert!(local || !changes, "{access:?}");
-        let part = region.remote().slice(0..8);
+        let part = region.remote().at(0..8);
         let wrote = mesh.finish(user.write(peer, vec![7; 8], part)).is_ok();
         let read = mesh.finish(user.read(peer, part, vec![0; 8])).is_ok();
         let added = mesh.finish(user.fetch_add(peer, part, 0_u64)).is_ok();
@@ -185,6 +183,6 @@ pub fn remote_write_access_requires_local_write_access<F: Fabric>() {
         drop(window);
         let name: RemoteMemory = region.remote();
         region.close().expect("nothing is bound");
-        assert!(mesh.finish(user.read(peer, name.slice(0..8), vec![0; 8])).is_err());
+        assert!(mesh.finish(user.read(peer, name.at(0..8), vec![0; 8])).is_err());
     }
 }

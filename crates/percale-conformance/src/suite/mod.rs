@@ -50,6 +50,7 @@ pub mod triggered;
 pub mod triggered_model;
 pub mod undriven;
 pub mod vectors;
+pub mod views;
 pub mod waiting;
 pub mod wakers;
 pub mod window_model;

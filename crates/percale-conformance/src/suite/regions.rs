@@ -27,7 +27,7 @@ fn memories<F: Fabric>(mesh: &Mesh<F>) -> [Buffer; 2] {
 fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for (number, len) in [(3, 8), (4, 3000), (5, remote.len as usize)] {
-        let part = remote.slice(0..len as u64);
+        let part = remote.at(0..len as u64);
         mesh.finish(a.write(peer, content(number, len), part)).expect("the write");
         let mut there = vec![0; len];
         region.read(0, &mut there);
@@ -35,7 +35,7 @@ fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
         let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
         same(&got.into_vec(), &content(number, len), "what was read");
     }
-    let word = remote.slice(0..8);
+    let word = remote.at(0..8);
     let before = mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("an atomic operation");
     assert_eq!(mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("another"), before.wrapping_add(7));
 }
@@ -51,14 +51,14 @@ fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMem
     };
     let before = region.map(bytes);
     for len in [8, 3000, remote.len as usize] {
-        let part = remote.slice(0..len as u64);
+        let part = remote.at(0..len as u64);
         let write = mesh.finish(a.write(peer, vec![0x55; len], part)).expect_err("a write is refused");
         assert_eq!(code(&write), ErrorCode::KeyRejected);
         let read = mesh.finish(a.read(peer, part, vec![0x55; len])).expect_err("a read is refused");
         assert_eq!(code(&read), ErrorCode::KeyRejected);
         same(&read.into_buffer().expect("the buffer is returned").into_vec(), &vec![0x55; len], "nothing is disclosed");
     }
-    let add = mesh.finish(a.fetch_add(peer, remote.slice(0..8), 1_u64)).expect_err("an atomic operation is refused");
+    let add = mesh.finish(a.fetch_add(peer, remote.at(0..8), 1_u64)).expect_err("an atomic operation is refused");
     assert_eq!(code(&add), ErrorCode::KeyRejected);
     assert_eq!(region.map(bytes), before, "something was changed");
 }
@@ -118,7 +118,7 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         assert_ne!(again.key(), mapped.key());
         drop(mapped);
         let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-        let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("it is unmapped");
+        let late = a.write(peer, vec![1; 8], remote.at(0..8)).start().expect_err("it is unmapped");
         assert!(matches!(late.cause(), Cause::Post(PostError::NotMapped(key)) if *key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
         // A mapped key is not valid after its region was closed, nor for another region.
@@ -218,7 +218,7 @@ pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
         assert_eq!(region.key(), key);
         let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; 64])).expect("a read");
         same(&read.into_vec(), &content(key, 64), "the region of this key");
-        mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![7; 8], region.remote().slice(8..16))).expect("a write");
+        mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![7; 8], region.remote().at(8..16))).expect("a write");
         region.close().expect("no access is in progress");
         let late =
             mesh.finish(mesh.endpoint(0).read(mesh.peer(1), RemoteMemory { key, address: 0, len: 8 }, vec![0; 8]));
@@ -301,7 +301,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
         assert_eq!(counter.read(), 5, "three writes and two atomic operations");
         // The region keeps the counter when it is disabled and enabled again.
         region.refresh(|| ()).expect("no access is in progress");
-        mesh.finish(a.write(peer, vec![1; 100], region.remote().slice(0..100))).expect("a write");
+        mesh.finish(a.write(peer, vec![1; 100], region.remote().at(0..100))).expect("a write");
         mesh.until(|| (counter.read() >= 6).then_some(()));
     }
 }

@@ -60,7 +60,7 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
         let long = [100_000, 512 << 10, (512 << 10) + 1, F::BULK].map(|len| len.min(F::BULK));
         for (number, len) in (2..).zip(short.into_iter().chain(long)) {
             let (start, bytes) = (number as usize, content(number, len));
-            let part = region.remote().slice(number..number + len as u64);
+            let part = region.remote().at(number..number + len as u64);
             let back = mesh.finish(a.write(peer, bytes.clone(), part)).expect("the write");
             same(&back.into_vec(), &bytes, "the source is returned");
             expected[start..start + len].copy_from_slice(&bytes);
@@ -98,7 +98,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
             let region = mesh.test_endpoint(1).domain.register(memory, access).expect("a region");
             let all = region.remote();
             for len in [8, 20_000] {
-                let part = all.slice(0..len);
+                let part = all.at(0..len);
                 let source = vec![0x55; len as usize];
                 let wrong = RemoteMemory { key: part.key ^ 1, ..part };
                 assert_eq!(code(mesh.finish(a.write(peer, source.clone(), wrong))), ErrorCode::KeyRejected);
@@ -120,7 +120,7 @@ pub fn disallowed_accesses_are_rejected<F: Fabric>() {
                     );
                 }
             }
-            let word = all.slice(0..8);
+            let word = all.at(0..8);
             if access != ALL {
                 assert_eq!(code(mesh.finish(a.fetch_add(peer, word, 1_u64))), ErrorCode::Denied);
             }
@@ -158,7 +158,7 @@ pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
         same(&got.into_vec(), &content(3, 5000), "the region");
         let memory = region.close().expect("no access is in progress").into_vec();
         for len in [8, 5000] {
-            let part = remote.slice(0..len);
+            let part = remote.at(0..len);
             assert_eq!(code(mesh.finish(a.write(peer, vec![9; len as usize], part))), ErrorCode::KeyRejected);
             assert_eq!(code(mesh.finish(a.read(peer, part, vec![9; len as usize]))), ErrorCode::KeyRejected);
         }
@@ -170,7 +170,7 @@ pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
         let got = mesh.finish(a.read(peer, remote, vec![0; 5000])).expect("a read of the new region");
         same(&got.into_vec(), &content(5, 5000), "the new region");
         drop(again);
-        assert_eq!(code(mesh.finish(a.read(peer, remote.slice(0..8), vec![9; 8]))), ErrorCode::KeyRejected);
+        assert_eq!(code(mesh.finish(a.read(peer, remote.at(0..8), vec![9; 8]))), ErrorCode::KeyRejected);
     }
 }
 
@@ -184,7 +184,7 @@ pub fn region_addresses_start_at_the_given_base<F: Fabric>() {
         let base = 0xFFFF_FFFF_FFFF_FF00;
         let region = mesh.test_endpoint(1).domain.registration(ALL).base(base).own(memory).expect("a region");
         assert_eq!(region.remote().address, base);
-        mesh.finish(a.write(peer, vec![7; 10], region.remote().slice(90..100))).expect("the last ten bytes");
+        mesh.finish(a.write(peer, vec![7; 10], region.remote().at(90..100))).expect("the last ten bytes");
         assert_eq!(&bytes_of(&region)[89..], [&content(1, 100)[89..90], &[7; 10][..]].concat());
         for address in [0, base - 1, base + 91] {
             let part = RemoteMemory { address, len: 10, ..region.remote() };
@@ -203,7 +203,7 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
         let counter = Arc::new(Counter::new());
         let registration = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter);
         let region = registration.own(memory).expect("a region");
-        let word = |at: u64, len| region.remote().slice(at..at + len);
+        let word = |at: u64, len| region.remote().at(at..at + len);
         assert_eq!(mesh.finish(a.fetch_add(peer, word(0, 8), 5_u64)).expect("an add"), 0);
         assert_eq!(mesh.finish(a.fetch_add(peer, word(0, 8), u64::MAX)).expect("an add that wraps"), 5);
         assert_eq!(mesh.finish(a.compare_swap(peer, word(0, 8), 4_u64, 100)).expect("a swap"), 4);
@@ -247,7 +247,7 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
     let read_only = mesh.test_endpoint(1).domain.register(vec![0; 64], Access::REMOTE_READ).expect("a region");
     for memory in memories(&mesh, &[0; 64]) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
-        let word = |at: u64, len: u64| region.remote().slice(at..at + len);
+        let word = |at: u64, len: u64| region.remote().at(at..at + len);
         let mut expected = 0_u64;
         for round in 0..20_u64 {
             mesh.done(mesh.fetch_add(0, 1, operand, result, word(8, 8)));
@@ -273,7 +273,7 @@ pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
         for _ in 0..2 {
             assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, word(9, 8))).error, ErrorCode::Misaligned);
             let outside = RemoteMemory { address: region.remote().address + 60, ..word(0, 8) };
-            for (wrong, writes_only) in [(outside, false), (read_only.remote().slice(0..8), true)] {
+            for (wrong, writes_only) in [(outside, false), (read_only.remote().at(0..8), true)] {
                 assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, wrong)).error, ErrorCode::Denied);
                 assert_eq!(mesh.failed(mesh.write(0, 1, operand.segments(), &[wrong])).error, ErrorCode::Denied);
                 let read = mesh.read(0, 1, result.segments(), &[wrong]);
@@ -308,7 +308,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
         let region = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter).own(memory).expect("a region");
         let mut count = 0;
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
-            let part = region.remote().slice(0..len as u64);
+            let part = region.remote().at(0..len as u64);
             mesh.finish(a.write(peer, content(number, len), part)).expect("a write");
             mesh.until(|| (counter.read() > count).then_some(()));
             let write =
@@ -329,7 +329,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
         }
         mesh.turns(20);
         assert_eq!(counter.read(), count);
-        let refused = a.write(peer, vec![0; 8], RemoteMemory { address: u64::MAX, ..region.remote().slice(0..8) });
+        let refused = a.write(peer, vec![0; 8], RemoteMemory { address: u64::MAX, ..region.remote().at(0..8) });
         assert_eq!(code(mesh.finish(refused.data(9))), ErrorCode::Denied);
         mesh.nothing(0);
         assert_eq!(counter.read(), count, "a refused write is not counted");
@@ -346,11 +346,11 @@ pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     for memory in memories(&mesh, &vec![0; F::BULK]) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
-            let part = region.remote().slice(0..len as u64);
+            let part = region.remote().at(0..len as u64);
             let receive = b.recv(vec![0; 8]).start().expect("a receive");
             let write = a.write(peer, content(number, len), part).start().expect("a write");
             let send = a.send(peer, vec![1; 8]).start().expect("a send");
-            let read = a.read(peer, part.slice(0..8), vec![0; 8]).start().expect("a read");
+            let read = a.read(peer, part.at(0..8), vec![0; 8]).start().expect("a read");
             mesh.finish(receive).expect("the message");
             same(&bytes_of(&region)[..len], &content(number, len), "what was written before the message");
             mesh.finish(write).expect("the write");
@@ -369,14 +369,14 @@ pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
-        let part = region.remote().slice(0..F::BULK as u64);
+        let part = region.remote().at(0..F::BULK as u64);
         let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
         let read = a.read(peer, part, vec![0; F::BULK]).fenced().start().expect("a read");
         same(&mesh.finish(read).expect("the read").into_vec(), &content(1, F::BULK), "what was written before");
         mesh.finish(write).expect("the write");
         let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("no endpoint has this address");
         assert!(matches!(nobody.cause(), Cause::Post(PostError::UnknownPeer(99))));
-        let lengths = a.write(peer, vec![0; 9], part.slice(0..8)).start().expect_err("other lengths");
+        let lengths = a.write(peer, vec![0; 9], part.at(0..8)).start().expect_err("other lengths");
         assert!(matches!(lengths.cause(), Cause::Post(PostError::Lengths { local: 9, remote: 8 })));
         assert_eq!(lengths.buffer().map(percale::Buffer::len), Some(9));
     }
@@ -395,10 +395,10 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
         for len in [10_u64, 9000, 30_000] {
             let source = Memory::content(len, 3 * len as usize);
             let pieces = [
-                one.remote().slice(100..100 + len),
-                two.remote().slice(0..len),
-                one.remote().slice(0..0),
-                two.remote().slice(40_000..40_000 + len),
+                one.remote().at(100..100 + len),
+                two.remote().at(0..len),
+                one.remote().at(0..0),
+                two.remote().at(40_000..40_000 + len),
             ];
             let write = mesh.write(0, 1, cut(source, 5), &pieces);
             let entry = mesh.done(write);
@@ -422,7 +422,7 @@ pub fn injected_writes_are_copied<F: Fabric>() {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         for len in [8, 2048] {
             let mut bytes = content(len, len as usize);
-            let part = region.remote().slice(0..len);
+            let part = region.remote().at(0..len);
             mesh.endpoint(0).inject_write(mesh.peer(1), &bytes, part, Some(len)).expect("an inject");
             bytes.fill(0);
             let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
@@ -436,7 +436,7 @@ pub fn injected_writes_are_copied<F: Fabric>() {
             None,
         );
         assert_eq!(refused, Err(PostError::InjectTooLong(2049)));
-        let wrong = RemoteMemory { key: region.key() ^ 1, ..region.remote().slice(0..8) };
+        let wrong = RemoteMemory { key: region.key() ^ 1, ..region.remote().at(0..8) };
         mesh.endpoint(0).inject_write(mesh.peer(1), &[0; 8], wrong, None).expect("an inject");
         assert_eq!(mesh.failed(0).error, ErrorCode::KeyRejected);
     }
@@ -452,8 +452,8 @@ pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
     for (round, len) in (0..40).map(|n| (n / 2, if n % 2 == 0 { F::BULK } else { F::BULK / 4 })) {
         for memory in memories(&mesh, &vec![0; len]) {
             let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
-            let part = region.remote().slice(0..len as u64);
-            mesh.finish(a.read(peer, part.slice(0..8), vec![0; 8])).expect("a read");
+            let part = region.remote().at(0..len as u64);
+            mesh.finish(a.read(peer, part.at(0..8), vec![0; 8])).expect("a read");
             let write = a.write(peer, content(1, len), part).start().expect("a write");
             let read = a.read(peer, part, vec![0; len]).start().expect("a read");
             mesh.turns(round);
@@ -487,12 +487,12 @@ pub fn borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     let mut bytes = content(1, 5000);
     let remote = mesh.test_endpoint(1).domain.scope(|scope| {
         let region = scope.register(&mut bytes, ALL).expect("a region");
-        let write = mesh.endpoint(0).write(mesh.peer(1), vec![7; 100], region.remote().slice(0..100));
+        let write = mesh.endpoint(0).write(mesh.peer(1), vec![7; 100], region.remote().at(0..100));
         mesh.finish(write).expect("a write");
         region.remote()
     });
     assert_eq!((&bytes[..100], &bytes[100..]), (&[7; 100][..], &content(1, 5000)[100..]));
-    let late = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![8; 100], remote.slice(0..100)));
+    let late = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![8; 100], remote.at(0..100)));
     assert_eq!(code(late), ErrorCode::KeyRejected);
     assert_eq!(bytes[..100], [7; 100]);
 }

@@ -54,7 +54,7 @@ fn start<'e, F: Fabric>(
     model: &mut [u8],
 ) -> UnderWay<'e> {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-    let part = |at: usize, len: usize| remote.slice(at as u64..(at + len) as u64);
+    let part = |at: usize, len: usize| remote.at(at as u64..(at + len) as u64);
     // There are only a few words, so that operations often use the same one.
     let at = random.below(16) * 8;
     match random.below(8) {

@@ -50,7 +50,7 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
             std::thread::sleep(Duration::from_millis(2));
         }
         let len = if round % 2 == 0 { 8 } else { to.len as usize };
-        let write = from.write(PEER, content(round, len), to.slice(0..len as u64)).data(round);
+        let write = from.write(PEER, content(round, len), to.at(0..len as u64)).data(round);
         write.wait().expect("a write");
     }
 }

@@ -108,10 +108,10 @@ pub fn reused_key_refers_to_the_current_region<F: Transport>() {
         let closed = long.close().expect("no access is in progress");
         let short = domain.registration(Access::REMOTE_READ).key(495).own(vec![200; 64]).expect("a region");
         assert_eq!(read(short.remote()).expect("a read"), [200; 64], "the memory of the closed region");
-        assert_eq!(code(write(short.remote().slice(0..8), 100)), ErrorCode::Denied, "the rights of the closed region");
+        assert_eq!(code(write(short.remote().at(0..8), 100)), ErrorCode::Denied, "the rights of the closed region");
         let beyond = RemoteMemory { len: 65, ..short.remote() };
         assert_eq!(code(read(beyond)), ErrorCode::Denied, "the length of the closed region");
-        let add = mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), short.remote().slice(0..8), 1_u64));
+        let add = mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), short.remote().at(0..8), 1_u64));
         assert_eq!(code(add), ErrorCode::Denied);
         assert!(short.close().expect("no access is in progress").into_vec() == [200; 64], "written to");
         assert!(closed.into_vec() == vec![round; LEN], "written to after it was closed");
@@ -135,7 +135,7 @@ pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
                 operand,
                 compare: compared.then_some(operand),
                 result: fetched.then_some(operand),
-                remote: region.remote().slice(0..there as u64),
+                remote: region.remote().at(0..there as u64),
                 data: None,
                 context: 1,
                 flags: OpFlags::COMPLETION,
@@ -163,11 +163,11 @@ fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
 fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
     let lens = [8, 3000, remote.len as usize];
     for len in lens {
-        let part = remote.slice(0..len as u64);
+        let part = remote.at(0..len as u64);
         mesh.finish(mesh.endpoint(0).write(mesh.peer(1), content(1, len), part)).expect("a write");
         mesh.finish(mesh.endpoint(0).read(mesh.peer(1), part, vec![0; len])).expect("a read");
     }
-    mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), remote.slice(0..8), 1_u64)).expect("an addition");
+    mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), remote.at(0..8), 1_u64)).expect("an addition");
     lens.len() as u64 + 1
 }
 
@@ -203,7 +203,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
             let mut window = domain.window(WindowType::One).expect("a window");
             let name = window.bind(&region, 0..LEN as u64, WindowAccess::WRITE).expect("a bind");
             assert!(matches!(region.count(&counters[3]), Err(CloseError::Windows(()))), "counted through no window");
-            mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![5; 64], name.slice(0..64))).expect("a write");
+            mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![5; 64], name.at(0..64))).expect("a write");
             for (counter, value) in counters.iter().zip([written + 1, written + 1, written + 1 - first, 0]) {
                 counts(&mesh, counter, value);
             }
@@ -265,7 +265,7 @@ pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
         let region = domain.registration(ALL).counter(&counter).own(memory).expect("a region");
         let mut written = 0;
         for len in [8, 3000, LEN, 8, 3000, LEN] {
-            let write = writer.write(peer, content(2, len), region.remote().slice(0..len as u64));
+            let write = writer.write(peer, content(2, len), region.remote().at(0..len as u64));
             let mut write = write.start().expect("room");
             mesh.until(|| {
                 plain.endpoint.progress();
@@ -307,10 +307,10 @@ pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
         }
         let region = mesh.test_endpoint(1).domain.register(vec![0; LEN], ALL).expect("a region");
         for _ in 0..4 {
-            mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
-            mesh.done(mesh.read(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
+            mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().at(0..3000)]));
+            mesh.done(mesh.read(0, 1, memory.segments(), &[region.remote().at(0..3000)]));
         }
-        mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
+        mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().at(0..3000)]));
         for (counter, value) in counters.iter().zip([5, 4, 5, 5, 4, 5]) {
             counts(&mesh, counter, value);
         }

@@ -119,9 +119,9 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
     let tagged = mesh.when(0, mesh.sending(1, Send::of(Memory::content(1, 64)).tag(7).data(99)), &counter, 2);
     let message = mesh.when(0, mesh.sending(1, Send::of(Memory::content(2, 64))), &counter, 2);
     let fetched = Memory::blank(32);
-    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().slice(0..32)]));
+    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
     let read = mesh.when(0, read, &counter, 3);
-    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().slice(32..48)]));
+    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
     let write = mesh.when(0, write, &counter, 3);
     let one = Memory::of(&5_u64.to_ne_bytes());
     let old = Memory::blank(8);
@@ -132,7 +132,7 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
         operand: one.segments(),
         compare: None,
         result: Some(old.segments()),
-        remote: region.remote().slice(56..64),
+        remote: region.remote().at(56..64),
         data: None,
         context: 0,
         flags: OpFlags::COMPLETION,

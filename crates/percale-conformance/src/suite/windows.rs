@@ -150,7 +150,7 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
         let first = one.bind(&region, 0..100, WindowAccess::READ).expect("a bind");
         let second = bind(&mesh, &two, &region, how(0..100, WindowAccess::READ, 1)).expect("a bind");
         let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under two windows") };
-        for name in [first, second, region.remote().slice(0..100)] {
+        for name in [first, second, region.remote().at(0..100)] {
             assert_eq!(user_reads(&mesh, name), bytes(0..100));
         }
         drop(one);
@@ -206,7 +206,7 @@ pub fn window_rights_are_independent_of_region_rights<F: Fabric>() {
         let mut window = mesh.test_endpoint(1).domain.window(WindowType::One).expect("a window");
         for access in (0..8).map(WindowAccess::from_bits_retain) {
             let name = window.bind(&region, 8..24, access).expect("any rights can be given");
-            let word = name.slice(0..8);
+            let word = name.at(0..8);
             let wrote = if access.contains(WindowAccess::WRITE) { Ok(()) } else { Err(ErrorCode::Denied) };
             let read = if access.contains(WindowAccess::READ) { Ok(()) } else { Err(ErrorCode::Denied) };
             let changes = access.intersects(WindowAccess::WRITE | WindowAccess::ATOMIC);
@@ -229,7 +229,7 @@ pub fn window_rights_are_independent_of_region_rights<F: Fabric>() {
                 assert_eq!(bytes_of(&region) == before, wrote.is_err(), "{access:?}");
             }
             // The region's own key is unchanged (MW-014, MW-018).
-            let part = region.remote().slice(8..24);
+            let part = region.remote().at(8..24);
             let read = mesh.finish(a.read(peer, part, vec![0; 16]));
             assert_eq!(read.is_ok(), region.access().contains(Access::REMOTE_READ));
             let wrote = mesh.finish(a.write(peer, content(1, 24)[8..].to_vec(), part));
@@ -323,7 +323,7 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
                 let expected = if dead.contains(&at) { REFUSED } else { bytes(start..start + name.len as usize) };
                 assert_eq!(user_reads(&mesh, *name), expected, "window {at}");
             }
-            assert_eq!(user_reads(&mesh, region.remote().slice(0..9)), bytes(0..9), "the region");
+            assert_eq!(user_reads(&mesh, region.remote().at(0..9)), bytes(0..9), "the region");
         };
         all_but(&[], &names);
         invalidate(&mesh, names[4].key).expect("it is bound");

@@ -83,7 +83,7 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
         operand: Memory::of(&5_u64.to_ne_bytes()).segments(),
         compare: None,
         result: Some(old.segments()),
-        remote: region.remote().slice(56..64),
+        remote: region.remote().at(56..64),
         data: None,
         context: 0,
         flags: OpFlags::COMPLETION,
@@ -92,9 +92,9 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     let received = mesh.when_written(1, mesh.receiving(Receive::into(into).tag(7, 0)), &receiving);
     let send = Send::of(Memory::content(1, 64)).tag(7).data(99);
     let sent = mesh.when_written(0, mesh.sending(1, send), &sending);
-    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().slice(0..32)]));
+    let read = Operation::Read(mesh.rma(1, fetched.segments(), &[region.remote().at(0..32)]));
     let read = mesh.when_written(0, read, &reading);
-    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().slice(32..48)]));
+    let write = Operation::Write(mesh.rma(1, Memory::content(4, 16).segments(), &[region.remote().at(32..48)]));
     let write = mesh.when_written(0, write, &writing);
     let add = mesh.when_written(0, Operation::Atomic(atomic), &adding);
     mesh.nothing(add);

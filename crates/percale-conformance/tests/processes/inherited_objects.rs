@@ -13,8 +13,8 @@ use percale::pindown::{Access as PinAccess, Pinned, Range, Registrar};
 use percale::trigger::Operation;
 use percale::{
     Access, AddressSet, AddressVector, AtomicOp, Bind, Collective, CollectiveWork, Counter, Datatype, Domain, Endpoint,
-    Event, EventQueue, Info, OpFlags, PeerAddress, PollSet, ReceiveWork, Segment, Segments, SharedReceive, WaitSet,
-    Window, WindowAccess, WindowType,
+    Event, EventQueue, Info, OpFlags, PeerAddress, PollSet, ReceiveWork, Segment, Segments, SharedReceive, ViewError,
+    WaitSet, Window, WindowAccess, WindowType,
 };
 use percale_conformance::peers::open_as_told;
 use percale_conformance::process::Helper;
@@ -226,9 +226,9 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     case("access: poll", || polled(&mut future).is_some_and(|end| end.is_err()));
     case("endpoint: read", || one.read(to_two, remote, vec![0; 4096]).wait().is_err());
     case("endpoint: write", || one.write(to_two, vec![0; 4096], remote).wait().is_err());
-    case("endpoint: fetch_add", || one.fetch_add(to_two, remote.slice(0..8), 1_u64).wait().is_err());
-    case("endpoint: compare_swap", || one.compare_swap(to_two, remote.slice(0..8), 1_u64, 2).wait().is_err());
-    case("endpoint: inject_write", || one.inject_write(to_two, &[1; 8], remote.slice(0..8), None).is_err());
+    case("endpoint: fetch_add", || one.fetch_add(to_two, remote.at(0..8), 1_u64).wait().is_err());
+    case("endpoint: compare_swap", || one.compare_swap(to_two, remote.at(0..8), 1_u64, 2).wait().is_err());
+    case("endpoint: inject_write", || one.inject_write(to_two, &[1; 8], remote.at(0..8), None).is_err());
     drop((access, future));
 }
 
@@ -239,6 +239,8 @@ fn regions(domain: &Domain) {
     // SAFETY: the memory outlives the region, no code writes it, and peers may only read it.
     let mut raw = unsafe { domain.registration(Access::REMOTE_READ).raw(&[segment], true) }.expect("a region");
     let mut region = domain.register(vec![7; 4096], BOTH).expect("a region");
+    let allocated = domain.register(domain.allocate(64).expect("memory"), BOTH).expect("a region");
+    let view = allocated.view();
     let local = region.remote();
     let raw_key = region.raw_key();
     let events = EventQueue::new(16);
@@ -266,6 +268,17 @@ fn regions(domain: &Domain) {
                 region.write(0, &[1; 8]);
                 harmless(())
             });
+            case("region: view of a copy", || region.view().write_at(0, 1_u64).is_ok());
+            case("region: view", || allocated.view().write_at(0, 1_u64) == Err(ViewError::Forked));
+            case("region: slice", || {
+                allocated.slice(8..16).is_ok_and(|part| part.view().read_at::<u64>(0) == Err(ViewError::Forked))
+            });
+            case("view: slice", || view.slice(8..).is_ok_and(|part| part.read_at::<u8>(0) == Err(ViewError::Forked)));
+            case("view: read_at", || view.read_at::<u64>(0) == Err(ViewError::Forked));
+            case("view: write_at", || view.write_at(0, 1_u64) == Err(ViewError::Forked));
+            case("view: copy_to", || view.copy_to(0, &mut [0; 8]) == Err(ViewError::Forked));
+            case("view: copy_from", || view.copy_from(0, &[1; 8]) == Err(ViewError::Forked));
+            case("view: atomic", || view.atomic::<u64>(0).is_err_and(|error| error == ViewError::Forked));
             case("raw region: count", || raw.count(&counter).is_err());
             case("region: count", || region.count(&counter).is_err());
             case("domain: map_raw", || domain.map_raw(raw_key.as_bytes()).is_err());
@@ -275,6 +288,7 @@ fn regions(domain: &Domain) {
     let mut byte = [0];
     region.read(0, &mut byte);
     assert_eq!(byte, [7], "the region is as it was");
+    assert_eq!(view.read_at::<[u8; 64]>(0), Ok([0; 64]), "the allocation is as it was");
     let mut raw = Some(raw);
     case("raw region: close", || raw.take().is_some_and(|raw| harmless(raw.close())));
     assert!(events.read().is_some_and(|event| matches!(event, Event::Registered { .. })));

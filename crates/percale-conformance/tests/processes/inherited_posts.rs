@@ -104,10 +104,10 @@ macro_rules! posting_calls {
         case(concat!($who, ": tagged_send"), || endpoint.tagged_send(peer, 1, vec![1]).wait().is_err());
         case(concat!($who, ": tagged_recv"), || endpoint.tagged_recv(1, 0, vec![1]).wait().is_err());
         case(concat!($who, ": fetch_atomic"), || {
-            endpoint.fetch_atomic(peer, AtomicOp::Sum, remote.slice(0..8), 1_u64).wait().is_err()
+            endpoint.fetch_atomic(peer, AtomicOp::Sum, remote.at(0..8), 1_u64).wait().is_err()
         });
         case(concat!($who, ": compare_atomic"), || {
-            endpoint.compare_atomic(peer, AtomicOp::Cswap, remote.slice(0..8), 1_u64, 2).wait().is_err()
+            endpoint.compare_atomic(peer, AtomicOp::Cswap, remote.at(0..8), 1_u64, 2).wait().is_err()
         });
         case(concat!($who, ": address"), || endpoint.address().port() == 0);
         case(concat!($who, ": domain"), || harmless(endpoint.domain().cache_settings().clone()));

@@ -139,6 +139,9 @@ pub trait BufferExt: Sized {
     #[track_caller]
     fn check_here(&self);
 
+    /// Returns the allocation from which the buffer was created, if it was.
+    fn as_allocation(&self) -> Option<&Allocation>;
+
     /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
     /// the buffer, does not access it, and does not write through the segment.
     fn segment_for_send(&self) -> Segment;
@@ -153,6 +156,14 @@ impl BufferExt for Buffer {
     fn check_here(&self) {
         if let Memory::Sealed(allocation) = &self.memory {
             allocation.check_here();
+        }
+    }
+
+    #[inline]
+    fn as_allocation(&self) -> Option<&Allocation> {
+        match &self.memory {
+            Memory::Sealed(allocation) => Some(allocation),
+            _ => None,
         }
     }
 

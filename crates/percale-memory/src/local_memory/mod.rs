@@ -3,6 +3,7 @@
 //!
 //! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
 //!   it.
+//! * [`memory_view`] is access of the owner to memory that peers may access at the same time.
 //! * [`buffer`] is the memory that safe operations own while they are in progress.
 //! * [`sealed`] allocates memory that local peers can map. `free_list` finds free ranges in it.
 //! * `access` contains the rights to memory, [`atomic`] executes atomic operations, and `rundown` announces accesses.
@@ -19,6 +20,7 @@ pub mod doorbell;
 mod free_list;
 pub mod kernel;
 pub mod mapping;
+pub mod memory_view;
 pub mod rundown;
 pub mod sealed;
 pub mod volatile;

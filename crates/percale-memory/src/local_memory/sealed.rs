@@ -342,9 +342,15 @@ impl Allocation {
     #[track_caller]
     pub(in crate::local_memory) fn check_here(&self) {
         assert!(
-            self.block.arena.mapping.is_here(),
+            self.exists_here(),
             "the memory belongs to the parent process of this fork; allocate memory in this process"
         );
+    }
+
+    /// Returns whether this is the process that allocated the memory, and not a forked child of it.
+    #[inline]
+    pub(in crate::local_memory) fn exists_here(&self) -> bool {
+        self.block.arena.mapping.is_here()
     }
 
     #[track_caller]
@@ -381,7 +387,7 @@ impl AllocationExt for Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if !self.block.arena.mapping.is_here() {
+        if !self.exists_here() {
             return;
         }
         // Both the arena in the registry and this value's handle are dropped after the lock is released, because

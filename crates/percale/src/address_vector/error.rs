@@ -25,6 +25,9 @@ pub enum AddressError {
         /// The family of the vector.
         wanted: Family,
     },
+    /// The bytes are not the byte form of an address ([`bytes::from_bytes`](crate::address::bytes::from_bytes)).
+    #[error("not the byte form of an address: {0}")]
+    Bytes(&'static str),
     /// The bytes are not an address in the format of the vector's addresses.
     #[error("the address does not have the format of this address vector")]
     Form,
@@ -99,7 +102,9 @@ impl AddressError {
             Self::Name { .. } => libc::ENODATA,
             Self::Family { .. } => libc::EAFNOSUPPORT,
             Self::NotAnEndpoint(_) => libc::EADDRNOTAVAIL,
-            Self::Form | Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
+            Self::Bytes(_) | Self::Form | Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => {
+                libc::EINVAL
+            }
             Self::Base { .. } | Self::Unnamed => libc::EINVAL,
             Self::ReadOnly => libc::EACCES,
             Self::Busy => libc::EAGAIN,

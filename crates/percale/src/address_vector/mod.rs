@@ -1,6 +1,6 @@
 //! Address vectors and their parts. [`address`](crate::address) exports these modules.
 //!
-//! * [`name`]: the text form of network addresses, and name resolution.
+//! * [`name`]: the text form of network addresses, and name resolution; [`bytes`]: their byte form.
 //! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`error`]: the errors.
 //!
 //! Private modules: `table` finds, reads and writes entries. An entry is a word (`entry`) in a `store`, or an address
@@ -10,6 +10,7 @@
 
 mod block;
 mod builder;
+pub mod bytes;
 mod cells;
 mod entry;
 pub mod error;

@@ -136,7 +136,8 @@ impl<A: Ownership> Endpoint<A> {
         &self.domain
     }
 
-    /// Returns the address that peers insert in their vectors to reach this endpoint.
+    /// Returns the address that peers insert in their vectors to reach this endpoint. Programs that exchange it as bytes
+    /// use [`address::bytes`](crate::address::bytes).
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.access.with(|engine| engine.address())

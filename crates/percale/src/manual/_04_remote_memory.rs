@@ -21,10 +21,10 @@
 //! // A peer:
 //! let name = initiator.recv(vec![0; RemoteMemory::BYTES]).from(to_owner).wait()?;
 //! let memory = RemoteMemory::from_bytes(&name.to_vec())?;
-//! initiator.write(to_owner, "hello", memory.slice(0..5)).wait()?;
-//! let bytes = initiator.read(to_owner, memory.slice(0..5), vec![0; 5]).wait()?;
+//! initiator.write(to_owner, "hello", memory.slice(0..5)?).wait()?;
+//! let bytes = initiator.read(to_owner, memory.slice(0..5)?, vec![0; 5]).wait()?;
 //! assert_eq!(bytes.into_vec(), b"hello");
-//! let before: u64 = initiator.fetch_add(to_owner, memory.slice(8..16), 1).wait()?;
+//! let before: u64 = initiator.fetch_add(to_owner, memory.slice(8..16)?, 1).wait()?;
 //! assert_eq!(before, 0);
 //!
 //! // The owner:
@@ -36,9 +36,40 @@
 //! ```
 //!
 //! A write has completed when its bytes are in the target's memory. The local and the remote length must be equal;
-//! otherwise the operation is not posted. For a range that a peer supplied, use [`RemoteMemory::checked_slice`], which
-//! returns an error if the range is invalid. [`slice`](RemoteMemory::slice) panics in that case. Accesses of one
-//! endpoint to one peer take effect in the order in which they were posted.
+//! otherwise the operation is not posted. [`RemoteMemory::slice`] returns an error if the
+//! range is not within the memory. For a constant range in memory of a known length,
+//! [`at`](RemoteMemory::at) panics in that case. Accesses of one endpoint to the same bytes take effect in the order in
+//! which they were posted.
+//!
+//! # The owner's own access
+//! [`Region::view`] gives the owner values, bytes and atomic integers of the memory while peers may access it. An atomic
+//! integer is atomic with the atomic operations of peers, on every transport. [`MemoryView`] states which order accesses
+//! have. [`Region::slice`] is a part of a region, with its description and its view.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{Access, Info, Progress};
+//! use std::sync::atomic::Ordering;
+//!
+//! # let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let initiator = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let to_owner = vector.insert(owner.address())?;
+//! # let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! # let memory = region.remote();
+//! // A peer writes a record, waits, and then counts it:
+//! initiator.write(to_owner, 2026_u32.to_ne_bytes().to_vec(), memory.slice(64..68)?).wait()?;
+//! initiator.fetch_add(to_owner, memory.slice(0..8)?, 1_u64).wait()?;
+//!
+//! // The owner:
+//! let view = region.view();
+//! while view.atomic::<u64>(0)?.load(Ordering::Acquire) == 0 {
+//!     std::thread::yield_now();
+//! }
+//! assert_eq!(view.read_at::<u32>(64)?, 2026); // the record is complete
+//! # Ok(()) }
+//! ```
 //!
 //! # Memory that can be registered
 //! * Memory of [`Domain::allocate`]. Local peers map it, so accesses need no system call. Allocations of less than 512
@@ -66,8 +97,7 @@
 //!
 //! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each
 //!    element as a whole. [`AtomicOp::Read`] fetches without changing memory, and [`AtomicOp::Write`] stores a value.
-//!    An owner that must read whole words also uses atomic operations on its own memory: an endpoint can insert its own
-//!    address and access itself.
+//!    The owner uses [`MemoryView::atomic`].
 //! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even
 //!    again, each as a completed operation. A reader fetches the version, reads the record, and fetches the version
 //!    again. If both values are equal and even, the record is consistent. Otherwise the reader tries again. If there
@@ -87,7 +117,7 @@
 //! # let peer = vector.insert(owner.address())?;
 //! # let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
 //! # let memory = region.remote();
-//! let (version, record) = (memory.slice(0..8), memory.slice(64..1064));
+//! let (version, record) = (memory.at(0..8), memory.at(64..1064));
 //! // The writer:
 //! let old: u64 = endpoint.fetch_add(peer, version, 1).wait()?; // odd: a write is under way
 //! assert!(old % 2 == 0, "there is one writer");

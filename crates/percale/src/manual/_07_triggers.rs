@@ -56,8 +56,8 @@
 //! # let memory = region.remote();
 //! let [start, copied, done] = [Counter::new(), Counter::new(), Counter::new()];
 //! // Once `start` is 1: write. Once that has ended: read it back.
-//! let mut write = endpoint.write(peer, vec![7; 100], memory.slice(0..100)).when(&start, 1).counting(&copied).start()?;
-//! let mut read = endpoint.read(peer, memory.slice(0..100), vec![0; 100]).when(&copied, 1).counting(&done).start()?;
+//! let mut write = endpoint.write(peer, vec![7; 100], memory.at(0..100)).when(&start, 1).counting(&copied).start()?;
+//! let mut read = endpoint.read(peer, memory.at(0..100), vec![0; 100]).when(&copied, 1).counting(&done).start()?;
 //! start.add(1); // the program starts the chain
 //! done.wait(1, None)?;
 //! write.wait()?;

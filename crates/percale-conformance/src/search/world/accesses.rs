@@ -295,7 +295,7 @@ impl World {
         let block = if by.is_word() { BLOCKS - 1 - block % WORDS } else { block % (BLOCKS - WORDS) };
         let known = &self.regions.known[region];
         let (begin, is_dead) = ((block * BLOCK) as u64, known.memory.is_none());
-        let remote = known.name.slice(begin..begin + by.len(BLOCK) as u64);
+        let remote = known.name.at(begin..begin + by.len(BLOCK) as u64);
         let target = Target { region, block, remote, window: None, may: is_dead, must: is_dead };
         self.access_target(at, to, target, by, slot, fenced)
     }

@@ -162,7 +162,7 @@ impl World {
         }
         let block = blocks[block % blocks.len()];
         let begin = ((block - first) * BLOCK) as u64;
-        let remote = name.slice(begin..begin + by.len(BLOCK) as u64);
+        let remote = name.at(begin..begin + by.len(BLOCK) as u64);
         let must = by_dead || by.changes() && !writes;
         // If the region was dropped, the lifetime of its windows is not specified.
         let may = must || self.regions.memory(region).is_none();

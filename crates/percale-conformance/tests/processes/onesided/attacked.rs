@@ -375,10 +375,10 @@ impl Attack {
                 return;
             }
             let word = first_of(epoch, count).to_vec();
-            let mut first = self.open.endpoint.write(self.owner, word, all.slice(0..8)).start().expect("a write");
+            let mut first = self.open.endpoint.write(self.owner, word, all.at(0..8)).start().expect("a write");
             let source = &sources[self.random.below(sources.len())];
             let start = (8 + self.random.below(len_of(slot) - 8 - source.len() + 1)) as u64;
-            let part = all.slice(start..start + source.len() as u64);
+            let part = all.at(start..start + source.len() as u64);
             let mut second = self.open.endpoint.write(self.owner, Arc::clone(source), part).start().expect("a write");
             let (first, second) = {
                 let ends = (first.wait(), second.wait());

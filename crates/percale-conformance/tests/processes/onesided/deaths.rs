@@ -125,8 +125,8 @@ impl Survivor {
             }
             let len = [8, 500, 9000, 20_000, 200_000][self.random.below(if number % 10 == 0 { 5 } else { 4 })];
             let start = self.random.below(GROUND - len) as u64;
-            let part = all.slice(start..start + len as u64);
-            let word = all.slice(start & !7..(start & !7) + 8);
+            let part = all.at(start..start + len as u64);
+            let word = all.at(start & !7..(start & !7) + 8);
             match number % 4 {
                 0 => bytes.push(endpoint.write(peer, vec![7; len], part).start().expect("a write")),
                 1 => bytes.push(endpoint.read(peer, part, vec![7; len]).start().expect("a read")),

@@ -53,11 +53,11 @@ pub(crate) fn curious() {
     let all = all_of(key_of(1), GROUND as u64);
     for (number, len) in (1..).zip([8, 2000, 20_000, GROUND as u64]) {
         let bytes = content(number, len as usize);
-        open.endpoint.write(owner, bytes.clone(), all.slice(0..len)).wait().expect("a write");
-        let got = open.endpoint.read(owner, all.slice(0..len), vec![0; len as usize]).wait().expect("a read");
+        open.endpoint.write(owner, bytes.clone(), all.at(0..len)).wait().expect("a write");
+        let got = open.endpoint.read(owner, all.at(0..len), vec![0; len as usize]).wait().expect("a read");
         same(&got.into_vec(), &bytes, "what was read");
     }
-    let before: u64 = open.endpoint.fetch_add(owner, all.slice(0..8), 1_u64).wait().expect("an atomic operation");
+    let before: u64 = open.endpoint.fetch_add(owner, all.at(0..8), 1_u64).wait().expect("an atomic operation");
     assert_eq!(before.to_le_bytes(), content(4, GROUND)[..8]);
     let masked: u64 = reported("PERCALE_MASKED").parse().expect("a number");
     print_line(&format!("{} {}", arenas(), words_like(&open, masked)));

@@ -61,13 +61,13 @@ pub(super) fn write_until_refused(
             false
         }
     };
-    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
+    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.at(0..8)).wait());
     while goes_on {
         let under_way: Vec<_> = (0..DEPTH)
             .map(|_| {
                 let source = &sources[random.below(LENS.len())];
                 let start = random.below(GROUND - source.len() + 1) as u64;
-                let part = all.slice(start..start + source.len() as u64);
+                let part = all.at(start..start + source.len() as u64);
                 open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
             })
             .collect();

@@ -136,7 +136,7 @@ impl Test {
     /// Returns the descriptions of bytes of the hole in both regions.
     fn names(at: usize, len: usize) -> [RemoteMemory; 2] {
         let everything = RemoteMemory { key: EVERYTHING, address: (HOLE + at) as u64, len: len as u64 };
-        [all_of(PART, LEN as u64).slice(at as u64..(at + len) as u64), everything]
+        [all_of(PART, LEN as u64).at(at as u64..(at + len) as u64), everything]
     }
 
     fn round(&mut self, round: u64) {

@@ -279,7 +279,7 @@ pub(crate) fn window_writer() {
     let (mut word, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {
         let next = loop {
-            let name = all_of(BOARD, 8 * WRITERS as u64).slice(8 * place..8 * place + 8);
+            let name = all_of(BOARD, 8 * WRITERS as u64).at(8 * place..8 * place + 8);
             let read = open.endpoint.read(owner, name, vec![0; 8]).wait().expect("the board").into_vec();
             match u64::from_le_bytes(read.try_into().expect("8 bytes")) {
                 now if now == word || now == 0 => (0..100).for_each(|_| std::hint::spin_loop()),

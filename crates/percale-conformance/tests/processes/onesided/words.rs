@@ -123,7 +123,7 @@ pub(crate) fn adder() {
     let values = add(&open, target);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let len = bytes.len() as u64;
-    let part = all_of(RESULTS, (number + 1) * len).slice(number * len..(number + 1) * len);
+    let part = all_of(RESULTS, (number + 1) * len).at(number * len..(number + 1) * len);
     open.endpoint.write(target, bytes, part).wait().expect("the values");
     let arenas = super::disclosed::arenas();
     assert_eq!(arenas > 0, reported("PERCALE_FABRIC") == "shm", "only local initiators map memory");

@@ -7,9 +7,9 @@
 //! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # let peer = vector.insert("127.0.0.1:7471")?;
 //! # let remote = percale::RemoteMemory::default(); // as the peer sent it
-//! let bytes = endpoint.read(peer, remote.slice(0..4096), vec![0; 4096]).wait()?;
-//! endpoint.write(peer, bytes, remote.slice(4096..8192)).wait()?;
-//! let before: u64 = endpoint.fetch_add(peer, remote.slice(8192..8200), 1).wait()?;
+//! let bytes = endpoint.read(peer, remote.at(0..4096), vec![0; 4096]).wait()?;
+//! endpoint.write(peer, bytes, remote.at(4096..8192)).wait()?;
+//! let before: u64 = endpoint.fetch_add(peer, remote.at(8192..8200), 1).wait()?;
 //! # drop(before); Ok(()) }
 //! ```
 

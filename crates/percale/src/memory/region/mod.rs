@@ -18,6 +18,7 @@
 //!
 //! * `lifecycle`: enabling, disabling, closing; `raw`: memory for which the caller guarantees the safety conditions;
 //!   `scope`: regions of borrowed memory
+//! * `view`: the owner's access to a region that peers may access at the same time, and parts of regions
 //! * `pending`: registration that completes later
 //! * `known`: the objects to which windows can be bound; `verbs`: rights as in verbs; `mapped`: raw keys of peers
 //!
@@ -32,6 +33,7 @@ mod pending;
 mod raw;
 mod scope;
 mod verbs;
+mod view;
 
 use std::sync::Arc;
 
@@ -41,12 +43,15 @@ pub use self::mapped::MappedKey;
 pub use self::pending::PendingRegion;
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;
+pub use self::view::RegionSlice;
 use crate::completion::counter::Counter;
 use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 pub use crate::local_memory::access::Access;
 use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
+#[doc(inline)]
+pub use crate::local_memory::memory_view::{AtomicInteger, MemoryView, ViewError};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::access_origin::AccessScope;
 use crate::region::handle::RegionHandle;
@@ -219,7 +224,8 @@ impl Region {
         self.len() == 0
     }
 
-    /// Copies the bytes from `offset` into `to`. Concurrent writes of peers may be included in part.
+    /// Copies the bytes from `offset` into `to`. Concurrent writes of peers may be included in part. For values, and for
+    /// words that peers change, use [`view`](Self::view).
     ///
     /// # Panics
     /// If there are fewer than `to.len()` bytes from `offset`, or if the memory was allocated by percale and this is a

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use super::{Access, RegisterError, RemoteMemory};
 use crate::domain::Domain;
 use crate::local_memory::buffer::borrowed;
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::region::handle::RegionHandle;
 use crate::region::properties::MemoryProperties;
 
@@ -29,6 +29,7 @@ crate::short_debug!(Scope<'_, '_>, "Scope");
 #[derive(Clone, Copy)]
 pub struct ScopedRegion<'scope> {
     remote: RemoteMemory,
+    pub(super) segment: Segment,
     scope: PhantomData<&'scope mut ()>,
 }
 
@@ -58,13 +59,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         memory: &'env mut [u8],
         access: Access,
     ) -> Result<ScopedRegion<'scope>, RegisterError> {
+        let segment = borrowed(memory);
         let handle = self
             .domain
             .registration(access)
-            .register(Segments::one(borrowed(memory)), MemoryProperties { backed: true, writable: true })?;
+            .register(Segments::one(segment), MemoryProperties { backed: true, writable: true })?;
         let remote = handle.remote();
         self.handles.borrow_mut().push(handle);
-        Ok(ScopedRegion { remote, scope: PhantomData })
+        Ok(ScopedRegion { remote, segment, scope: PhantomData })
     }
 }
 

@@ -164,7 +164,7 @@ fn a_region_is_not_closed_while_a_window_is_bound() {
     let Err(CloseError::Windows(region)) = region.close() else {
         panic!("the region was closed while a window was bound to it")
     };
-    assert_eq!(read(&endpoint, me, name.slice(0..3)).unwrap(), [0, 1, 2]);
+    assert_eq!(read(&endpoint, me, name.at(0..3)).unwrap(), [0, 1, 2]);
     // The region is unchanged, so more windows can be bound to it.
     let mut second = domain.window(WindowType::One).unwrap();
     second.bind(&region, 0..100, WindowAccess::READ).unwrap();

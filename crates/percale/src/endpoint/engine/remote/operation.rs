@@ -107,7 +107,7 @@ impl AccessOperation {
             let parts = piece.len.div_ceil(limit).max(1);
             if left < parts {
                 let start = left.saturating_mul(limit);
-                let part = piece.slice(start..start.saturating_add(limit).min(piece.len));
+                let part = piece.at(start..start.saturating_add(limit).min(piece.len));
                 return Some((part, start.saturating_add(local)));
             }
             left = left.saturating_sub(parts);

@@ -103,10 +103,10 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
     let all = memory.remote();
     // From here on the initiator has the location of this key.
     let before = victim.finished();
-    let mut first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
+    let mut first = victim.endpoint.read(peer, all.at(0..8), vec![0; 8]).start().unwrap();
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
     assert_eq!(first.wait().unwrap().into_vec(), [1; 8]);
-    let part = all.slice(0..asks.len() as u64);
+    let part = all.at(0..asks.len() as u64);
     let word = RemoteMemory { len: 8, ..all };
     let endpoint = &victim.endpoint;
     let mut ends: Box<dyn FnOnce() -> Result<Vec<u8>, OperationError>> = match asks {

@@ -75,7 +75,7 @@ impl Scene {
 fn direct_write_notice_applies_to_the_written_region() {
     let scene = Scene::new("shm");
     let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
-    let remote: RemoteMemory = region.remote().slice(0..8);
+    let remote: RemoteMemory = region.remote().at(0..8);
     let mut write = a.endpoint.write(*to_b, vec![1; 8], remote).start().unwrap();
     until(&[a, b], || write.is_ready().then_some(()));
     write.wait().unwrap();
@@ -106,7 +106,7 @@ fn executed_access_notice_applies_to_the_written_region() {
     scene.assert_told_of_nothing(&other, "a write");
     assert_eq!(counter.read(), 0);
     // For an atomic operation the notice is only for the report.
-    let mut add = a.endpoint.fetch_add(*to_b, region.remote().slice(0..8), 2_u64).data(DATA).start().unwrap();
+    let mut add = a.endpoint.fetch_add(*to_b, region.remote().at(0..8), 2_u64).data(DATA).start().unwrap();
     a.endpoint.progress();
     scene.until_written(&region, 2);
     region.close().unwrap();

@@ -35,18 +35,18 @@ fn how(a: &TestEndpoint, b: &TestEndpoint) -> String {
 
 /// Reads a region until accesses to it are made by RDMA.
 pub(super) fn reach(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, region: &Region) {
-    reach_part(a, b, peer, region.remote().slice(0..8));
+    reach_part(a, b, peer, region.remote().at(0..8));
 }
 
 /// Accesses memory under a dead key, between writes to another region. All are rejected, and only the other region
 /// changes.
 fn late_accesses(a: &TestEndpoint, b: &TestEndpoint, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
-    let mut before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
+    let mut before = a.endpoint.write(peer, vec![round; 8], other.remote().at(0..8)).start().unwrap();
     let late: Vec<_> = [8, 5000, LEN as u64]
-        .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
+        .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.at(0..len)).start().unwrap())
         .into();
     let mut unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
-    let mut after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
+    let mut after = a.endpoint.write(peer, vec![round; 100_000], other.remote().at(8..100_008)).start().unwrap();
     until(&[a, b], || (after.is_ready() && unread.is_ready()).then_some(()));
     before.wait().unwrap();
     after.wait().unwrap();
@@ -117,7 +117,7 @@ fn regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
         reach(&a, &b, peer, &region);
         // From here on only the initiator makes progress.
         for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, LEN as u64]) {
-            let part = region.remote().slice(LEN as u64 - len..LEN as u64);
+            let part = region.remote().at(LEN as u64 - len..LEN as u64);
             write(&a, peer, part, number).unwrap();
             assert_eq!(bytes_of(&region)[LEN - len as usize..], vec![number; len as usize]);
             assert_eq!(read(&a, peer, part), vec![number; len as usize]);
@@ -133,10 +133,10 @@ fn rdma_access_covers_segments_of_several_regions() {
     let regions = [0, 1].map(|number| b.domain.register(vec![number; LEN], ALL).unwrap());
     regions.iter().for_each(|region| reach(&a, &b, peer, region));
     let pieces = [
-        regions[1].remote().slice(10..5010),
-        regions[0].remote().slice(0..1),
-        regions[1].remote().slice(0..10),
-        regions[0].remote().slice(1..100_000),
+        regions[1].remote().at(10..5010),
+        regions[0].remote().at(0..1),
+        regions[1].remote().at(0..10),
+        regions[0].remote().at(1..100_000),
     ];
     let all = crate::RemotePieces::new(&pieces).unwrap();
     let mut room = vec![9_u8; all.len() as usize];
@@ -229,7 +229,7 @@ fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T
 fn storm(a: &TestEndpoint, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &AtomicBool) -> u32 {
     let mut refused = 0;
     while !over.load(Ordering::Relaxed) || refused == 0 {
-        let parts = [8, 4096, 9000, LEN as u64].map(|len| name.slice(LEN as u64 - len..LEN as u64));
+        let parts = [8, 4096, 9000, LEN as u64].map(|len| name.at(LEN as u64 - len..LEN as u64));
         let writes = parts.map(|part| a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap());
         for result in writes.map(|mut write| write.wait()) {
             if result.is_err() {
@@ -247,11 +247,11 @@ fn rdma_and_executed_accesses_keep_their_order() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
-    let word = region.remote().slice(64..72);
+    let word = region.remote().at(64..72);
     for round in 0..50_u64 {
         let store = |value: u64| a.endpoint.write(peer, value.to_ne_bytes().to_vec(), word).start().unwrap();
         let first = store(round);
-        let mut seen = a.endpoint.read(peer, region.remote().slice(0..100_000), vec![0; 100_000]).start().unwrap();
+        let mut seen = a.endpoint.read(peer, region.remote().at(0..100_000), vec![0; 100_000]).start().unwrap();
         let second = store(round + 1000);
         let mut added = a.endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
         let mut third = a.endpoint.read(peer, word, vec![0; 8]).start().unwrap();
@@ -331,7 +331,7 @@ fn unregistrable_memory_is_sent_in_frames() {
     let writes: Vec<_> = (1..=60_u8)
         .map(|number| {
             let len = [8, 4096, 4097, 100_000][usize::from(number) % 4];
-            a.endpoint.write(peer, vec![number; len], region.remote().slice(0..len as u64)).start().unwrap()
+            a.endpoint.write(peer, vec![number; len], region.remote().at(0..len as u64)).start().unwrap()
         })
         .collect();
     until(&[&a, &b], || writes.iter().all(|write| write.is_ready()).then_some(()));
@@ -419,7 +419,7 @@ fn reported_queue_pair_error_affects_only_its_peer() {
     let over = Head { kind: FrameKind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };
     for round in 0..5 {
         reach(&a, &b, peer, &region);
-        let part = region.remote().slice(0..LEN as u64);
+        let part = region.remote().at(0..LEN as u64);
         let mut read = a.endpoint.read(peer, part, vec![0; LEN]).start().unwrap();
         // The peer may send this several times.
         (0..=round).for_each(|_| b.forge(&a, &over, &[]));

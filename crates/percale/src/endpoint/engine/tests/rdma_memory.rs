@@ -49,7 +49,7 @@ impl World {
     /// Writes memory to the region, or reads it from there, and waits for the end.
     fn access(&self, memory: *mut u8, len: usize, writes: bool) {
         let Self { a, b, peer, region, .. } = self;
-        let part = region.remote().slice(0..len as u64);
+        let part = region.remote().at(0..len as u64);
         // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them
         // meanwhile.
         let local = unsafe { Segment::new(memory, len) };
@@ -194,7 +194,7 @@ fn operation_memory_stays_registered_until_it_ends() {
         // There are more writes at a time than the cache keeps. The device reads each from its own memory.
         let writes: Vec<_> = (0..12_u8)
             .map(|number| {
-                let part = region.remote().slice(0..LEN as u64);
+                let part = region.remote().at(0..LEN as u64);
                 a.endpoint.write(*peer, vec![round ^ (number << 4); LEN], part).start().unwrap()
             })
             .collect();

@@ -14,7 +14,7 @@ fn writes_waiting_for_queue_space_do_not_block_rejections() {
         for count in [1, 31, 32, 33, 40, 100] {
             let region = b.domain.register(vec![0; LEN], ALL).unwrap();
             reach(&a, &b, peer, &region);
-            let part = region.remote().slice(0..64);
+            let part = region.remote().at(0..64);
             let writes: Vec<_> =
                 (0..count).map(|_| a.endpoint.write(peer, vec![7; 64], part).start().unwrap()).collect();
             region.close().unwrap();

@@ -65,11 +65,11 @@ fn windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
             let mut window = b.domain.window(kind).unwrap();
             let name = bind(&b, &a, &mut window, &region, 1001..LEN as u64 - 1);
             let before = bound(&a, &b).1;
-            reach_part(&a, &b, peer, name.slice(0..8));
+            reach_part(&a, &b, peer, name.at(0..8));
             assert_eq!(bound(&a, &b), (1, before + 1), "the access was not made by RDMA");
             // From here on only the initiator makes progress.
             for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, name.len]) {
-                let part = name.slice(name.len - len..name.len);
+                let part = name.at(name.len - len..name.len);
                 write(&a, peer, part, number).unwrap();
                 assert_eq!(bytes_of(&region)[LEN - 1 - len as usize..LEN - 1], vec![number; len as usize]);
                 assert_eq!(read(&a, peer, part), vec![number; len as usize]);
@@ -115,7 +115,7 @@ fn windows_over_one_region_do_not_disturb_each_other() {
     let mut names = Vec::new();
     for (at, window) in (0..).zip(&mut windows) {
         names.push(bind(&b, &a, window, &region, 1000 * at..1000 * at + 3000));
-        reach_part(&a, &b, peer, names[at as usize].slice(0..8));
+        reach_part(&a, &b, peer, names[at as usize].at(0..8));
     }
     reach(&a, &b, peer, &region);
     assert_eq!(bound(&a, &b).0, 4);
@@ -145,7 +145,7 @@ fn late_accesses_through_windows_are_refused() {
         let region = b.domain.register(vec![round; LEN], Access::empty()).unwrap();
         let name = bind(&b, &a, window, &region, 0..LEN as u64);
         reach(&a, &b, peer, &other);
-        reach_part(&a, &b, peer, name.slice(0..8));
+        reach_part(&a, &b, peer, name.at(0..8));
         // The initiator is not notified.
         take_back(&b, &a, window, &region);
         late_accesses(&a, &b, peer, &other, name, round);
@@ -176,7 +176,7 @@ fn no_rdma_write_lands_after_window_revocation() {
     for round in 1..=16 {
         let window = &mut windows[usize::from(round) % 2];
         let name = bind(&b, &a, window, &region, 0..LEN as u64);
-        reach_part(&a, &b, peer, name.slice(0..8));
+        reach_part(&a, &b, peer, name.at(0..8));
         let over = Arc::new(AtomicBool::new(false));
         let (storming, me) = (Arc::clone(&over), b.peer(&a));
         let storm = std::thread::spawn(move || {
@@ -210,7 +210,7 @@ fn message_invalidates_a_device_window() {
     let mut window = b.domain.window(WindowType::TwoB).unwrap();
     for round in 1..=3 {
         let name = bind(&b, &a, &mut window, &region, 0..LEN as u64);
-        reach_part(&a, &b, peer, name.slice(0..8));
+        reach_part(&a, &b, peer, name.at(0..8));
         let mut receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
         let mut write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
         let mut send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
@@ -220,7 +220,7 @@ fn message_invalidates_a_device_window() {
         receive.wait().unwrap();
         assert_eq!((window.state(), bound(&a, &b).0), (WindowState::Unbound, 0));
         assert!(bytes_of(&region) == vec![round; LEN], "the write before it");
-        let mut late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        let mut late = a.endpoint.write(peer, vec![99; 8], name.at(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         // A second message does not reach the device.
@@ -265,7 +265,7 @@ fn queue_pair_error_releases_its_windows() {
         let mut window = b.domain.window(kind).unwrap();
         let name = bind(&b, &a, &mut window, &region, 0..LEN as u64);
         let peer = a.peer(&b);
-        reach_part(&a, &b, peer, name.slice(0..8));
+        reach_part(&a, &b, peer, name.at(0..8));
         let slot = b.slot(&a);
         b.engine(|engine| match &engine.links[slot as usize] {
             Some(AnyLink::Verbs(link)) => link.fail_granted(),
@@ -276,7 +276,7 @@ fn queue_pair_error_releases_its_windows() {
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
         // It is unknown whether the access was made. Its window no longer exists, so it may be made again.
-        let mut late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        let mut late = a.endpoint.write(peer, vec![99; 8], name.at(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         assert_eq!(memory, vec![1; LEN]);
@@ -304,7 +304,7 @@ fn queue_pair_error_at_target_keeps_the_connection() {
             Some(AnyLink::Verbs(link)) => link.fail_granted(),
             other => panic!("{other:?}"),
         });
-        let part = ours.remote().slice(0..8);
+        let part = ours.remote().at(0..8);
         // These operations are under way when the failure is reported: the read is made again, and the write was
         // perhaps made.
         let read = a.endpoint.read(peer, part, vec![7; 8]).start().unwrap();
