@@ -275,7 +275,7 @@ impl Port {
     }
 
     /// Counts operations of these kinds from now on.
-    pub(crate) fn count(&self, what: Counted, counter: &std::sync::Arc<Counter>) -> Result<(), PostError> {
+    pub(crate) fn count(&self, what: Counted, counter: &Counter) -> Result<(), PostError> {
         either!(self, endpoint => endpoint.count(what, counter))
     }
 

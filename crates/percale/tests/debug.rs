@@ -206,7 +206,7 @@ fn debug_of_domain_objects_is_short_and_without_keys() -> Result<(), Box<dyn std
         secrets.extend([key.to_string(), format!("{key:x}"), format!("{key:X}")]);
     }
     let events = EventQueue::new(64);
-    let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
+    let (queue, counter) = (CompletionQueue::default(), Counter::new());
     let address = "127.0.0.1:0";
     let endpoint_builder = domain.endpoint().vector(&vector).authorization_key(authorization);
     look(&endpoint_builder, &secrets);

@@ -1,7 +1,5 @@
 //! Tests of regions: raw keys, asynchronous registration, enabling and refreshing, endpoints, and authorization keys.
 
-use std::sync::Arc;
-
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::memory::region::{RAW_KEY_BYTES, RegisterError};
 use percale::{
@@ -287,7 +285,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.test_endpoint(1).domain;
     for memory in memories(&mesh) {
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let mut region = domain.registration(ALL).counter(&counter).disabled().own(memory).expect("a region");
         let other = domain.register(vec![0; LEN], ALL).expect("another region");
         refused(&mesh, Some(&region), region.remote());

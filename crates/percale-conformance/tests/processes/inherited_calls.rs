@@ -118,14 +118,14 @@ fn exchange<'e>(
 struct SharedObjects {
     endpoint: SharedEndpoint,
     events: EventQueue,
-    counter: Arc<Counter>,
+    counter: Counter,
     queue: CompletionQueue,
 }
 
 impl SharedObjects {
     fn open(domain: &Domain, vector: &AddressVector) -> Self {
         let queue = CompletionQueue::default();
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let events = EventQueue::new(16);
         let builder =
             domain.endpoint().vector(vector).receive_queue(&queue).receive_counter(&counter).event_queue(&events);

@@ -231,7 +231,7 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
 }
 
 fn regions(domain: &Domain) {
-    let (memory, counter) = (vec![0_u8; 4096], std::sync::Arc::new(Counter::new()));
+    let (memory, counter) = (vec![0_u8; 4096], Counter::new());
     // SAFETY: the memory lives as long as the region, and no code writes it.
     let segment = unsafe { Segment::new(memory.as_ptr().cast_mut(), memory.len()) };
     // SAFETY: the memory outlives the region, no code writes it, and peers may only read it.

@@ -116,8 +116,8 @@ impl<'d> Registration<'d> {
 
     /// Counts the writes of peers (FI_RMA_EVENT): one for each write or atomic operation, after its data is in memory.
     /// A region may have several counters, and each of them counts every write.
-    pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.terms.counters.push(counter.clone());
+    pub fn counter(mut self, counter: &Counter) -> Self {
+        self.terms.counters.push(Arc::new(counter.clone()));
         self
     }
 

@@ -91,7 +91,7 @@ fn every_result_and_change_increases_the_number_of_results() {
 #[test]
 fn counted_operations_skip_the_fast_path() {
     let mut reporting = Reporting::new(Targets::default(), false);
-    let counter = Arc::new(Counter::default());
+    let counter = Counter::default();
     reporting.change_counters(|counters| counters.set(Counted::READS, &counter));
     assert!(reporting.is_counted(Side::Transmit) && reporting.transmit_path().1);
     assert!(!reporting.is_counted(Side::Receive) && !reporting.receive_path().1);

@@ -30,8 +30,8 @@ impl Scene {
 
     /// Registers a region with the key that all regions of the test have, and a counter that counts writes to it. Peers
     /// of this user can map its memory.
-    fn region(&self) -> (Region, Arc<Counter>) {
-        let counter = Arc::new(Counter::new());
+    fn region(&self) -> (Region, Counter) {
+        let counter = Counter::new();
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let memory = self.b.domain.allocate(LONG).unwrap();
         let registration = self.b.domain.registration(rights).key(KEY).counter(&counter);
