@@ -87,7 +87,7 @@ impl Port {
                 Err(error) => {
                     log::warning!(FI_LOG_EP_CTRL, "{error}");
                     let code = -(error.errno() as isize);
-                    *owned = Some(*error.endpoint);
+                    *owned = Some(error.into_inner());
                     return Err(code);
                 }
             }

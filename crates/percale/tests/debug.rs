@@ -62,7 +62,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("AddressError", "an error with the text that the application gave"),
     ("OpenError", "an error with a text of the library"),
     ("Wait", "not reachable"),
-    ("CloseError", "its Debug output is the name of the variant"),
+    ("CloseError", "its Debug output is the text of the error"),
 ];
 
 /// The crate of the transports, whose types are not checked here.

@@ -85,7 +85,7 @@ impl Port {
         let endpoint = unsafe { Box::from_raw(ptr) };
         match endpoint.share() {
             Ok(endpoint) => Self::shared(endpoint),
-            Err(error) => Self::owned(*error.endpoint),
+            Err(error) => Self::owned(error.into_inner()),
         }
     }
 

@@ -38,7 +38,7 @@ use std::sync::Arc;
 pub use self::known::Bindable;
 pub(crate) use self::known::Parts;
 pub use self::mapped::MappedKey;
-pub use self::pending::PendingRegion;
+pub use self::pending::{PendingError, PendingRegion};
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;
 use crate::completion::counter::Counter;
