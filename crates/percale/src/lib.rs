@@ -57,6 +57,8 @@
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | about 900 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | about 700 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; the build needs clang and libbpf's headers, and leaves the programs out if they are missing |
+//! | `bytes` | no | conversions between [`Buffer`] and `bytes::Bytes`, without copying the bytes | bytes, 1 crate |
+//! | `futures` | no | `Stream` for [`ReceivingMany`](endpoint::safe::ReceivingMany), and `FusedFuture` for operations | futures-core, 1 crate |
 //! | `sim` | no | `transport::sim`: a deterministic network within one process, for tests | about 900 lines |
 //!
 //! The registration cache itself (`pindown`) is in every build, because its crate adds no further dependencies.
