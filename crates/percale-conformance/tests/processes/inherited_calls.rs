@@ -95,7 +95,7 @@ macro_rules! endpoint_calls {
         assert!(polled(&mut future).is_none());
         case(concat!($who, ": an inherited future"), || polled(&mut future).is_some_and(|end| end.is_err()));
         let mut many = endpoint.recv(vec![0; 64]).many().expect("a receive");
-        case(concat!($who, ": next of many"), || many.next(None).is_err());
+        case(concat!($who, ": wait of many"), || many.wait().is_err());
     }};
 }
 

@@ -281,7 +281,7 @@ pub(crate) fn parent() {
     case("endpoint: share", || own.take().is_some_and(|endpoint| endpoint.share().is_err()));
     case("endpoint: close", || own.take().is_some_and(|endpoint| harmless(endpoint.close())));
     let mut many = Some(one.recv(vec![0; 64]).many().expect("a receive"));
-    case("many: next", || many.as_mut().is_some_and(|many| many.next(None).is_err()));
+    case("many: wait", || many.as_mut().is_some_and(|many| many.wait().is_err()));
     case("many: finish", || many.take().is_some_and(|many| harmless(many.finish())));
     completion();
     domain_calls(domain, &shared);
