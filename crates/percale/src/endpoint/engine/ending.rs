@@ -114,9 +114,10 @@ impl Core {
                     self.receive_failed(from, &head, &receive, error, &why);
                 }
             }
+            let peer = self.peers.source(from);
             for access in accesses {
                 let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
-                self.fail(Side::Transmit, access.notify(), failure);
+                self.fail(Side::Transmit, access.notify(), failure.with_peer(peer));
             }
         }
         any
@@ -180,8 +181,9 @@ impl Core {
                     holding.memory.push(Memory::Pull(pull));
                 }
             }
+            let peer = self.peers.source(from);
             for access in accesses {
-                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone()).with_peer(peer);
                 self.defer_failure(Side::Transmit, access.notify(), failure, &mut holding);
                 holding.memory.push(Memory::Access(access));
             }
@@ -282,7 +284,8 @@ impl Core {
     fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut DeferredFailures) {
         let Some((notify, entry, memory)) = self.take_collective(transfer.entry.context) else { return };
         holding.memory.extend(memory);
-        let error = ErrorEntry { entry, ..transfer.clone() };
+        let mut error = transfer.clone();
+        error.entry = entry;
         self.defer_failure(Side::Transmit, notify, error, holding);
     }
 }
