@@ -6,7 +6,6 @@ mod public;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::Arc;
 
 use percale::{
     Access, CompletionQueue, Counter, Domain, Endpoint, EventQueue, Info, LocalPiece, PeerAddress, PollSet, PostError,

@@ -113,6 +113,7 @@ fn operations_to_a_lost_peer_name_it_and_are_not_retriable() {
     }
     first.wait().unwrap();
     received.wait().unwrap();
+    drop(received);
     // No receive matches it, so the peer does not fetch it.
     let mut send = endpoint.send(peer, vec![0; 10_000_000]).start().unwrap();
     let mut receive = endpoint.recv(vec![0; 8]).from(peer).start().unwrap();

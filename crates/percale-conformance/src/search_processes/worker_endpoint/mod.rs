@@ -191,7 +191,7 @@ impl<A: Ownership + 'static> WorkerEndpoint<A> {
 
     fn refused(&mut self, ledger: &mut WorkerLedger, error: OperationError, port: u16) -> bool {
         match error.cause() {
-            Cause::Post(error) => self.post_error(ledger, &error, port),
+            Cause::Post(error) => self.post_error(ledger, error, port),
             other => {
                 ledger.fault(&format!("an operation to port {port} was refused by {other}"));
                 false

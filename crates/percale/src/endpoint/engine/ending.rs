@@ -208,7 +208,7 @@ impl Core {
                     (None, None) => ReportTarget::Nowhere,
                 };
                 let counter = self.reporting.counters().of(error.entry.flags).filter(|_| !quiet);
-                let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
+                let counters = counter.cloned().into_iter().chain(counting).collect();
                 kept.report(LateReport { place, reserved: notify == Notify::Queue, error, counters, part });
                 continue;
             }

@@ -1,7 +1,5 @@
 //! Tests of notices of accesses that arrive after their region was closed and another region got its key.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::region::Access;
 use crate::{Counter, Entry, Region, RemoteMemory};
