@@ -21,7 +21,7 @@ use crate::{log, waiting};
 #[derive(Debug)]
 pub(crate) struct CounterShared {
     domain: Arc<domain::DomainShared>,
-    pub(crate) percale: Arc<Counter>,
+    pub(crate) percale: Counter,
     /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
     /// The endpoints that increment this counter. Reading the counter makes progress on them.
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn open(
         Err(code) => return code,
     };
     let slept_on = attr.is_some_and(|attr| matches!(attr.wait_obj, FI_WAIT_FD | FI_WAIT_SET));
-    let percale = Arc::new(Counter::new());
+    let percale = Counter::new();
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
     // SAFETY: with FI_WAIT_SET the client passes a wait set.
     let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn open(
         domain: Arc::clone(domain),
         regional: AtomicBool::new(false),
         working: AtomicBool::new(false),
-        sleeper: slept_on.then(|| Arc::new(Sleeper(Arc::clone(&percale)))),
+        sleeper: slept_on.then(|| Arc::new(Sleeper(percale.clone()))),
         percale,
         _membership: membership,
         ports: RwLock::default(),

@@ -56,7 +56,7 @@ pub(crate) struct DomainShared {
 
 /// A counter that was opened for threads to sleep on. The counter object holds this until it is closed.
 #[derive(Debug)]
-pub(crate) struct Sleeper(pub(crate) Arc<Counter>);
+pub(crate) struct Sleeper(pub(crate) Counter);
 
 /// The calls that the client promises to serialize (`fi_domain_attr::threading`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ impl Port {
                 Err(error) => {
                     log::warning!(FI_LOG_EP_CTRL, "{error}");
                     let code = -(error.errno() as isize);
-                    *owned = Some(*error.endpoint);
+                    *owned = Some(error.into_inner());
                     return Err(code);
                 }
             }
@@ -275,7 +275,7 @@ impl Port {
     }
 
     /// Counts operations of these kinds from now on.
-    pub(crate) fn count(&self, what: Counted, counter: &std::sync::Arc<Counter>) -> Result<(), PostError> {
+    pub(crate) fn count(&self, what: Counted, counter: &Counter) -> Result<(), PostError> {
         either!(self, endpoint => endpoint.count(what, counter))
     }
 

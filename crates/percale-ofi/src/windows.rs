@@ -147,7 +147,7 @@ unsafe extern "C" fn close(window: *mut Opened) -> c_int {
     if let Some(held) = place.take()
         && let Err(busy) = held.close()
     {
-        *place = Some(busy);
+        *place = Some(busy.into_inner());
         return refused("close", &"timeout: a peer has not finished its access", libc::EBUSY);
     }
     drop(place);

@@ -58,7 +58,7 @@ impl RegionCounters {
     }
 
     /// Returns whether this counter is in the list.
-    pub fn have(&self, counter: &Arc<impl AccessCounter>) -> bool {
+    pub fn have(&self, counter: &impl AccessCounter) -> bool {
         let Some(first) = self.first.get() else { return false };
         let others = || self.others.read().unwrap_or_else(PoisonError::into_inner);
         first.identity() == counter.identity() || others().iter().any(|other| other.identity() == counter.identity())

@@ -87,33 +87,39 @@ impl RegisterError {
     }
 }
 
-/// The reason why a region could not be closed, enabled, disabled or changed.
+/// The reason why a region or a window could not be closed, or a region not enabled, disabled or changed. The error of
+/// a `close` contains the object: [`into_inner`](Self::into_inner) returns it.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError<R> {
     /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. No new access
-    /// begins. The memory stays with the region, which may be closed again.
-    #[error("timeout: a peer has not finished its access (is it stopped?); close the region again later")]
+    /// begins. The memory stays with the region, which may be closed again. So may a window.
+    #[error("timeout: a peer has not finished its access to the memory (is it stopped?); try again later")]
     Busy(R),
     /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
-    /// The process is a forked child of the process that opened the domain. Only the parent can change the region.
-    #[error("the region belongs to the parent process of this fork")]
+    /// The process is a forked child of the process that opened the domain. Only the parent can close or change the
+    /// region or window.
+    #[error("the memory is registered by the parent process of this fork, and only the parent can close or change it")]
     Forked(R),
 }
 
 impl<R> std::fmt::Debug for CloseError<R> {
+    /// Prints the same text as `Display`, and nothing about the object, so `R` need not implement `Debug`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Busy(_) => "Busy",
-            Self::Windows(_) => "Windows",
-            Self::Forked(_) => "Forked",
-        })
+        write!(f, "CloseError({self})")
     }
 }
 
 impl<R> CloseError<R> {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`Busy`](Self::Busy).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Busy(_))
+    }
+
     /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
@@ -123,7 +129,7 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// Returns the same error with a different region.
+    /// Returns the same error with a different object.
     #[doc(hidden)]
     pub fn of<S>(self, region: S) -> CloseError<S> {
         match self {
@@ -133,9 +139,9 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// Returns the region, which is either unchanged or still being revoked.
+    /// Returns the region or window that was not closed. It is either unchanged or still being revoked.
     #[must_use]
-    pub fn into_region(self) -> R {
+    pub fn into_inner(self) -> R {
         let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;
         region
     }

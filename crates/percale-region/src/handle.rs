@@ -134,16 +134,11 @@ impl RegionHandle {
     /// request require them to report their writes. Waits for at most `timeout` for peers that are in the middle of an
     /// access. If they do not finish in that time, the result is still `Ok`, and closing or disabling the region waits
     /// for them. Fails if windows are bound, or in a forked child.
-    pub fn count(
-        &mut self,
-        counter: &Arc<impl AccessCounter + 'static>,
-        timeout: Option<Duration>,
-    ) -> Result<(), CloseError<()>> {
+    pub fn count(&mut self, counter: Arc<dyn AccessCounter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         let registered = &self.registered;
-        let counter: Arc<dyn AccessCounter> = counter.clone();
         let add = || {
             // Locked until both are done, so that every later grant takes the counter into account.
             let mut grants = registered.grants();
@@ -287,7 +282,7 @@ mod tests {
                     false
                 }
                 Step::Count => {
-                    _ = handle.count(&Arc::new(Unused), NO_TIME);
+                    _ = handle.count(Arc::new(Unused), NO_TIME);
                     false // Peers that have not finished are waited for later.
                 }
                 Step::Disable => handle.disable(NO_TIME).is_ok(),

@@ -6,7 +6,6 @@ mod public;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::Arc;
 
 use percale::{
     Access, CompletionQueue, Counter, Domain, Endpoint, EventQueue, Info, LocalPiece, PeerAddress, PollSet, PostError,
@@ -62,7 +61,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("AddressError", "an error with the text that the application gave"),
     ("OpenError", "an error with a text of the library"),
     ("Wait", "not reachable"),
-    ("CloseError", "its Debug output is the name of the variant"),
+    ("CloseError", "its Debug output is the text of the error"),
 ];
 
 /// The crate of the transports, whose types are not checked here.
@@ -206,7 +205,7 @@ fn debug_of_domain_objects_is_short_and_without_keys() -> Result<(), Box<dyn std
         secrets.extend([key.to_string(), format!("{key:x}"), format!("{key:X}")]);
     }
     let events = EventQueue::new(64);
-    let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
+    let (queue, counter) = (CompletionQueue::default(), Counter::new());
     let address = "127.0.0.1:0";
     let endpoint_builder = domain.endpoint().vector(&vector).authorization_key(authorization);
     look(&endpoint_builder, &secrets);

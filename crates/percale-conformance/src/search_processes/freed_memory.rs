@@ -47,7 +47,7 @@ impl FreedMemoryList {
                 FreedBytes::Sealed(sealed)
             }
             Err(other) => {
-                let mut bytes = other.into_vec();
+                let mut bytes = other.into_inner().into_vec();
                 bytes.fill(CANARY);
                 FreedBytes::Heap(bytes)
             }

@@ -236,7 +236,7 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
     for round in 0..20 {
         buffer.write(&vec![0; SLOT * SLOTS]);
         let queue = CompletionQueue::new(16, 1 << 16);
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let endpoint = open_again(&fabric, &address, round, |address| {
             let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
             builder.bind_shared(address)

@@ -364,7 +364,7 @@ pub fn multi_receives_wait_for_room_in_the_queue<F: Transport>() {
 ///
 /// Requirements: CMP-011.
 pub fn counters_count_each_side<F: Transport>() {
-    let (sends, receives) = (std::sync::Arc::new(Counter::new()), std::sync::Arc::new(Counter::new()));
+    let (sends, receives) = (Counter::new(), Counter::new());
     let mesh =
         Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_counter(&sends).receive_counter(&receives));
     let target = Memory::blank(20_000);

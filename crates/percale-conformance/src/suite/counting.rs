@@ -1,8 +1,6 @@
 //! Counters for kinds of operations: operations that an endpoint starts, messages that it receives, and accesses of
 //! peers to its regions.
 
-use std::sync::Arc;
-
 use percale::{
     Access, Allocation, Buffer, CompletionFlags, Counter, EndpointBuilder, ErrorCode, OpFlags, RemoteMemory, Segments,
 };
@@ -16,12 +14,12 @@ const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 /// A counter for each kind.
 #[derive(Debug, Default)]
 struct Kinds {
-    sends: Arc<Counter>,
-    receives: Arc<Counter>,
-    reads: Arc<Counter>,
-    writes: Arc<Counter>,
-    remote_reads: Arc<Counter>,
-    remote_writes: Arc<Counter>,
+    sends: Counter,
+    receives: Counter,
+    reads: Counter,
+    writes: Counter,
+    remote_reads: Counter,
+    remote_writes: Counter,
 }
 
 impl Kinds {
@@ -191,7 +189,7 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
 ///
 /// Requirements: CMP-018.
 pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
-    let (one, apart) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
+    let (one, apart) = (Counter::new(), Counter::new());
     let mesh = Mesh::<F>::with(
         2,
         |domain| domain,

@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "queues raw work, on memory that is never freed")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use percale::trigger::{DeferredWork, Operation, Work, WorkError, WorkId};
@@ -24,7 +23,7 @@ const LONG: Option<Duration> = Some(Duration::from_secs(60));
 struct Ring {
     endpoints: Vec<SharedEndpoint>,
     queues: Vec<CompletionQueue>,
-    sends: Arc<Counter>,
+    sends: Counter,
     _vector: AddressVector,
     domain: Domain,
     _watchdog: Watchdog,
@@ -36,7 +35,7 @@ impl Ring {
         let _watchdog = Watchdog::new(what);
         let domain = F::new(crate::random::seed()).domain(|domain| domain);
         let _vector = domain.address_vector().build().expect("a vector");
-        let sends = Arc::new(Counter::new());
+        let sends = Counter::new();
         let (mut endpoints, mut queues) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let queue = CompletionQueue::default();

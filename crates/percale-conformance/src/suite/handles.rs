@@ -249,7 +249,7 @@ pub fn finish_of_multi_receive_returns_unread_messages<F: Transport>() {
     for number in 0..3 {
         mesh.inject(0, 1, None, &content(number, 20));
     }
-    let part = mesh.until(|| many.next(Some(std::time::Duration::ZERO)).ok()).expect("a part");
+    let part = mesh.until(|| many.wait_for(std::time::Duration::ZERO).ok()).expect("a part");
     same(&part.bytes, &content(0, 20), "the first message");
     mesh.inject(0, 1, None, &content(3, 500));
     mesh.settle(0, 1);

@@ -1,9 +1,7 @@
 //! Tests of regions: raw keys, asynchronous registration, enabling and refreshing, endpoints, and authorization keys.
 
-use std::sync::Arc;
-
 use percale::endpoint::safe::{Cause, OperationError};
-use percale::memory::region::{RAW_KEY_BYTES, RegisterError};
+use percale::memory::region::{PendingError, RAW_KEY_BYTES, RegisterError};
 use percale::{
     Access, Buffer, Counter, ErrorCode, Event, EventQueue, PostError, Region, RemoteMemory, WindowAccess, WindowType,
 };
@@ -253,18 +251,20 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
         let remote = RemoteMemory { key: 90, address: 0, len: LEN as u64 };
         let pending = domain.registration(ALL).key(90).begin(memory, &events, 7).expect("room for an event");
         refused(&mesh, None, remote);
-        let pending = pending.finish().expect_err("the event was not read");
+        let error = pending.finish().expect_err("the event was not read");
+        assert!(error.is_retriable(), "{error}");
+        let pending = error.into_inner().expect("it has not ended");
         assert_eq!(events.peek(), Some(Event::Registered { context: 7 }));
         assert_eq!(events.read(), Some(Event::Registered { context: 7 }));
         assert_eq!(events.read(), None, "exactly one");
-        let region = pending.finish().expect("it has ended").expect("a region");
+        let region = pending.finish().expect("a region");
         assert_eq!(region.key(), 90);
         served(&mesh, &region, remote);
         // If the key is in use, the event reports this and there is no region.
         let late = domain.registration(ALL).key(90).begin(vec![0; 8], &events, 8).expect("room for an event");
         assert!(matches!(events.read(), Some(Event::RegistrationFailed { context: 8, errno: 126, .. })));
-        let error = late.finish().expect("it has ended").expect_err("the key is taken");
-        assert!(matches!(error, RegisterError::KeyTaken(90)), "{error}");
+        let error = late.finish().expect_err("the key is taken");
+        assert!(matches!(error, PendingError::Failed(RegisterError::KeyTaken(90))), "{error}");
         // If the registration is cancelled, or if the call fails, there is no event.
         drop(domain.registration(ALL).key(91).begin(vec![0; 8], &events, 9).expect("room for an event"));
         assert_eq!(events.read(), None);
@@ -275,7 +275,7 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
             assert_eq!(events.read(), Some(Event::Registered { context }));
         }
         assert_eq!(events.read(), None);
-        full.into_iter().for_each(|pending| drop(pending.finish().expect("it has ended").expect("a region")));
+        full.into_iter().for_each(|pending| drop(pending.finish().expect("a region")));
     }
 }
 
@@ -287,7 +287,7 @@ pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.test_endpoint(1).domain;
     for memory in memories(&mesh) {
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let mut region = domain.registration(ALL).counter(&counter).disabled().own(memory).expect("a region");
         let other = domain.register(vec![0; LEN], ALL).expect("another region");
         refused(&mesh, Some(&region), region.remote());

@@ -2,8 +2,6 @@
 //!
 //! Every test runs on memory of both kinds: memory that percale allocated (which local peers may map) and other memory.
 
-use std::sync::Arc;
-
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{
     Access, AtomicOp, Buffer, CompletionFlags, Counter, ErrorCode, PeerAddress, PostError, Region, RemoteMemory,
@@ -200,7 +198,7 @@ pub fn atomic_operations_return_documented_results<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &[0; 64]) {
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let registration = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter);
         let region = registration.own(memory).expect("a region");
         let word = |at: u64, len| region.remote().at(at..at + len);
@@ -304,7 +302,7 @@ pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let region = mesh.test_endpoint(1).domain.registration(ALL).counter(&counter).own(memory).expect("a region");
         let mut count = 0;
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
@@ -389,7 +387,7 @@ pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
         let domain = &mesh.test_endpoint(1).domain;
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let one = domain.registration(ALL).counter(&counter).own(first).expect("a region");
         let two = domain.registration(ALL).counter(&counter).own(second).expect("a region");
         for len in [10_u64, 9000, 30_000] {

@@ -49,11 +49,11 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     let mut sends = Vec::new();
     for (number, len) in [(0, 8), (1, 3000), (2, 0), (3, 2048)] {
         sends.push(a.send(mesh.peer(1), content(number, len)).data(number).start().expect("a send"));
-        let part = mesh.until(|| many.next(Some(Duration::ZERO)).ok()).expect("a part");
+        let part = mesh.until(|| many.wait_for(Duration::ZERO).ok()).expect("a part");
         same(&part.bytes, &content(number, len), "a part");
         assert_eq!((part.data, part.source), (Some(number), Some(mesh.peer(0))));
     }
-    let error = many.next(Some(Duration::ZERO)).expect_err("there is no more");
+    let error = many.wait_for(Duration::ZERO).expect_err("there is no more");
     assert!(matches!(error.cause(), Cause::TimedOut));
     let buffer = many.finish().buffer.into_vec();
     same(&buffer[..8], &content(0, 8), "the first part");
@@ -62,10 +62,10 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     let mut many = b.recv(vec![0; 100]).many().expect("a receive");
     for number in 0..2 {
         mesh.inject(0, 1, None, &content(number, 20));
-        let part = mesh.until(|| many.next(Some(Duration::ZERO)).ok()).expect("a part");
+        let part = mesh.until(|| many.wait_for(Duration::ZERO).ok()).expect("a part");
         assert_eq!((part.bytes, part.offset), (content(number, 20), 20 * number as usize));
     }
-    assert!(many.next(None).expect("no error").is_none(), "60 bytes are less than the minimum");
+    assert!(many.wait().expect("no error").is_none(), "60 bytes are less than the minimum");
     assert_eq!(many.finish().buffer.len(), 100);
 }
 

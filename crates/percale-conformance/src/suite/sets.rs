@@ -1,7 +1,6 @@
 //! Poll sets and wait sets that contain the objects to which shared endpoints report.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use percale::{
@@ -18,7 +17,7 @@ use crate::watchdog::Watchdog;
 #[derive(Debug, Default)]
 struct ReportObjects {
     queue: CompletionQueue,
-    counter: Arc<Counter>,
+    counter: Counter,
     events: EventQueue,
 }
 

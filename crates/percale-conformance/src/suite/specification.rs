@@ -180,7 +180,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
     let domain = &mesh.test_endpoint(1).domain;
     for before in 0..3 {
         for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
-            let counters: [Arc<Counter>; 4] = std::array::from_fn(|_| Arc::default());
+            let counters: [Counter; 4] = std::array::from_fn(|_| Counter::new());
             let registration = domain.registration(ALL).counter(&counters[0]).counter(&counters[1]);
             let mut region = registration.counter(&counters[0]).own(memory).expect("a region");
             let mut written = 0;
@@ -221,7 +221,7 @@ pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
     let domain = &mesh.test_endpoint(1).domain;
     for before in 0..4 {
         for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
-            let counter = Arc::new(Counter::new());
+            let counter = Counter::new();
             let mut region = domain.register(memory, ALL).expect("a region");
             (0..before).for_each(|_| _ = write_all(&mesh, region.remote()));
             region.count(&counter).expect("a counter");
@@ -261,7 +261,7 @@ pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
         false => (mesh.endpoint(0), mesh.test_endpoint(0).vector.insert(plain.endpoint.address()).expect("an address")),
     };
     for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
-        let counter = Arc::new(Counter::new());
+        let counter = Counter::new();
         let region = domain.registration(ALL).counter(&counter).own(memory).expect("a region");
         let mut written = 0;
         for len in [8, 3000, LEN, 8, 3000, LEN] {
@@ -289,7 +289,7 @@ pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
         if connected {
             mesh.connect();
         }
-        let counters: [Arc<Counter>; 6] = std::array::from_fn(|_| Arc::default());
+        let counters: [Counter; 6] = std::array::from_fn(|_| Counter::new());
         let (begins, is_reached) = (mesh.endpoint(0), mesh.endpoint(1));
         for (at, kind) in [Counted::SENDS, Counted::READS, Counted::WRITES].into_iter().enumerate() {
             begins.count(kind, &counters[at]).expect("a counter");

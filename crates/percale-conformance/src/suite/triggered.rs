@@ -1,7 +1,5 @@
 //! Operations that start when a counter reaches a threshold.
 
-use std::sync::Arc;
-
 use percale::trigger::Operation;
 use percale::{
     Access, AtomicOp, AtomicWork, CompletionFlags, Counter, Datatype, ErrorCode, OpFlags, PeerAddress, PostError,
@@ -100,7 +98,7 @@ pub fn operation_with_reached_threshold_starts_immediately<F: Transport>() {
 ///
 /// Requirements: TRIG-002, TRIG-014.
 pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
-    let (sends, writes) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
+    let (sends, writes) = (Counter::new(), Counter::new());
     let mesh = Mesh::<F>::with(
         2,
         |domain| domain,
@@ -162,7 +160,7 @@ pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
 ///
 /// Requirements: TRIG-013.
 pub fn receive_triggers_a_send<F: Peers>() {
-    let arrivals = Arc::new(Counter::new());
+    let arrivals = Counter::new();
     let mesh = Mesh::<F>::with(
         3,
         |domain| domain,

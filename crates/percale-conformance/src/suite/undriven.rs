@@ -1,6 +1,5 @@
 //! Waits for queues and counters of an endpoint with one owner. Only the owner can drive such an endpoint.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use percale::completion::wait::WaitError;
@@ -15,7 +14,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     let fabric = F::new(1);
     let domain = fabric.domain(|domain| domain);
     let vector = domain.address_vector().build().expect("a vector");
-    let (queue, counter, set) = (CompletionQueue::default(), Arc::new(Counter::new()), WaitSet::new());
+    let (queue, counter, set) = (CompletionQueue::default(), Counter::new(), WaitSet::new());
     set.add(&counter).expect("room");
     let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
     let endpoint = builder.bind(fabric.address()).expect("an endpoint");

@@ -1,7 +1,7 @@
 //! Calls that wait, futures, endpoints shared by threads, and automatic progress.
 
 use std::future::IntoFuture;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use percale::domain::DomainBuilder;
@@ -78,7 +78,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 /// Requirements: CMP-013, CMP-016.
 pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
     let _watchdog = Watchdog::new("waits on counters and queues make progress");
-    let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
+    let (queue, counter) = (CompletionQueue::default(), Counter::new());
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
     let late = counter.wait(1, Some(Duration::from_millis(5))).expect_err("nothing was sent");
     assert_eq!((late.errno(), counter.value()), (libc::ETIMEDOUT, 0));
@@ -183,8 +183,8 @@ pub fn futures_work_with_tokio<F: Real>() {
 pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
     let _watchdog = Watchdog::new("endpoint can be shared with messages in transfer");
     let fabric = F::new(1);
-    let counter = Arc::new(Counter::new());
-    let open = |counter: Option<&Arc<Counter>>| {
+    let counter = Counter::new();
+    let open = |counter: Option<&Counter>| {
         let (domain, vector) = open(&fabric, |domain| domain);
         let builder = domain.endpoint().vector(&vector);
         let builder = counter.into_iter().fold(builder, |builder, counter| builder.receive_counter(counter));

@@ -86,9 +86,9 @@ impl<F: Fabric> Model<'_, F> {
                 assert!(!bound || self.two == TypeTwo::B, "closed under 2A windows");
                 self.keys.retain(|_, given| given.key_user != Some(INNER));
             }
-            Err(endpoint) => {
+            Err(error) => {
                 assert!(bound && self.two == TypeTwo::A, "held by nothing");
-                self.inner = Some((endpoint, me));
+                self.inner = Some((error.into_inner(), me));
             }
         }
         self.count("endpoints", !bound);

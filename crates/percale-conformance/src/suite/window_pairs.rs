@@ -123,7 +123,8 @@ pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
             let how = how(0..8, WindowAccess::READ, 1);
             let name = endpoint.bind_window(me, &window, &region, how.clone()).wait().expect("a bind");
             if two == TypeTwo::A {
-                let Err(endpoint) = endpoint.close() else { panic!("closed with a bound 2A window") };
+                let Err(error) = endpoint.close() else { panic!("closed with a bound 2A window") };
+                let endpoint = error.into_inner();
                 assert_eq!(
                     endpoint.read(me, name, vec![0; 8]).wait().expect("it works on").into_vec(),
                     bytes(0..8).unwrap()

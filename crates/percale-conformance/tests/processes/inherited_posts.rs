@@ -20,7 +20,7 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
 
-use crate::inherited_calls::{MOMENT, case, two_endpoints};
+use crate::inherited_calls::{MOMENT, case, polled, two_endpoints};
 use crate::inherited_objects::{Device as Registrar, done, harmless, while_busy};
 
 crate::on!(shm, tcp: {
@@ -115,9 +115,7 @@ macro_rules! posting_calls {
         case(concat!($who, ": multi_receive_minimum"), || endpoint.multi_receive_minimum() == 0);
         case(concat!($who, ": is_closed"), || !endpoint.is_closed());
         case(concat!($who, ": is_held_by_windows"), || !endpoint.is_held_by_windows());
-        case(concat!($who, ": count"), || {
-            endpoint.count(Counted::SENDS, &std::sync::Arc::new(Counter::new())) == FORKED
-        });
+        case(concat!($who, ": count"), || endpoint.count(Counted::SENDS, &Counter::new()) == FORKED);
     }};
 }
 
@@ -283,7 +281,11 @@ pub(crate) fn parent() {
     case("endpoint: share", || own.take().is_some_and(|endpoint| endpoint.share().is_err()));
     case("endpoint: close", || own.take().is_some_and(|endpoint| harmless(endpoint.close())));
     let mut many = Some(one.recv(vec![0; 64]).many().expect("a receive"));
-    case("many: next", || many.as_mut().is_some_and(|many| many.next(None).is_err()));
+    case("many: wait", || many.as_mut().is_some_and(|many| many.wait().is_err()));
+    let mut awaited = one.recv(vec![0; 64]).many().expect("a receive");
+    case("many: next_message", || {
+        polled(&mut Box::pin(awaited.next_message())).flatten().is_some_and(|next| next.is_err())
+    });
     case("many: finish", || many.take().is_some_and(|many| harmless(many.finish())));
     completion();
     domain_calls(domain, &shared);

@@ -7,14 +7,24 @@
 
 #![expect(unsafe_code, reason = "lends owned memory as segments; each block states its own reason")]
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::sealed::Allocation;
 use super::volatile::Segment;
 use crate::local_memory::sealed::AllocationExt as _;
 
-/// Memory for one operation. Types that own their bytes convert to it: `Vec<u8>`, `Box<[u8]>`, `String` and
-/// [`Allocation`], and for sending also `&'static [u8]`, `&'static str` and `Arc<[u8]>`.
+/// Memory for one operation. Types that own their bytes convert to it.
+///
+/// | from | can be received into | copies the bytes |
+/// |---|---|---|
+/// | `Vec<u8>`, `Box<[u8]>`, `String`, [`Allocation`] | yes | no |
+/// | `[u8; N]` | yes | yes, to the heap, because the bytes have to stay in place while the buffer moves |
+/// | `Cow<'static, [u8]>`, `Cow<'static, str>` | if it is `Cow::Owned` | no |
+/// | `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>` | no | no |
+/// | `bytes::Bytes`, with the cargo feature `bytes` | no | no, but 32 bytes for the handle are allocated |
+///
+/// The default is an empty buffer, without an allocation.
 pub struct Buffer {
     memory: Memory,
 }
@@ -27,6 +37,8 @@ impl std::fmt::Debug for Buffer {
             Memory::Sealed(_) => "sealed",
             Memory::Static(_) => "static",
             Memory::Shared(_) => "shared",
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(_) => "bytes",
         };
         write!(f, "Buffer({kind}, {} bytes)", self.len())
     }
@@ -39,6 +51,9 @@ enum Memory {
     Sealed(Allocation),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
+    /// In a box, because a buffer has three words. The bytes themselves are not in the box.
+    #[cfg(feature = "bytes")]
+    Bytes(Box<bytes::Bytes>),
 }
 
 impl Buffer {
@@ -59,6 +74,8 @@ impl Buffer {
             Memory::Sealed(allocation) => allocation.len(),
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => bytes.len(),
         }
     }
 
@@ -86,6 +103,8 @@ impl Buffer {
             Memory::Sealed(_) => None,
             Memory::Static(bytes) => Some(bytes),
             Memory::Shared(bytes) => Some(bytes),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => Some(bytes),
         }
     }
 
@@ -99,11 +118,14 @@ impl Buffer {
             Memory::Heap(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Static(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
             Memory::Shared(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
         }
         count
     }
 
-    /// Converts the buffer to a vector: the one from which it was created, or a copy of any other memory.
+    /// Converts the buffer to a vector: the one from which it was created, or a copy of any other memory. (If there is
+    /// no other handle to its memory, `bytes::Bytes` may be converted without a copy.)
     #[must_use]
     #[inline]
     pub fn into_vec(self) -> Vec<u8> {
@@ -112,19 +134,43 @@ impl Buffer {
             Memory::Sealed(allocation) => allocation.to_vec(),
             Memory::Static(bytes) => bytes.to_vec(),
             Memory::Shared(bytes) => bytes.to_vec(),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => Vec::from(*bytes),
         }
     }
 
     /// Converts the buffer to the allocation from which it was created.
     ///
     /// # Errors
-    /// The buffer itself, if it was not created from an allocation.
+    /// If it was not created from an allocation. The error contains the buffer.
     #[inline]
-    pub fn into_allocation(self) -> Result<Allocation, Self> {
+    pub fn into_allocation(self) -> Result<Allocation, IntoAllocationError> {
         match self.memory {
             Memory::Sealed(allocation) => Ok(allocation),
-            memory => Err(Self { memory }),
+            memory => Err(IntoAllocationError { buffer: Self { memory } }),
         }
+    }
+}
+
+impl Default for Buffer {
+    #[inline]
+    fn default() -> Self {
+        Self::from(Vec::new())
+    }
+}
+
+/// The error of [`Buffer::into_allocation`]: the buffer was not created from an [`Allocation`].
+#[derive(Debug, thiserror::Error)]
+#[error("the buffer was not created from an Allocation; use into_vec")]
+pub struct IntoAllocationError {
+    buffer: Buffer,
+}
+
+impl IntoAllocationError {
+    /// Returns the buffer, which is unchanged.
+    #[must_use]
+    pub fn into_inner(self) -> Buffer {
+        self.buffer
     }
 }
 
@@ -175,9 +221,12 @@ impl BufferExt for Buffer {
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
             Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
         };
         // SAFETY: the memory is on the heap or static, so it stays in place while the buffer moves, and it lives as
         // long as the buffer, which the caller keeps. It is written only by an operation that receives into the buffer.
+        // A `Bytes` contains the address of its bytes, which are constant as long as a handle to them exists.
         unsafe { Segment::new(start.cast_mut(), len) }
     }
 
@@ -189,6 +238,8 @@ impl BufferExt for Buffer {
             Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
             Memory::Sealed(allocation) => Some(allocation.segment()),
             Memory::Static(_) | Memory::Shared(_) => None,
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(_) => None,
         }
     }
 }
@@ -254,6 +305,56 @@ impl From<Arc<[u8]>> for Buffer {
     }
 }
 
+impl<const N: usize> From<[u8; N]> for Buffer {
+    /// Copies the bytes to the heap.
+    #[inline]
+    fn from(bytes: [u8; N]) -> Self {
+        Self::from(Vec::from(bytes))
+    }
+}
+
+impl From<Cow<'static, [u8]>> for Buffer {
+    #[inline]
+    fn from(bytes: Cow<'static, [u8]>) -> Self {
+        match bytes {
+            Cow::Borrowed(bytes) => Self::from(bytes),
+            Cow::Owned(bytes) => Self::from(bytes),
+        }
+    }
+}
+
+impl From<Cow<'static, str>> for Buffer {
+    #[inline]
+    fn from(text: Cow<'static, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => Self::from(text),
+            Cow::Owned(text) => Self::from(text),
+        }
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl From<bytes::Bytes> for Buffer {
+    #[inline]
+    fn from(bytes: bytes::Bytes) -> Self {
+        Self { memory: Memory::Bytes(Box::new(bytes)) }
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl From<Buffer> for bytes::Bytes {
+    /// Returns the memory of the buffer, or a copy if it is an [`Allocation`], which peers may be writing.
+    fn from(buffer: Buffer) -> Self {
+        match buffer.memory {
+            Memory::Heap(bytes) => Self::from(bytes),
+            Memory::Sealed(allocation) => Self::from(allocation.to_vec()),
+            Memory::Static(bytes) => Self::from_static(bytes),
+            Memory::Shared(bytes) => Self::from_owner(bytes),
+            Memory::Bytes(bytes) => *bytes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +374,17 @@ mod tests {
             Buffer::from("hello"),
             Buffer::from(b"hello"),
             Buffer::from(Arc::<[u8]>::from(*b"hello")),
+            Buffer::from(*b"hello"),
+            Buffer::from(Cow::Borrowed(b"hello".as_slice())),
+            Buffer::from(Cow::<'static, [u8]>::Owned(b"hello".to_vec())),
+            Buffer::from(Cow::Borrowed("hello")),
+            Buffer::from(Cow::<'static, str>::Owned(String::from("hello"))),
+            #[cfg(feature = "bytes")]
+            Buffer::from(bytes::Bytes::from_static(b"hello")),
+            #[cfg(feature = "bytes")]
+            Buffer::from(bytes::Bytes::from(b"well, hello".to_vec()).slice(6..)),
+            #[cfg(feature = "bytes")]
+            Buffer::from(bytes::Bytes::from_owner(*b"hello")),
         ]
     }
 
@@ -306,6 +418,48 @@ mod tests {
         let allocation = allocate(100).unwrap();
         let address = allocation.as_ptr();
         assert_eq!(Buffer::from(allocation).into_allocation().unwrap().as_ptr(), address);
-        assert!(Buffer::from("text").into_allocation().is_err());
+        let error = Buffer::from("text").into_allocation().unwrap_err();
+        assert_eq!(error.into_inner().as_slice(), Some(b"text".as_slice()));
+    }
+
+    #[test]
+    fn buffer_consists_of_three_words() {
+        assert_eq!(size_of::<Buffer>(), 24);
+        assert_eq!(size_of::<Option<Buffer>>(), 24);
+    }
+
+    #[test]
+    fn default_buffer_is_empty_and_writable() {
+        let buffer = Buffer::default();
+        assert!(buffer.is_empty() && buffer.is_writable());
+    }
+
+    #[test]
+    fn owned_cow_is_writable_and_borrowed_cow_is_not() {
+        assert!(Buffer::from(Cow::<'static, str>::Owned(String::from("text"))).is_writable());
+        assert!(!Buffer::from(Cow::Borrowed("text")).is_writable());
+    }
+
+    /// The memory stays in place while the buffer moves, and is freed with it.
+    #[cfg(feature = "bytes")]
+    #[test]
+    fn bytes_are_lent_at_their_own_address() {
+        let bytes = bytes::Bytes::from(b"well, hello".to_vec()).slice(6..);
+        let address = bytes.as_ptr();
+        let buffer = Buffer::from(bytes.clone());
+        assert_eq!(buffer.segment_for_send().as_ptr().cast_const(), address);
+        let moved = Box::new(buffer);
+        assert_eq!(moved.segment_for_send().as_ptr().cast_const(), address);
+        assert!(!bytes.is_unique());
+        assert_eq!(bytes::Bytes::from(*moved).as_ptr(), address);
+        assert!(bytes.is_unique());
+    }
+
+    #[cfg(feature = "bytes")]
+    #[test]
+    fn every_buffer_kind_converts_to_bytes() {
+        for buffer in all() {
+            assert_eq!(bytes::Bytes::from(buffer), b"hello".as_slice());
+        }
     }
 }

@@ -93,4 +93,29 @@ impl ErrorCode {
             Self::Io => libc::EIO,
         }
     }
+
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// for [`TimedOut`](Self::TimedOut), [`Refused`](Self::Refused) (the peer may not have started yet),
+    /// [`Unreachable`](Self::Unreachable), [`NoMessage`](Self::NoMessage), [`NoMemory`](Self::NoMemory),
+    /// [`NoDescriptors`](Self::NoDescriptors) and [`Busy`](Self::Busy). Limit the number of attempts: the cause may be
+    /// permanent.
+    ///
+    /// It is not the case for [`PeerDied`](Self::PeerDied) and [`Closed`](Self::Closed), because a process that is
+    /// started later at the same address is a different peer, nor for [`NotConnected`](Self::NotConnected).
+    ///
+    /// A failed operation may have had an effect. After `TimedOut`, for example, a write may or may not have been
+    /// carried out.
+    #[must_use]
+    pub const fn is_retriable(self) -> bool {
+        matches!(
+            self,
+            Self::TimedOut
+                | Self::Refused
+                | Self::Unreachable
+                | Self::NoMessage
+                | Self::NoMemory
+                | Self::NoDescriptors
+                | Self::Busy
+        )
+    }
 }

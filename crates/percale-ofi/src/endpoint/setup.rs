@@ -542,7 +542,7 @@ impl Setup {
 }
 
 /// Adds a counter for the kinds of operations in `flags`.
-fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Arc<Counter>) -> EndpointBuilder<'d> {
+fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Counter) -> EndpointBuilder<'d> {
     let counted = |bit| flags & bit != 0;
     builder = if counted(FI_SEND) { builder.send_counter(counter) } else { builder };
     builder = if counted(FI_RECV) { builder.receive_counter(counter) } else { builder };

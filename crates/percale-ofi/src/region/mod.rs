@@ -270,7 +270,7 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
     {
         log::warning!(FI_LOG_MR, "fi_close: {error}");
         let code = -error.errno();
-        state.region = Some(error.into_region());
+        state.region = Some(error.into_inner());
         return code;
     }
     state.fid = std::ptr::null_mut();

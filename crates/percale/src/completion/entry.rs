@@ -85,6 +85,8 @@ pub struct ErrorEntry {
     pub overflow: u64,
     /// Details of the failure as text, in addition to `error`. May be empty.
     pub text: Cow<'static, str>,
+    /// The peer of the operation, if it is known and is not the entry's source.
+    peer: PeerAddress,
 }
 
 crate::short_debug!(ErrorEntry, "ErrorEntry", context: |this| this.entry.context, error: |this| this.error, text: |this| crate::debug::cut(&this.text).to_owned());
@@ -97,13 +99,15 @@ impl ErrorEntry {
     /// Creates the error of the operation that `entry` describes.
     #[must_use]
     pub const fn new(entry: Entry, error: ErrorCode) -> Self {
-        Self { entry, error, overflow: 0, text: Cow::Borrowed("") }
+        Self { entry, error, overflow: 0, text: Cow::Borrowed(""), peer: PeerAddress::UNSPECIFIED }
     }
 
     /// Creates the error of a receive for a message that was `overflow` bytes too long.
     #[must_use]
     pub const fn truncated(entry: Entry, overflow: u64) -> Self {
-        Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }
+        let mut error = Self::new(entry, ErrorCode::Truncated);
+        error.overflow = overflow;
+        error
     }
 
     /// Adds details of the failure as text.
@@ -111,6 +115,28 @@ impl ErrorEntry {
     pub fn with_text(mut self, text: impl Into<Cow<'static, str>>) -> Self {
         self.text = text.into();
         self
+    }
+
+    /// Sets the peer of the operation. [`PeerAddress::UNSPECIFIED`] means that it is unknown.
+    #[must_use]
+    pub(crate) const fn with_peer(mut self, peer: PeerAddress) -> Self {
+        self.peer = peer;
+        self
+    }
+
+    /// Returns the peer that the failure concerns: the target of a send or of an access to remote memory, or the sender
+    /// of the message that was being received. `None` if the peer is not in the endpoint's address vector, or if the
+    /// failure concerns no particular peer, as for a canceled receive from any peer or an operation of a group.
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerAddress> {
+        [self.peer, self.entry.source].into_iter().find(|peer| peer.is_specified())
+    }
+
+    /// Returns whether the same call may succeed later although neither it nor the program is changed
+    /// ([`ErrorCode::is_retriable`]).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        self.error.is_retriable()
     }
 
     /// Returns the libfabric code for this error (positive).

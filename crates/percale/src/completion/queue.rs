@@ -33,6 +33,13 @@ pub enum CompletionError {
 }
 
 impl CompletionError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// if the timeout expired ([`WaitError::TimedOut`]), and for [`Signalled`](Self::Signalled).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Signalled | Self::Wait(WaitError::TimedOut))
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {

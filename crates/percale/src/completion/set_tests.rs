@@ -151,7 +151,7 @@ fn endpoint_of_several_members_is_progressed_once() {
 /// Requirements: CMP-020.
 #[test]
 fn wait_set_wakes_for_each_member() {
-    let (queue, counter, events) = (CompletionQueue::default(), Arc::new(Counter::new()), EventQueue::default());
+    let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
     counter.add(3);
     let set = WaitSet::new();
     assert!(!now(&set));

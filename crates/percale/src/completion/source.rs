@@ -1,6 +1,6 @@
 //! The members of poll sets and wait sets: queues, counters and event queues.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::counter::Counter;
 use super::event::EventQueue;
@@ -29,12 +29,6 @@ impl From<&CompletionQueue> for Source {
 impl From<&Counter> for Source {
     fn from(counter: &Counter) -> Self {
         Self::Counter(counter.clone())
-    }
-}
-
-impl From<&Arc<Counter>> for Source {
-    fn from(counter: &Arc<Counter>) -> Self {
-        Self::Counter(Counter::clone(counter))
     }
 }
 

@@ -46,7 +46,7 @@ impl Progress for EndpointDriver {
 /// The queues and counters that an endpoint reports to.
 struct Waits {
     queues: Vec<CompletionQueue>,
-    counters: Vec<Arc<Counter>>,
+    counters: Vec<Counter>,
     events: Option<EventQueue>,
 }
 

@@ -206,31 +206,31 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Counts all operations of this endpoint that send, read or write (FI_TRANSMIT).
-    pub fn transmit_counter(self, counter: &Arc<Counter>) -> Self {
+    pub fn transmit_counter(self, counter: &Counter) -> Self {
         self.send_counter(counter).read_counter(counter).write_counter(counter)
     }
 
     /// Counts sends, tagged or untagged, when they complete (FI_SEND). One counter may count several kinds of
     /// operations.
-    pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn send_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::SENDS, counter);
         self
     }
 
     /// Counts receives of messages, tagged or untagged, when they complete (FI_RECV). Peeks are not counted.
-    pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn receive_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::RECEIVES, counter);
         self
     }
 
     /// Counts reads of peers' memory and fetching atomic operations when they complete (FI_READ).
-    pub fn read_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn read_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::READS, counter);
         self
     }
 
     /// Counts writes to peers' memory and non-fetching atomic operations when they complete (FI_WRITE).
-    pub fn write_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn write_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::WRITES, counter);
         self
     }
@@ -239,7 +239,7 @@ impl<'d> EndpointBuilder<'d> {
     /// domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that accesses a region directly notifies this
     /// endpoint afterwards, which costs the peer one frame for each such access. The endpoint counts the access when it
     /// makes progress.
-    pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn remote_read_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
     }
@@ -248,7 +248,7 @@ impl<'d> EndpointBuilder<'d> {
     /// (FI_REMOTE_WRITE). In all other respects it is like [`remote_read_counter`](Self::remote_read_counter). If this
     /// counter is also the [counter](crate::memory::region::Registration::counter) of a region, each access to that
     /// region is counted only once.
-    pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
+    pub fn remote_write_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_WRITES, counter);
         self
     }

@@ -1,7 +1,5 @@
 //! Binds counters to an endpoint that is already open (fi_endpoint(3), fi_ep_bind).
 
-use std::sync::Arc;
-
 use super::Endpoint;
 pub use super::counted::Counted;
 use super::ownership::Ownership;
@@ -18,7 +16,7 @@ impl<A: Ownership> Endpoint<A> {
     /// [`PostError::HasCounter`] if the endpoint already has a counter for one of these kinds; in that case nothing was
     /// changed. [`PostError::Counter`] if waiting for the counter cannot make progress on the endpoint.
     /// [`PostError::Forked`] in a forked child. [`PostError::Closed`] if the endpoint was closed.
-    pub fn count(&self, what: Counted, counter: &Arc<Counter>) -> Result<(), PostError> {
+    pub fn count(&self, what: Counted, counter: &Counter) -> Result<(), PostError> {
         self.access.with(|engine| engine.count(what, counter))?;
         self.access.reports_also_to(counter).map_err(|error| PostError::Counter(crate::error_number(&error)))
     }

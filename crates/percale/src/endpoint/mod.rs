@@ -32,7 +32,8 @@
 //! * `reactor`: wakes tasks that await operations
 //! * `builder`: opens endpoints; `refused`: results of calls in a forked child
 //! * `ownership`: one owner, or many threads that share the engine through a lock; `automatic`: the drivers of a shared
-//!   engine other than its users; `sharing`: turns an endpoint of one owner into a shared one
+//!   engine other than its users; `sharing`: turns an endpoint of one owner into a shared one, and the
+//!   errors that return an endpoint
 //! * `matching`: decides which receive takes which message
 //! * `engine`: the protocol
 
@@ -74,7 +75,7 @@ use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
 pub use self::ownership::{Handle, Owned, Ownership, Shared};
-pub use self::sharing::ShareError;
+pub use self::sharing::{CloseError, ShareError};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::region::window::TypeTwo;
@@ -157,7 +158,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Closes the endpoint, as dropping its last handle does. If windows of type 2A are bound through the endpoint, it
-    /// is not closed: it is returned and continues to work. Windows of type 2B are unbound. Dropping an endpoint
+    /// is not closed: the error returns it, and it continues to work. Windows of type 2B are unbound. Dropping an endpoint
     /// unbinds all its windows.
     ///
     /// Pending data is sent first, for at most one second (two seconds if the endpoint has groups with collective
@@ -174,11 +175,12 @@ impl<A: Ownership> Endpoint<A> {
     /// which must neither change nor free it before that report.
     ///
     /// # Errors
-    /// Returns the endpoint if windows of type 2A are bound through it.
-    pub fn close(self) -> Result<(), Self> {
+    /// If windows of type 2A are bound through the endpoint. The error contains the endpoint
+    /// ([`CloseError::into_inner`]).
+    pub fn close(self) -> Result<(), CloseError<A>> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
-        if closed { Ok(()) } else { Err(self) }
+        if closed { Ok(()) } else { Err(CloseError::new(self)) }
     }
 
     /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return

@@ -81,7 +81,7 @@ impl Handle for Shared {
 }
 
 pub(super) mod reach {
-    use super::{Arc, Counter, Engine, Instant, Process, SpinBudget, SpinStep};
+    use super::{Counter, Engine, Instant, Process, SpinBudget, SpinStep};
     use crate::endpoint::refused::RefusedResult;
 
     /// A call on an engine. Unlike a closure it is always inlined, and its fields are then kept in registers.
@@ -162,7 +162,7 @@ pub(super) mod reach {
 
         /// From now on, also reports to this counter. If the endpoint is shared, threads that wait for the counter
         /// drive it.
-        fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
+        fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()>;
 
         /// Lets threads that read or wait for this counter drive a shared endpoint from now on.
         fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
@@ -274,7 +274,7 @@ impl EngineAccess for Owned {
             })
     }
 
-    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+    fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()> {
         self.undriven.borrow_mut().add(Source::from(counter));
         Ok(())
     }
@@ -576,7 +576,7 @@ macro_rules! reaches_inner {
             automate(&self.inner)
         }
 
-        fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+        fn reports_also_to(&self, counter: &Counter) -> std::io::Result<()> {
             self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
         }
 

@@ -119,6 +119,27 @@ impl std::fmt::Debug for PostError {
 }
 
 impl PostError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// for [`Again`](Self::Again), after progress was made, and for a window that is
+    /// [busy](crate::region::window::WindowError::Busy).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        match self {
+            Self::Again => true,
+            Self::Window(error) => error.is_retriable(),
+            _ => false,
+        }
+    }
+
+    /// Returns the peer that the failure concerns, which is known for [`UnknownPeer`](Self::UnknownPeer).
+    #[must_use]
+    pub const fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::UnknownPeer(address) => Some(PeerAddress(*address)),
+            _ => None,
+        }
+    }
+
     /// Returns the libfabric code.
     #[must_use]
     pub const fn errno(&self) -> i32 {

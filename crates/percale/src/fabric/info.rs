@@ -78,7 +78,13 @@ crate::short_debug!(Info, "Info");
 /// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the machine's interfaces cannot be listed: {0}")]
-pub struct DiscoverError(#[from] io::Error);
+pub struct DiscoverError(io::Error);
+
+impl From<io::Error> for DiscoverError {
+    fn from(error: io::Error) -> Self {
+        Self(error)
+    }
+}
 
 impl DiscoverError {
     /// Returns the libfabric code for this error (positive).

@@ -151,12 +151,11 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::sync::Arc;
 //! use percale::{Counter, Event, EventQueue, Info, WaitSet};
 //!
 //! # let domain = Info::discover()?.best()?.open()?;
 //! # let vector = domain.address_vector().build()?;
-//! let (events, received) = (EventQueue::default(), Arc::new(Counter::new()));
+//! let (events, received) = (EventQueue::default(), Counter::new());
 //! let builder = domain.endpoint().vector(&vector).event_queue(&events).receive_counter(&received);
 //! let endpoint = builder.bind_shared("127.0.0.1:0")?;
 //! let set = WaitSet::new();

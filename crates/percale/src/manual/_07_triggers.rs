@@ -16,12 +16,11 @@
 //! # A reply that starts automatically
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::sync::Arc;
 //! use percale::{Counter, Info};
 //!
 //! # let domain = Info::discover()?.best()?.open()?;
 //! # let vector = domain.address_vector().build()?;
-//! let received = Arc::new(Counter::new());
+//! let received = Counter::new();
 //! let server = domain.endpoint().vector(&vector).receive_counter(&received).bind("127.0.0.1:0")?;
 //! # let client = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # let (to_server, to_client) = (vector.insert(server.address())?, vector.insert(client.address())?);

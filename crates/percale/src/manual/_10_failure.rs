@@ -84,6 +84,15 @@
 //! [`into_parts`](crate::endpoint::safe::OperationError::into_parts)), unless the operation is still in progress or a
 //! peer may still access the buffer.
 //!
+//! Two methods answer what programs decide on.
+//! [`is_retriable()`](crate::endpoint::safe::OperationError::is_retriable) is true if the same call may succeed later:
+//! after [`PostError::Again`] and the end of a wait's timeout, and for the codes that [`ErrorCode::is_retriable`] lists.
+//! Add a delay, and limit the number of attempts. [`peer()`](crate::endpoint::safe::OperationError::peer) is the peer
+//! that the failure concerns, if it is in the endpoint's vector.
+//!
+//! The text of an error is complete. [`source()`](std::error::Error::source) returns an error only if its text is not
+//! part of the error's own text, so a report of the whole chain repeats nothing.
+//!
 //! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
 //! to the peer.
 //!
@@ -147,6 +156,17 @@
 //! | [`BindError::System`](crate::endpoint::BindError::System) | no descriptors or memory | `ulimit -n` |
 //! | [`BindError::NoContext`](crate::endpoint::BindError::NoContext), [`ContextOpen`](crate::endpoint::BindError::ContextOpen), [`Contexts`](crate::endpoint::BindError::Contexts) | a context of a scalable endpoint that does not exist or is already open; an invalid number of contexts | correct the index |
 //! | [`BindError::Forked`](crate::endpoint::BindError::Forked) | the process is a fork of the one that opened the domain | open a domain in the child |
+//!
+//! # Errors of closing
+//! An object that cannot be closed is not lost: the error contains it, and `into_inner()` returns it.
+//!
+//! | error | of | cause | next step |
+//! |---|---|---|---|
+//! | [`endpoint::CloseError`] | [`Endpoint::close`] | windows of type 2A are bound through the endpoint | invalidate or deallocate them, then close it; or [`shut`](Endpoint::shut) it |
+//! | [`memory::region::CloseError`] | [`Region::close`], [`RawRegion::close`], [`Window::close`] | `Busy`: a peer was stopped in the middle of an access; `Windows`: windows are bound to the region | close it again later; close the windows first |
+//! | [`memory::region::PendingError`] | [`PendingRegion::finish`](memory::region::PendingRegion::finish) | the event of the registration was not read | read it, then finish |
+//!
+//! All of them convert to `Box<dyn Error + Send + Sync>` by `?`. Dropping such an error drops the object.
 //!
 //! # When this program ends
 //! [`Endpoint::close`], and dropping the endpoint, first send pending data, for at most one second. Then all operations

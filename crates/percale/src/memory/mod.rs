@@ -24,7 +24,7 @@ pub mod atomic {
 /// The memory that a safe operation owns while it is in progress.
 pub mod buffer {
     #[doc(inline)]
-    pub use crate::local_memory::buffer::Buffer;
+    pub use crate::local_memory::buffer::{Buffer, IntoAllocationError};
 }
 
 /// The functions that map and unmap pages shared with other processes.

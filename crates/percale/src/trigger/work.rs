@@ -32,6 +32,13 @@ impl From<io::Error> for WorkError {
 }
 
 impl WorkError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`Post`](Self::Post) as stated by [`PostError::is_retriable`].
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Post(error) if error.is_retriable())
+    }
+
     /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {

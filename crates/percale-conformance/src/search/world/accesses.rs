@@ -237,7 +237,7 @@ impl World {
                     self.returns.keep(id, bytes)
                 }
                 Err(error) => {
-                    self.regions.known[index].memory = Some(AccessMemory::Safe(error.into_region()));
+                    self.regions.known[index].memory = Some(AccessMemory::Safe(error.into_inner()));
                     Ok(())
                 }
             },
@@ -249,7 +249,7 @@ impl World {
                     self.lender.take_back(id, lent, watch)
                 }
                 Err(error) => {
-                    self.regions.known[index].memory = Some(AccessMemory::Raw(error.into_region(), lent));
+                    self.regions.known[index].memory = Some(AccessMemory::Raw(error.into_inner(), lent));
                     Ok(())
                 }
             },

@@ -85,7 +85,7 @@ impl Port {
         let endpoint = unsafe { Box::from_raw(ptr) };
         match endpoint.share() {
             Ok(endpoint) => Self::shared(endpoint),
-            Err(error) => Self::owned(*error.endpoint),
+            Err(error) => Self::owned(error.into_inner()),
         }
     }
 
@@ -117,7 +117,7 @@ struct OpenedEndpoint {
     address: SocketAddr,
     vector: AddressVector,
     domain: Domain,
-    counter: std::sync::Arc<Counter>,
+    counter: Counter,
     events: EventQueue,
     open: Option<Open>,
     /// Whether an earlier endpoint was closed here.
@@ -203,7 +203,7 @@ impl World {
                 address,
                 vector: domain.address_vector().build().expect("a vector"),
                 domain,
-                counter: std::sync::Arc::new(Counter::new()),
+                counter: Counter::new(),
                 events: EventQueue::new(16),
                 open: None,
                 was_closed: false,

@@ -256,7 +256,7 @@ impl<A: Open> Worker<A> {
                     self.ledger.fault(&format!("a region has been busy for {:?}", busy.elapsed()));
                     return std::mem::forget(error);
                 }
-                self.regions.push(OwnRegion { region: error.into_region(), tag, busy: Some(busy) });
+                self.regions.push(OwnRegion { region: error.into_inner(), tag, busy: Some(busy) });
             }
         }
     }

@@ -146,7 +146,7 @@ impl<A: Open> Worker<A> {
                     std::mem::forget(busy);
                     break;
                 }
-                window = Some(busy);
+                window = Some(busy.into_inner());
                 std::thread::sleep(Duration::from_millis(10));
             }
             match region.close() {

@@ -154,11 +154,11 @@ impl HeldRegion {
         match self {
             Self::Sealed(region, place) => match region.close() {
                 Ok(buffer) => Ok(Ground::Sealed(buffer.into_allocation().expect("what was registered"))),
-                Err(busy) => Err(Self::Sealed(busy.into_region(), place)),
+                Err(busy) => Err(Self::Sealed(busy.into_inner(), place)),
             },
             Self::Plain(region, memory) => match region.close() {
                 Ok(()) => Ok(Ground::Plain(memory)),
-                Err(busy) => Err(Self::Plain(busy.into_region(), memory)),
+                Err(busy) => Err(Self::Plain(busy.into_inner(), memory)),
             },
         }
     }

@@ -57,6 +57,13 @@ pub enum WindowError {
 }
 
 impl WindowError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`Busy`](Self::Busy).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::Busy)
+    }
+
     /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {

@@ -54,6 +54,13 @@ pub enum CounterError {
 }
 
 impl CounterError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`TimedOut`](Self::TimedOut).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::TimedOut)
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {

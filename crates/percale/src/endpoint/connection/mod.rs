@@ -103,6 +103,15 @@ impl std::fmt::Debug for ConnectionError {
 }
 
 impl ConnectionError {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// for [`NotYet`](Self::NotYet). An endpoint has only one connection in its lifetime, so after
+    /// [`Refused`](Self::Refused) a new endpoint is needed; the error's code states whether that may help
+    /// ([`ErrorCode::is_retriable`]).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+
     /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {

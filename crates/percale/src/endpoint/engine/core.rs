@@ -227,7 +227,10 @@ impl Core {
         self.send_over(to, notify);
         match failure {
             None => self.complete(Side::Transmit, notify, entry),
-            Some((error, why)) => self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why)),
+            Some((error, why)) => {
+                let peer = self.peers.source(to);
+                self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why).with_peer(peer));
+            }
         }
     }
 
@@ -244,14 +247,16 @@ impl Core {
     #[cold]
     pub(crate) fn down(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
         self.peers.drop_actions_for(from);
+        let peer = self.peers.source(from);
+        let failure = |entry, error| ErrorEntry::new(entry, error).with_text(why.to_owned()).with_peer(peer);
         for pending in self.peers.take_pending(from) {
             let Some(entry) = pending.entry() else { continue }; // It ends below.
-            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+            self.fail(Side::Transmit, pending.notify, failure(entry, error));
         }
         self.fail_unsent(from, error, why);
         for SendEnd { to, notify, entry, .. } in self.messages.sends_mut().take_of(from) {
             self.send_over(to, notify);
-            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+            self.fail(Side::Transmit, notify, failure(entry, error));
         }
         for pull in self.messages.take_pulls_of(from, |_| true) {
             if let PayloadPull::Message { head, receive, .. } = pull {

@@ -6,8 +6,6 @@
 //! ([`FrameKind::Wrote`](crate::wire::head::FrameKind::Wrote)), because it requested that when the connection was
 //! established or the counter was added ([`FrameKind::Counts`](crate::wire::head::FrameKind::Counts)).
 
-use std::sync::Arc;
-
 use super::Engine;
 use super::core::Core;
 use crate::completion::counter::Counter;
@@ -51,7 +49,7 @@ impl Core {
 
 impl Engine {
     /// Counts operations of these kinds from now on.
-    pub(crate) fn count(&mut self, what: Counted, counter: &Arc<Counter>) -> Result<(), PostError> {
+    pub(crate) fn count(&mut self, what: Counted, counter: &Counter) -> Result<(), PostError> {
         if !self.process.is_here() || self.is_closed() {
             return Err(self.refusal());
         }

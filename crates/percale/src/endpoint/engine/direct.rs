@@ -411,7 +411,7 @@ fn failed(
 
 fn refuse(core: &mut Core, what: &AccessOperation, notify: Notify, refusal: Refusal) -> DirectOutcome {
     let failure = ErrorEntry::new(what.entry(), refused_code(refusal)).with_text(refusal.to_string());
-    core.fail(Side::Transmit, notify, failure);
+    core.fail(Side::Transmit, notify, failure.with_peer(what.peer()));
     DirectOutcome::Over
 }
 

@@ -114,9 +114,10 @@ impl Core {
                     self.receive_failed(from, &head, &receive, error, &why);
                 }
             }
+            let peer = self.peers.source(from);
             for access in accesses {
                 let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
-                self.fail(Side::Transmit, access.notify(), failure);
+                self.fail(Side::Transmit, access.notify(), failure.with_peer(peer));
             }
         }
         any
@@ -180,8 +181,9 @@ impl Core {
                     holding.memory.push(Memory::Pull(pull));
                 }
             }
+            let peer = self.peers.source(from);
             for access in accesses {
-                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone()).with_peer(peer);
                 self.defer_failure(Side::Transmit, access.notify(), failure, &mut holding);
                 holding.memory.push(Memory::Access(access));
             }
@@ -206,7 +208,7 @@ impl Core {
                     (None, None) => ReportTarget::Nowhere,
                 };
                 let counter = self.reporting.counters().of(error.entry.flags).filter(|_| !quiet);
-                let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
+                let counters = counter.cloned().into_iter().chain(counting).collect();
                 kept.report(LateReport { place, reserved: notify == Notify::Queue, error, counters, part });
                 continue;
             }
@@ -282,7 +284,8 @@ impl Core {
     fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut DeferredFailures) {
         let Some((notify, entry, memory)) = self.take_collective(transfer.entry.context) else { return };
         holding.memory.extend(memory);
-        let error = ErrorEntry { entry, ..transfer.clone() };
+        let mut error = transfer.clone();
+        error.entry = entry;
         self.defer_failure(Side::Transmit, notify, error, holding);
     }
 }

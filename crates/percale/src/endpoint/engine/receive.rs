@@ -378,7 +378,8 @@ impl Core {
             let Some(send) = self.peers.get_mut(slot).take_matching(wanted) else { continue };
             let Some(entry) = send.entry() else { continue };
             let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
-            self.fail(Side::Transmit, send.notify, error);
+            let peer = self.peers.source(slot);
+            self.fail(Side::Transmit, send.notify, error.with_peer(peer));
             return true;
         }
         false

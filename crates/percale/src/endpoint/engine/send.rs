@@ -273,8 +273,10 @@ impl Core {
     /// Fails the sends that have not left. They will not arrive, because the connection has ended.
     #[cold]
     pub(super) fn fail_unsent(&mut self, to: ConnectionId, error: ErrorCode, why: &str) {
+        let peer = self.peers.source(to);
         for (notify, entry) in self.messages.unsent().take_lost(to) {
-            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+            let failure = ErrorEntry::new(entry, error).with_text(why.to_owned()).with_peer(peer);
+            self.fail(Side::Transmit, notify, failure);
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::submissions::Transfer;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::table::Id;
+use crate::types::PeerAddress;
 
 impl Operation {
     const fn flags(&self) -> OpFlags {
@@ -198,7 +199,9 @@ impl Engine {
         let error = match why {
             None => ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it started"),
             Some(why) => {
-                ErrorEntry::new(entry, code(&why)).with_text(format!("the triggered operation failed to start: {why}"))
+                let peer = why.peer().unwrap_or(PeerAddress::UNSPECIFIED);
+                let text = format!("the triggered operation failed to start: {why}");
+                ErrorEntry::new(entry, code(&why)).with_text(text).with_peer(peer)
             }
         };
         self.core.fail(operation.side(), notify, error);

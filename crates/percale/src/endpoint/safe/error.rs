@@ -3,11 +3,13 @@
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::endpoint::work::PostError;
 use crate::local_memory::buffer::Buffer;
+use crate::types::PeerAddress;
 
 /// The error of a safe operation: its [cause](Self::cause), and the operation's [buffer](Self::buffer) if no other
 /// process may still access it.
-#[derive(thiserror::Error)]
-#[error("{}", .parts.0)]
+///
+/// Its text is that of the [`cause`](Self::cause), so its [`source`](std::error::Error::source) is that of the cause
+/// too: a report of the whole chain contains each text once.
 pub struct OperationError {
     /// Boxed, so that a result with this error is as short as a result without it.
     parts: Box<(Cause, Option<Buffer>)>,
@@ -15,6 +17,18 @@ pub struct OperationError {
 
 // The whole cause: a `main` that returns the error prints it by `Debug`, and its end is the advice.
 crate::short_debug!(OperationError, "OperationError", cause: |this| this.parts.0.to_string());
+
+impl std::fmt::Display for OperationError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.parts.0.fmt(f)
+    }
+}
+
+impl std::error::Error for OperationError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.parts.0.source()
+    }
+}
 
 /// The cause of an [`OperationError`].
 #[non_exhaustive]
@@ -48,6 +62,30 @@ impl From<Box<ErrorEntry>> for Cause {
 }
 
 impl Cause {
+    /// Returns whether the same call may succeed later although neither it nor the program is changed. This is the case
+    /// for [`TimedOut`](Self::TimedOut) (wait again), for [`Post`](Self::Post) as stated by
+    /// [`PostError::is_retriable`], and for [`Completion`](Self::Completion) as stated by
+    /// [`ErrorCode::is_retriable`].
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::Post(error) => error.is_retriable(),
+            Self::Completion(error) => error.is_retriable(),
+            Self::TimedOut => true,
+            Self::Taken => false,
+        }
+    }
+
+    /// Returns the peer that the failure concerns, if it is known ([`ErrorEntry::peer`], [`PostError::peer`]).
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::Post(error) => error.peer(),
+            Self::Completion(error) => error.peer(),
+            Self::TimedOut | Self::Taken => None,
+        }
+    }
+
     /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -94,6 +132,19 @@ impl OperationError {
     #[must_use]
     pub fn into_parts(self) -> (Cause, Option<Buffer>) {
         *self.parts
+    }
+
+    /// Returns whether the same call may succeed later although neither it nor the program is changed
+    /// ([`Cause::is_retriable`]).
+    #[must_use]
+    pub fn is_retriable(&self) -> bool {
+        self.cause().is_retriable()
+    }
+
+    /// Returns the peer that the failure concerns, if it is known ([`Cause::peer`]).
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerAddress> {
+        self.cause().peer()
     }
 
     /// Returns the libfabric code of the [`cause`](Self::cause).

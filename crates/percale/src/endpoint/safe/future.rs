@@ -43,6 +43,20 @@ impl<F> Started<F> {
     }
 }
 
+#[cfg(feature = "futures")]
+impl<F, R> futures_core::FusedFuture for Started<F>
+where
+    F: futures_core::FusedFuture<Output = Result<R, OperationError>> + Unpin,
+{
+    fn is_terminated(&self) -> bool {
+        match &self.state {
+            Some(Ok(future)) => future.is_terminated(),
+            Some(Err(_)) => false,
+            None => true,
+        }
+    }
+}
+
 impl<F, R> Future for Started<F>
 where
     F: Future<Output = Result<R, OperationError>> + Unpin,

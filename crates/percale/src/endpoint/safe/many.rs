@@ -1,10 +1,11 @@
 //! A receive buffer for many messages.
 
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::operation::InProgress;
 use super::{Cause, OperationError};
-use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Handle;
@@ -15,10 +16,36 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
 /// A receive in progress that takes many messages into one buffer.
+///
+/// Wait for the next message ([`wait`](Self::wait), [`wait_for`](Self::wait_for)), iterate over the messages
+/// ([`iter`](Self::iter)), or await them ([`next_message`](Self::next_message), [`poll_next`](Self::poll_next)). With the
+/// cargo feature `futures` it is also a `Stream` (`futures_core::Stream`).
+///
+/// After the buffer is full and the last message was returned, all of these return `None`. They also do so after an
+/// error that is not of a single message, for example because the endpoint was closed.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = percale::Info::discover()?.best()?.open()?;
+/// # let vector = domain.address_vector().build()?;
+/// # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+/// # let peer = vector.insert(endpoint.address())?;
+/// let mut many = endpoint.recv(vec![0; 4096]).many()?;
+/// endpoint.send(peer, "one").wait()?;
+/// endpoint.send(peer, "two").wait()?;
+/// for part in many.iter().take(2) {
+///     println!("{} bytes", part?.bytes.len());
+/// }
+/// let buffer = many.finish().buffer; // stops receiving
+/// # assert_eq!(buffer.len(), 4096);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping it cancels the receive"]
 pub struct ReceivingMany<H: Handle> {
     pub(super) operation: InProgress<H>,
     pub(super) base: u64,
+    /// Whether `None` was returned, or an error that is not of a single message.
+    pub(super) ended: bool,
 }
 
 crate::short_debug!(for [H: Handle] ReceivingMany<H>, "ReceivingMany");
@@ -44,35 +71,90 @@ crate::short_debug!(Part, "Part", len: |this| this.bytes.len(), offset: |this| t
 pub struct Finished {
     /// The buffer.
     pub buffer: Buffer,
-    /// The messages and errors that [`next`](ReceivingMany::next) has not returned, oldest first.
+    /// The messages and errors that were not returned before, oldest first.
     pub unread: Vec<Result<Part, OperationError>>,
 }
 
 crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
 impl<H: Handle> ReceivingMany<H> {
-    /// Returns the next message, or `None` if the buffer is full and all messages were returned.
+    /// Waits for the next message. Returns `None` if the buffer is full and all messages were returned.
     ///
     /// # Errors
-    /// If a message failed to arrive, or the timeout expires. The buffer may have taken other messages.
-    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Part>, OperationError> {
-        if !self.operation.access.access().is_here() {
-            return Err(OperationError::refused());
+    /// If a message failed to arrive; the buffer may have taken other messages. If the endpoint was closed, or in a
+    /// forked child; then the next call returns `None`.
+    pub fn wait(&mut self) -> Result<Option<Part>, OperationError> {
+        self.wait_until(None)
+    }
+
+    /// Like [`wait`](Self::wait), but for at most `timeout`.
+    ///
+    /// # Errors
+    /// As those of [`wait`](Self::wait), and if the timeout expires ([`Cause::TimedOut`]). The receive continues, and can
+    /// be waited for again.
+    pub fn wait_for(&mut self, timeout: Duration) -> Result<Option<Part>, OperationError> {
+        // A deadline that the clock cannot express is none.
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Like [`wait_for`](Self::wait_for), but with a deadline. `None`: no limit.
+    ///
+    /// # Errors
+    /// As those of [`wait_for`](Self::wait_for).
+    pub fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Part>, OperationError> {
+        if let Some(ended) = self.check() {
+            return ended.transpose();
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (id, base) = (self.operation.id(), self.base);
-        let found = self.operation.access.access().wait_until(deadline, |engine| {
-            if engine.core.operations.is_done(id) {
-                return Some(Ok(None));
-            }
-            let result = engine.core.operations.take_result(id)?;
-            Some(result.map(|entry| part(engine, id, base, &entry)))
-        });
-        match found {
-            Some(Ok(part)) => Ok(part),
-            Some(Err(error)) => Err(OperationError::new(error, None)),
+        match self.operation.access.access().wait_until(deadline, |engine| next(engine, id, base)) {
+            Some(next) => self.returned(next).transpose(),
             None => Err(OperationError::new(Cause::TimedOut, None)),
         }
+    }
+
+    /// Returns an iterator over the messages, which waits for each of them.
+    pub fn iter(&mut self) -> Parts<'_, H> {
+        Parts { many: self }
+    }
+
+    /// Polls for the next message. If there is none yet, arranges for the task to be woken. Returns `None` if the buffer
+    /// is full and all messages were returned.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Part, OperationError>>> {
+        if let Some(ended) = self.check() {
+            return Poll::Ready(ended);
+        }
+        let (id, base) = (self.operation.id(), self.base);
+        self.operation.poll_for(context, |engine| next(engine, id, base)).map(|next| {
+            self.operation.restart_polls();
+            self.returned(next)
+        })
+    }
+
+    /// Returns a future of the next message ([`poll_next`](Self::poll_next)). If the future is dropped, no message is
+    /// lost.
+    ///
+    /// # Errors
+    /// As those of [`wait`](Self::wait).
+    pub async fn next_message(&mut self) -> Option<Result<Part, OperationError>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Returns what a call returns without access to the engine: `None` after the end, an error in a forked child.
+    fn check(&mut self) -> Option<Option<Result<Part, OperationError>>> {
+        if self.ended {
+            return Some(None);
+        }
+        if !self.operation.access.access().is_here() {
+            self.ended = true;
+            return Some(Some(Err(OperationError::refused())));
+        }
+        None
+    }
+
+    /// Records whether the last result is being returned.
+    fn returned(&mut self, next: Option<OperationPart>) -> Option<Result<Part, OperationError>> {
+        self.ended = next.is_none();
+        next.map(|result| result.map_err(|error| OperationError::new(error, None)))
     }
 
     /// Stops receiving. Waits for messages that are partly received, then returns the buffer and the results that were
@@ -95,6 +177,67 @@ impl<H: Handle> ReceivingMany<H> {
         });
         self.operation.used_up();
         Finished { buffer: buffer.flatten().unwrap_or_else(|| Buffer::from(Vec::new())), unread }
+    }
+}
+
+/// A message, or the error of one or of the whole receive.
+type OperationPart = Result<Part, Box<ErrorEntry>>;
+
+/// Takes the next result, or returns `None` if there is none yet. `Some(None)`: there are no more.
+fn next(engine: &mut Engine, id: OperationId, base: u64) -> Option<Option<OperationPart>> {
+    if engine.core.operations.is_done(id) {
+        return Some(None);
+    }
+    match engine.core.operations.take_result(id)? {
+        Ok(entry) => Some(part(engine, id, base, &entry).map(Ok)),
+        Err(error) => Some(Some(Err(error))),
+    }
+}
+
+/// The messages of a receive that takes many ([`ReceivingMany::iter`]).
+#[must_use = "iterators do nothing unless iterated over"]
+pub struct Parts<'m, H: Handle> {
+    many: &'m mut ReceivingMany<H>,
+}
+
+crate::short_debug!(for [H: Handle] Parts<'_, H>, "Parts");
+
+impl<H: Handle> Iterator for Parts<'_, H> {
+    type Item = Result<Part, OperationError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.many.wait().transpose()
+    }
+}
+
+impl<H: Handle> std::iter::FusedIterator for Parts<'_, H> {}
+
+impl<'m, H: Handle> IntoIterator for &'m mut ReceivingMany<H> {
+    type Item = Result<Part, OperationError>;
+    type IntoIter = Parts<'m, H>;
+
+    fn into_iter(self) -> Parts<'m, H> {
+        self.iter()
+    }
+}
+
+// Nothing in it is pinned.
+impl<H: Handle> Unpin for ReceivingMany<H> {}
+
+#[cfg(feature = "futures")]
+impl<H: Handle> futures_core::Stream for ReceivingMany<H> {
+    type Item = Result<Part, OperationError>;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        ReceivingMany::poll_next(&mut self, context)
+    }
+}
+
+#[cfg(feature = "futures")]
+impl<H: Handle> futures_core::FusedStream for ReceivingMany<H> {
+    /// Returns whether `None` was returned, or an error after which it is returned.
+    fn is_terminated(&self) -> bool {
+        self.ended
     }
 }
 

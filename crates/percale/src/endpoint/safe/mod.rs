@@ -41,7 +41,7 @@ mod windows;
 pub use self::collective::{CollectiveRequest, Group};
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
-pub use self::many::{Finished, Part, ReceivingMany};
+pub use self::many::{Finished, Part, Parts, ReceivingMany};
 pub use self::operation::Operation;
 pub use self::outcome::Outcome;
 pub use self::remote::{AccessRequest, Element};
@@ -70,6 +70,27 @@ pub struct Received {
 crate::short_debug!(Received, "Received", len: |this| this.len, tag: |this| this.tag, source: |this| this.source);
 
 impl Received {
+    /// Returns the bytes of the message, or `None` if it was received into an [`Allocation`](crate::Allocation). Peers
+    /// may be writing an allocation, so its bytes have to be copied ([`to_vec`](Self::to_vec),
+    /// [`Buffer::copy_to`]).
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        self.buffer.as_slice()?.get(..self.len)
+    }
+
+    /// Converts the message to a vector of its bytes. This is the vector that was passed to the receive, shortened to
+    /// the length of the message, or a copy if the message was received into an [`Allocation`](crate::Allocation).
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        if self.buffer.as_slice().is_none() {
+            return self.to_vec();
+        }
+        let mut bytes = self.buffer.into_vec();
+        bytes.truncate(self.len);
+        bytes
+    }
+
     /// Returns a copy of the bytes of the message.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {

@@ -146,6 +146,14 @@ impl<H: Handle, R: Outcome> Future for Operation<H, R> {
     }
 }
 
+#[cfg(feature = "futures")]
+impl<H: Handle, R: Outcome> futures_core::FusedFuture for Operation<H, R> {
+    /// Returns whether the result was taken ([`is_taken`](Operation::is_taken)). Further polls return [`Cause::Taken`].
+    fn is_terminated(&self) -> bool {
+        self.is_taken()
+    }
+}
+
 // Nothing in it is pinned.
 impl<H: Handle, R: Outcome> Unpin for Operation<H, R> {}
 
@@ -208,9 +216,9 @@ impl EngineCall for TakeAtOnce {
     }
 }
 
-/// The result of a poll.
-enum PollOutcome {
-    Ended(End),
+/// The result of a poll for a `T`.
+enum PollOutcome<T> {
+    Ready(T),
     /// The task's waker has to be cloned first, while the endpoint is not borrowed.
     Clone,
     /// There is no result yet, and the task polls again.
@@ -298,6 +306,11 @@ impl<H: Handle> InProgress<H> {
         }
     }
 
+    /// Makes the next polls spin again, because one has returned a result of several.
+    pub(super) const fn restart_polls(&mut self) {
+        self.marks.0 &= Marks::ENDED | Marks::WATCHED;
+    }
+
     /// Records that the slot was released.
     pub(super) fn used_up(&mut self) {
         self.marks.0 |= Marks::ENDED;
@@ -321,17 +334,24 @@ impl<H: Handle> InProgress<H> {
         if !self.reach().is_here() {
             return Poll::Ready(Err(OperationError::refused()));
         }
+        let id = self.id();
+        self.poll_for(context, |engine| engine.core.operations.take_end(id)).map(|end| self.end(end))
+    }
+
+    /// Polls until `take` returns a result. If there is none yet, arranges for the task to be woken. The caller has
+    /// checked that this is no forked child.
+    pub(super) fn poll_for<T>(&mut self, context: &Context<'_>, take: impl Fn(&mut Engine) -> Option<T>) -> Poll<T> {
         let spin = self.marks.count_poll() < SPINS;
         let mut fresh = None;
         let look = loop {
-            match self.poll_outcome(context.waker(), &mut fresh, spin) {
+            match self.poll_outcome(context.waker(), &mut fresh, spin, &take) {
                 PollOutcome::Clone => fresh = Some(context.waker().clone()),
                 look => break look,
             }
         };
         deferred_actions::discard(fresh);
         match look {
-            PollOutcome::Ended(end) => return Poll::Ready(self.end(end)),
+            PollOutcome::Ready(result) => return Poll::Ready(result),
             PollOutcome::Sleep => {
                 let (id, descriptor) =
                     self.reach().with_here(|engine| (engine.id(), std::sync::Arc::clone(engine.descriptor())));
@@ -348,13 +368,19 @@ impl<H: Handle> InProgress<H> {
         Poll::Pending
     }
 
-    fn poll_outcome(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> PollOutcome {
+    fn poll_outcome<T>(
+        &self,
+        waker: &Waker,
+        fresh: &mut Option<Waker>,
+        spin: bool,
+        take: impl Fn(&mut Engine) -> Option<T>,
+    ) -> PollOutcome<T> {
         let id = self.id();
         // The caller has checked that this is no forked child.
         self.reach().with_here(|engine| {
             engine.progress();
-            if let Some(end) = engine.core.operations.take_end(id) {
-                return PollOutcome::Ended(end);
+            if let Some(result) = take(engine) {
+                return PollOutcome::Ready(result);
             }
             if !engine.core.operations.set_waker(id, waker, fresh) {
                 return PollOutcome::Clone;
@@ -363,8 +389,8 @@ impl<H: Handle> InProgress<H> {
                 return PollOutcome::Spin;
             }
             let calm = engine.watch();
-            match engine.core.operations.take_end(id) {
-                Some(end) => PollOutcome::Ended(end),
+            match take(engine) {
+                Some(result) => PollOutcome::Ready(result),
                 None if calm => PollOutcome::Sleep,
                 None => PollOutcome::Spin,
             }

@@ -206,7 +206,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         let base = self.buffer.segment_for_send().as_ptr().addr() as u64;
         let endpoint = self.endpoint;
         let operation = InProgress::new(endpoint.access.handle(), self.post(OpFlags::MULTI_RECEIVE)?);
-        Ok(ReceivingMany { operation, base })
+        Ok(ReceivingMany { operation, base, ended: false })
     }
 
     #[inline(always)]

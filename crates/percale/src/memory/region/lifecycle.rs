@@ -85,9 +85,9 @@ macro_rules! lifecycle {
             /// [`CloseError::Windows`] if windows are bound to the region, because writes through them would not be
             /// counted. Writes through windows that are bound later are counted. [`CloseError::Forked`] in a forked
             /// child.
-            pub fn count(&mut self, counter: &Arc<Counter>) -> Result<(), CloseError<()>> {
+            pub fn count(&mut self, counter: &Counter) -> Result<(), CloseError<()>> {
                 let timeout = self.handle.keys().revoke_timeout();
-                self.handle.count(counter, Some(timeout))
+                self.handle.count(Arc::new(counter.clone()), Some(timeout))
             }
 
             /// Restricts the region to accesses through the endpoint with this [id](crate::Endpoint::id), from the next

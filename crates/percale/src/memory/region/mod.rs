@@ -40,7 +40,7 @@ use std::sync::Arc;
 pub use self::known::Bindable;
 pub(crate) use self::known::Parts;
 pub use self::mapped::MappedKey;
-pub use self::pending::PendingRegion;
+pub use self::pending::{PendingError, PendingRegion};
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;
 pub use self::view::RegionSlice;
@@ -121,8 +121,8 @@ impl<'d> Registration<'d> {
 
     /// Counts the writes of peers (FI_RMA_EVENT): one for each write or atomic operation, after its data is in memory.
     /// A region may have several counters, and each of them counts every write.
-    pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.terms.counters.push(counter.clone());
+    pub fn counter(mut self, counter: &Counter) -> Self {
+        self.terms.counters.push(Arc::new(counter.clone()));
         self
     }
 

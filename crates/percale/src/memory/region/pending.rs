@@ -43,20 +43,62 @@ impl RegistrationRequest {
     }
 }
 
+/// The reason why [`PendingRegion::finish`] returned no region.
+#[non_exhaustive]
+#[derive(thiserror::Error)]
+pub enum PendingError {
+    /// The registration has not ended, or its event was not read yet. Contains the handle.
+    #[error("the registration has not ended; read its event from the event queue, then finish it")]
+    NotDone(PendingRegion),
+    /// The registration failed.
+    #[error(transparent)]
+    Failed(#[from] RegisterError),
+}
+
+crate::short_debug!(PendingError, "PendingError", reason: |this| this.to_string());
+
+impl PendingError {
+    /// Returns the handle if the registration has not ended ([`NotDone`](Self::NotDone)).
+    #[must_use]
+    pub fn into_inner(self) -> Option<PendingRegion> {
+        match self {
+            Self::NotDone(pending) => Some(pending),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// Returns whether the same call may succeed later although neither it nor the program is changed, which is the
+    /// case for [`NotDone`](Self::NotDone).
+    #[must_use]
+    pub const fn is_retriable(&self) -> bool {
+        matches!(self, Self::NotDone(_))
+    }
+
+    /// Returns the libfabric error code (positive) of this error.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotDone(_) => libc::EAGAIN,
+            Self::Failed(error) => error.errno(),
+        }
+    }
+}
+
 impl PendingRegion {
-    /// Returns the region, or the error of the registration, once the event was read. Before that, returns itself as
-    /// `Err`.
+    /// Returns the region, once the event was read.
     ///
     /// # Errors
-    /// If the event was not read yet. In a forked child the registration has failed with [`RegisterError::Forked`].
-    pub fn finish(self) -> Result<Result<Region, RegisterError>, Self> {
-        let Some(mut state) = self.shared.lock() else { return Ok(Err(RegisterError::Forked)) };
+    /// [`PendingError::NotDone`], which contains this handle, if the event was not read yet.
+    /// [`PendingError::Failed`] if the registration failed. In a forked child it has failed with
+    /// [`RegisterError::Forked`].
+    pub fn finish(self) -> Result<Region, PendingError> {
+        let Some(mut state) = self.shared.lock() else { return Err(RegisterError::Forked.into()) };
         if matches!(*state, PendingState::Waiting(_)) {
             drop(state);
-            return Err(self);
+            return Err(PendingError::NotDone(self));
         }
         match std::mem::replace(&mut *state, PendingState::Taken) {
-            PendingState::Over(result) => Ok(result),
+            PendingState::Over(result) => result.map_err(PendingError::Failed),
             PendingState::Waiting(_) | PendingState::Taken => {
                 unreachable!("`finish` consumes the object, and reading the event stores a result")
             }

@@ -8,7 +8,7 @@ use crate::domain::Domain;
 use crate::memory::region::Bindable;
 use crate::memory::region::Parts;
 use crate::region::window::{WindowBinding, WindowCell};
-use crate::region::{Keys, RemoteMemory};
+use crate::region::{CloseError, Keys, RemoteMemory};
 
 /// A memory window: see the [module](super). It is deallocated by [`close`](Self::close), or when it is dropped.
 pub struct Window {
@@ -143,12 +143,16 @@ impl Window {
     /// Deallocates the window, and unbinds it if it is bound. When this returns `Ok`, no peer is accessing it.
     ///
     /// # Errors
-    /// Returns the window if a peer that is in the middle of an access does not finish within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); its key is then invalid. Also returns the window in a
-    /// forked child, where its key still belongs to the parent.
-    pub fn close(mut self) -> Result<(), Self> {
-        if !self.keys.is_here() || self.cell.close(&self.keys).is_err() {
-            return Err(self);
+    /// [`CloseError::Busy`] if a peer that is in the middle of an access does not finish within the domain's
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the window's key is then invalid.
+    /// [`CloseError::Forked`] in a forked child, where the key still belongs to the parent. The error contains the
+    /// window.
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        if !self.keys.is_here() {
+            return Err(CloseError::Forked(self));
+        }
+        if self.cell.close(&self.keys).is_err() {
+            return Err(CloseError::Busy(self));
         }
         self.end();
         Ok(())

@@ -296,7 +296,9 @@ fn rebind_returns_busy_while_a_stopped_peer_uses_the_window() {
     let Err(CloseError::Windows(region)) = region.close() else {
         panic!("the region was closed while a peer accessed it")
     };
-    let Err(mut window) = window.close() else { panic!("the window was deallocated while a peer accessed it") };
+    let Err(CloseError::Busy(mut window)) = window.close() else {
+        panic!("the window was deallocated while a peer accessed it")
+    };
     peer.retired.store(true, Ordering::Release);
     let again = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
     assert_ne!(again.key, name.key);

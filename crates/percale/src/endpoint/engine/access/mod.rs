@@ -137,7 +137,9 @@ impl Core {
                 self.complete(Side::Transmit, access.notify(), access.entry());
             }
             Some((code, why)) => {
-                self.fail(Side::Transmit, access.notify(), ErrorEntry::new(access.entry(), code).with_text(why));
+                let failure = ErrorEntry::new(access.entry(), code).with_text(why);
+                let peer = self.peers.source(access.to());
+                self.fail(Side::Transmit, access.notify(), failure.with_peer(peer));
             }
         }
     }
@@ -233,8 +235,9 @@ impl Core {
 
     /// Fails the accesses that were being executed over a closed connection.
     pub(super) fn accesses_down(&mut self, from: ConnectionId, error: ErrorCode, why: &str) {
+        let peer = self.peers.source(from);
         for access in self.remote.take_of(from) {
-            let failure = ErrorEntry::new(access.entry(), error).with_text(why.to_owned());
+            let failure = ErrorEntry::new(access.entry(), error).with_text(why.to_owned()).with_peer(peer);
             self.fail(Side::Transmit, access.notify(), failure);
         }
     }

@@ -11,6 +11,7 @@ use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments};
 use crate::region::{MappedKeys, RemoteMemory};
 use crate::table::Id;
+use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
 /// The operation of an access.
@@ -50,6 +51,14 @@ impl AccessOperation {
             Self::Write(work) => rma_entry(true, work.context, work.remote.len()),
             Self::Read(work) => rma_entry(false, work.context, work.remote.len()),
             Self::Atomic(work) => atomic_entry(work),
+        }
+    }
+
+    /// Returns the peer whose memory is accessed.
+    pub(in super::super) const fn peer(&self) -> PeerAddress {
+        match self {
+            Self::Write(work) | Self::Read(work) => work.peer,
+            Self::Atomic(work) => work.peer,
         }
     }
 

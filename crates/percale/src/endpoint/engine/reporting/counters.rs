@@ -1,7 +1,5 @@
 //! The counters of an endpoint, by kind of operation (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
 
-use std::sync::Arc;
-
 use crate::completion::counter::Counter;
 use crate::completion::entry::CompletionFlags;
 use crate::endpoint::counted::Counted;
@@ -13,16 +11,16 @@ use crate::wire::head::Counts;
 pub(crate) struct Counters {
     /// Whether regions count the accesses that peers make through the endpoint.
     regions: bool,
-    sends: Option<Arc<Counter>>,
-    receives: Option<Arc<Counter>>,
+    sends: Option<Counter>,
+    receives: Option<Counter>,
     /// Reads and fetching atomic operations.
-    reads: Option<Arc<Counter>>,
+    reads: Option<Counter>,
     /// Writes and non-fetching atomic operations.
-    writes: Option<Arc<Counter>>,
+    writes: Option<Counter>,
     /// Reads and fetching atomic operations by peers on local regions.
-    remote_reads: Option<Arc<Counter>>,
+    remote_reads: Option<Counter>,
     /// Writes and non-fetching atomic operations by peers on local regions.
-    remote_writes: Option<Arc<Counter>>,
+    remote_writes: Option<Counter>,
 }
 
 impl Default for Counters {
@@ -39,7 +37,7 @@ impl Counters {
     }
 
     /// Counts operations of these kinds with this counter, in place of their previous counters.
-    pub(crate) fn set(&mut self, what: Counted, counter: &Arc<Counter>) {
+    pub(crate) fn set(&mut self, what: Counted, counter: &Counter) {
         let places = [
             (Counted::SENDS, &mut self.sends),
             (Counted::RECEIVES, &mut self.receives),
@@ -49,7 +47,7 @@ impl Counters {
             (Counted::REMOTE_WRITES, &mut self.remote_writes),
         ];
         for (_, place) in places.into_iter().filter(|(kind, _)| what.contains(*kind)) {
-            *place = Some(Arc::clone(counter));
+            *place = Some(counter.clone());
         }
     }
 
@@ -77,14 +75,14 @@ impl Counters {
     }
 
     /// Returns every counter. A counter may appear several times.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Counter> {
         let Self { regions: _, sends, receives, reads, writes, remote_reads, remote_writes } = self;
         [sends, receives, reads, writes, remote_reads, remote_writes].into_iter().flatten()
     }
 
     /// Returns the counter of completions with these flags. A write of a peer (REMOTE_WRITE) is not counted as the
     /// receive of a message.
-    pub(in super::super) fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
+    pub(in super::super) fn of(&self, flags: CompletionFlags) -> Option<&Counter> {
         let kinds = [
             (CompletionFlags::SEND, &self.sends),
             (CompletionFlags::RECEIVE, &self.receives),
@@ -117,7 +115,7 @@ impl Counters {
     }
 
     /// Returns the counters of peers' accesses of these kinds.
-    pub(in super::super) fn of_accesses(&self, counts: Counts) -> impl Iterator<Item = &Arc<Counter>> {
+    pub(in super::super) fn of_accesses(&self, counts: Counts) -> impl Iterator<Item = &Counter> {
         let kinds = [(Counts::WRITES, &self.remote_writes), (Counts::READS, &self.remote_reads)];
         kinds.into_iter().filter(move |(kind, _)| counts.contains(*kind)).filter_map(|(_, counter)| counter.as_ref())
     }

@@ -1,7 +1,5 @@
 //! Tests of reporting without an engine.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, ErrorCode};
@@ -91,13 +89,13 @@ fn every_result_and_change_increases_the_number_of_results() {
 #[test]
 fn counted_operations_skip_the_fast_path() {
     let mut reporting = Reporting::new(Targets::default(), false);
-    let counter = Arc::new(Counter::default());
+    let counter = Counter::default();
     reporting.change_counters(|counters| counters.set(Counted::READS, &counter));
     assert!(reporting.is_counted(Side::Transmit) && reporting.transmit_path().1);
     assert!(!reporting.is_counted(Side::Receive) && !reporting.receive_path().1);
     assert_eq!(reporting.counters().has_any(Counted::SENDS), None);
     assert_eq!(reporting.counters().has_any(Counted::all()), Some("reads"));
-    assert!(reporting.counters().of(CompletionFlags::READ).is_some_and(|found| Arc::ptr_eq(found, &counter)));
+    assert!(reporting.counters().of(CompletionFlags::READ).is_some_and(|found| found.is_same(&counter)));
     assert!(reporting.counters().of(CompletionFlags::SEND).is_none());
     assert_eq!(reporting.sources().len(), 1);
 }

@@ -107,7 +107,7 @@ fn sleep_ends_although_a_peer_clears_wakeup_marks() {
         ("in a wait", |_, _, mut receiving| drop(receiving.wait().unwrap())),
     ];
     for (way, sleep) in ways {
-        let (client, counter) = (TestEndpoint::new("shm"), Arc::new(Counter::new()));
+        let (client, counter) = (TestEndpoint::new("shm"), Counter::new());
         let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let builder = domain.endpoint().vector(&vector).receive_counter(&counter);

@@ -1,7 +1,5 @@
 //! Tests of notices of accesses that arrive after their region was closed and another region got its key.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::region::Access;
 use crate::{Counter, Entry, Region, RemoteMemory};
@@ -30,8 +28,8 @@ impl Scene {
 
     /// Registers a region with the key that all regions of the test have, and a counter that counts writes to it. Peers
     /// of this user can map its memory.
-    fn region(&self) -> (Region, Arc<Counter>) {
-        let counter = Arc::new(Counter::new());
+    fn region(&self) -> (Region, Counter) {
+        let counter = Counter::new();
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let memory = self.b.domain.allocate(LONG).unwrap();
         let registration = self.b.domain.registration(rights).key(KEY).counter(&counter);
