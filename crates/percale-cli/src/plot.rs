@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn plot_draws_a_single_point_without_limit() {
         let mut only = row(Transport::Tcp, MeasuredOperation::MessageLatency, 8, 3000.0, 1.0);
-        only.limit_p50_ns = None;
+        (only.limit_p50_ns, only.raw_p50_ns) = (None, None);
         assert_eq!(latencies(&[only]).unwrap().matches("<circle").count(), 1);
     }
 

@@ -1,11 +1,8 @@
 //! Benchmarks that count the user-space instructions of operations under callgrind. `cargo xtask budget` compares the
 //! counts with the limits in budget.toml. The benchmarks use two endpoints in one thread, so both ends of an operation
 //! are counted. Before counting begins, connections are established and rings have grown.
-//!
-//! The group `safe_over_shm` has operations of the safe API. Without the prefix `safe_`, their names are those of the
-//! same operations of the raw API.
 
-#![expect(unsafe_code, reason = "most benchmarks use the raw API; `Pair` keeps the memory valid")]
+#![expect(unsafe_code, reason = "the benchmarks use the raw API; `Pair` keeps the memory valid")]
 #![expect(missing_docs, reason = "the macros generate public items that cannot be named")]
 
 use std::hint::black_box;
@@ -14,8 +11,8 @@ use std::time::{Duration, Instant};
 use gungraun::prelude::*;
 use percale::trigger::Operation;
 use percale::{
-    Access, AddressSet, AddressVector, AtomicOp, Buffer, Collective, CollectiveWork, Counter, Datatype, Domain,
-    Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork,
+    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Counter, Datatype, Domain, Endpoint,
+    Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork,
     SharedEndpoint, TransportKind,
 };
 
@@ -24,9 +21,6 @@ const TIMES: u64 = 100;
 
 /// The number of messages in a burst.
 const BURST: usize = 16;
-
-/// The number of messages in flight at the same time.
-const IN_FLIGHT: usize = 64;
 
 /// The number of operations before counting begins.
 const WARM: u64 = 500;
@@ -158,26 +152,8 @@ impl Pair {
             Op::Put => unsafe { self.left.post_write_one(peer, word, remote, context, flags) },
             // SAFETY: as above.
             Op::FetchAdd => unsafe { self.left.post_fetch_add(peer, word, self.result, remote, context, flags) },
-            // SAFETY: as above.
-            Op::CompareSwap => unsafe {
-                self.left.post_compare_swap(peer, [word, word], self.result, remote, context, flags)
-            },
         };
         posted.expect("room for an operation");
-    }
-
-    /// Has many messages in flight at the same time, and reads the completions of both ends.
-    #[inline]
-    fn in_flight(&self) {
-        (0..IN_FLIGHT as u64).for_each(|context| self.post_receive(0, context));
-        (0..IN_FLIGHT).for_each(|_| self.post_send(0));
-        for endpoint in [&self.right, &self.left] {
-            let mut left = IN_FLIGHT;
-            while left > 0 {
-                let mut entries = [Entry::default(); BURST];
-                left -= black_box(endpoint.poll(&mut entries).expect("a success"));
-            }
-        }
     }
 
     /// Performs a collective operation on both endpoints.
@@ -205,7 +181,6 @@ enum Op {
     Get,
     Put,
     FetchAdd,
-    CompareSwap,
 }
 
 #[inline]
@@ -302,24 +277,10 @@ fn stream(mut pair: Pair) -> Pair {
     pair
 }
 
-#[library_benchmark]
-#[bench::messages_64(setup = shm_in_flight)]
-fn in_flight(pair: Pair) -> Pair {
-    (0..2).for_each(|_| pair.in_flight());
-    pair
-}
-
-fn shm_in_flight() -> Pair {
-    let pair = shm(8);
-    (0..10).for_each(|_| pair.in_flight());
-    pair
-}
-
 fn accessing(op: Op) -> (Pair, Op) {
     let pair = shm(8);
     for context in 0..WARM {
-        // After the first write, the word has the value that compare-and-swap expects and writes.
-        pair.access(context, if context == 0 { Op::Put } else { op });
+        pair.access(context, op);
         let mut entry = [Entry::default()];
         while pair.left.poll(&mut entry).expect("a success") == 0 {
             assert_eq!(pair.right.poll(&mut [Entry::default()]), Ok(0));
@@ -332,7 +293,6 @@ fn accessing(op: Op) -> (Pair, Op) {
 #[bench::get_8(setup = accessing, args = (Op::Get))]
 #[bench::put_8(setup = accessing, args = (Op::Put))]
 #[bench::fetch_add(setup = accessing, args = (Op::FetchAdd))]
-#[bench::compare_swap(setup = accessing, args = (Op::CompareSwap))]
 fn access((pair, op): (Pair, Op)) -> Pair {
     for context in 0..TIMES {
         pair.access(black_box(context), op);
@@ -437,138 +397,9 @@ fn tcp_tagged(mut pair: Pair) -> Pair {
     pair
 }
 
-/// A pair for operations of the safe API, and their buffers: those of sends and accesses, and those of receives.
-struct SafePair {
-    pair: Pair,
-    sources: Vec<Buffer>,
-    targets: Vec<Buffer>,
-}
-
-impl SafePair {
-    fn new() -> Self {
-        let buffers = || (0..IN_FLIGHT).map(|_| Buffer::from(vec![7; 8])).collect();
-        Self { pair: shm(8), sources: buffers(), targets: buffers() }
-    }
-
-    /// Sends tagged messages from left to right, and takes the results of both ends.
-    #[inline]
-    fn exchange(&mut self, times: u64) {
-        let (Some(mut source), Some(mut target)) = (self.sources.pop(), self.targets.pop()) else { return };
-        let Pair { left, right, peer, .. } = &self.pair;
-        for tag in 0..times {
-            let mut receiving = right.tagged_recv(black_box(tag), 0, target).start().expect("room for a receive");
-            let mut sending = left.tagged_send(*peer, tag, source).start().expect("room for a send");
-            target = receiving.wait().expect("a message").buffer;
-            source = sending.wait().expect("a success");
-        }
-        self.sources.push(source);
-        self.targets.push(target);
-    }
-
-    /// Has many messages in flight at the same time, and takes the results of both ends.
-    #[inline]
-    fn in_flight(&mut self, times: usize) {
-        let Pair { left, right, peer, .. } = &self.pair;
-        let (mut receives, mut sends) = (Vec::with_capacity(IN_FLIGHT), Vec::with_capacity(IN_FLIGHT));
-        for _ in 0..times {
-            let receive = |buffer| right.tagged_recv(0, 0, buffer).start().expect("room for a receive");
-            receives.extend(self.targets.drain(..).map(receive));
-            let send = |buffer| left.tagged_send(*peer, 0, buffer).start().expect("room for a send");
-            sends.extend(self.sources.drain(..).map(send));
-            self.targets.extend(receives.drain(..).map(|mut receiving| receiving.wait().expect("a message").buffer));
-            self.sources.extend(sends.drain(..).map(|mut sending| sending.wait().expect("a success")));
-        }
-    }
-
-    /// Accesses the memory that the right endpoint exposes. `meanwhile` runs before the result is taken.
-    #[inline]
-    fn access(&mut self, op: Op, times: u64, meanwhile: impl Fn(&Pair)) {
-        let Some(mut buffer) = self.sources.pop() else { return };
-        let Pair { left, peer, exposed, .. } = &self.pair;
-        let value = u64::from_ne_bytes([7; 8]);
-        for _ in 0..times {
-            let (peer, remote) = (*peer, black_box(*exposed));
-            match op {
-                Op::Get => {
-                    let mut reading = left.read(peer, remote, buffer).start().expect("room for a read");
-                    meanwhile(&self.pair);
-                    buffer = reading.wait().expect("a success");
-                }
-                Op::Put => {
-                    let mut writing = left.write(peer, buffer, remote).start().expect("room for a write");
-                    meanwhile(&self.pair);
-                    buffer = writing.wait().expect("a success");
-                }
-                Op::FetchAdd => {
-                    let mut adding = left.fetch_add(peer, remote, value).start().expect("room for an addition");
-                    meanwhile(&self.pair);
-                    black_box(adding.wait().expect("a success"));
-                }
-                Op::CompareSwap => {
-                    let mut swapping = left.compare_swap(peer, remote, value, value).start().expect("room for a swap");
-                    meanwhile(&self.pair);
-                    black_box(swapping.wait().expect("a success"));
-                }
-            }
-        }
-        self.sources.push(buffer);
-    }
-}
-
-fn safe_exchanging() -> SafePair {
-    let mut safe = SafePair::new();
-    safe.exchange(WARM);
-    safe
-}
-
-#[library_benchmark]
-#[bench::bytes_8(setup = safe_exchanging)]
-fn safe_tagged(mut safe: SafePair) -> SafePair {
-    safe.exchange(TIMES);
-    safe
-}
-
-fn safe_shm_in_flight() -> SafePair {
-    let mut safe = SafePair::new();
-    safe.in_flight(10);
-    safe
-}
-
-#[library_benchmark]
-#[bench::messages_64(setup = safe_shm_in_flight)]
-fn safe_in_flight(mut safe: SafePair) -> SafePair {
-    safe.in_flight(2);
-    safe
-}
-
-fn safe_accessing(op: Op) -> (SafePair, Op) {
-    let mut safe = SafePair::new();
-    // The first operations need answers of the right endpoint.
-    let answer = |pair: &Pair| {
-        for _ in 0..100 {
-            let _progress: bool = pair.right.progress();
-        }
-    };
-    // The word then has the value that compare-and-swap expects and writes.
-    safe.access(Op::Put, 1, answer);
-    safe.access(op, WARM, answer);
-    (safe, op)
-}
-
-#[library_benchmark]
-#[bench::get_8(setup = safe_accessing, args = (Op::Get))]
-#[bench::put_8(setup = safe_accessing, args = (Op::Put))]
-#[bench::fetch_add(setup = safe_accessing, args = (Op::FetchAdd))]
-#[bench::compare_swap(setup = safe_accessing, args = (Op::CompareSwap))]
-fn safe_access((mut safe, op): (SafePair, Op)) -> SafePair {
-    safe.access(op, TIMES, |_| ());
-    safe
-}
-
 library_benchmark_group!(
     name = over_shm,
-    benchmarks = [tagged, inject, cancel, matching, stream, in_flight, access, allreduce, trigger]
+    benchmarks = [tagged, inject, cancel, matching, stream, access, allreduce, trigger]
 );
-library_benchmark_group!(name = safe_over_shm, benchmarks = [safe_tagged, safe_in_flight, safe_access]);
 library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
-main!(library_benchmark_groups = [over_shm, safe_over_shm, over_tcp]);
+main!(library_benchmark_groups = [over_shm, over_tcp]);
