@@ -5,8 +5,8 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
-use percale::endpoint::safe::{Element, Received};
-use percale::{Access, Buffer, Domain, Endpoint, PeerAddress, Region, RemoteMemory};
+use percale::endpoint::safe::{Element, OperationError, Received};
+use percale::{Access, Buffer, Domain, Endpoint, Entry, PeerAddress, Region, RemoteMemory};
 
 use super::super::exposed::ExposedMemory;
 use super::super::node::Node;
@@ -18,6 +18,10 @@ use crate::pattern::{CheckedPart, Content, MessageDirection};
 use crate::round::{MessageShape, Round};
 use crate::row::{MeasuredOperation, MessageMemory};
 use crate::subject::{Lender, Subject};
+
+/// The number of additions of the owner between two looks for the end of the round. It polls after each addition, as
+/// with the raw API, so that it adds as often.
+const ADDITIONS: u64 = 64;
 
 /// Memory that the other side may access.
 enum Exposed {
@@ -207,7 +211,7 @@ impl<'a> Side<'a> {
     fn atomic<T: Element>(
         &mut self,
         watch: &mut Watch,
-        start: impl Fn(RemoteMemory) -> Result<OnEndpoint<'a, T>, percale::endpoint::safe::OperationError>,
+        start: impl Fn(RemoteMemory) -> Result<OnEndpoint<'a, T>, OperationError>,
     ) -> Result<T> {
         let remote = self.remote(0)?;
         let mut spin = Spin::default();
@@ -379,12 +383,13 @@ impl Subject for Side<'_> {
         }
         let mut over = self.expect_description(OVER, watch)?;
         self.send_description(REGION, watch)?;
-        let mut own = 0;
+        let mut own = 0_u64;
         let mut spin = Spin::of_a_round();
-        while !over.is_ready() {
+        while !(own.is_multiple_of(ADDITIONS) && over.is_ready()) {
             if let Exposed::Word(memory) = &self.state.exposed {
                 memory.block().word(0).fetch_add(1, SeqCst);
                 own += 1;
+                self.endpoint.poll(&mut [Entry::default(); 32]).map_err(percale("carrying messages"))?;
             }
             spin.polled(watch)?;
         }
