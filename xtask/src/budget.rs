@@ -1,10 +1,12 @@
 //! Instruction budgets: the cost of each operation is counted in instructions instead of time, so that a later change
 //! cannot undo an earlier improvement without notice.
 //!
-//! The benchmark `budget` of the library runs each operation under valgrind with gungraun, in two builds. One is the
-//! build of the workspace (link-time optimization, one codegen unit). The other is the build of a crate outside of it
-//! with the default release profile, as users build the library (`downstream`). crates/percale/benches/budget.toml
-//! contains the ceilings, one `"name" = instructions` per line. The names of the second build begin with "downstream ".
+//! The benchmarks of the library run each operation under valgrind with gungraun: `budget` has the operations of the
+//! raw API, `safe_budget` has those of the safe API, and `raw_budget` has the same ones by the raw API. They run in two
+//! builds. One is the build of the workspace (link-time optimization, one codegen unit). The other is the build of a
+//! crate outside of it with the default release profile, as users build the library (`downstream`).
+//! crates/percale/benches/budget.toml contains the ceilings, one `"name" = instructions` per line. The names of the
+//! second build begin with "downstream ".
 //! The check fails for a benchmark without a ceiling, a ceiling without a benchmark, and a count above its ceiling.
 
 use crate::failure::{Failure, Outcome};
@@ -30,7 +32,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-const BENCHMARK: &str = "budget";
+const BENCHMARKS: [&str; 3] = ["budget", "raw_budget", "safe_budget"];
 const RUNNER: &str = "gungraun-runner";
 const CEILINGS: &str = "crates/percale/benches/budget.toml";
 /// The directory of the crate outside the workspace, and the target directory of its build.
@@ -98,8 +100,9 @@ pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
 
 /// Counts the instructions and compares them with the ceilings.
 pub(crate) fn check(place: &Repository) -> Outcome<Findings> {
-    if !place.targets("percale", "bench").contains(&BENCHMARK) {
-        return Ok(Findings::skipped(format!("crates/percale has no benchmark named {BENCHMARK}")));
+    let targets = place.targets("percale", "bench");
+    if let Some(missing) = BENCHMARKS.iter().find(|name| !targets.contains(name)) {
+        return Ok(Findings::skipped(format!("crates/percale has no benchmark named {missing}")));
     }
     if let Err(why) = packages::ensure(&[VALGRIND]) {
         return Ok(Findings::skipped(format!("valgrind is {why}")));
@@ -142,7 +145,8 @@ fn count_build(place: &Repository, build: Build, runner: &Path) -> Outcome<Count
     let (cargo, target) = build.cargo(place);
     // Removes earlier results, because gungraun would compare with them.
     fs::remove_dir_all(target.join("gungraun")).ok();
-    let program = cargo.args(["bench", "--quiet", "-p", build.package(), "--bench", BENCHMARK]);
+    let program = cargo.args(["bench", "--quiet", "-p", build.package()]);
+    let program = program.args(BENCHMARKS.iter().flat_map(|name| ["--bench", name]));
     let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", runner);
     let output = program.env("PATH", path_with(runner)).limit(Duration::from_secs(20 * 60)).output()?;
     let counts: Counts = serde_json::Deserializer::from_str(output.success()?)

@@ -29,6 +29,19 @@ pub(crate) struct MeasuredRow {
     /// Whether the source was written before each send.
     #[serde(default)]
     pub(crate) dirty: bool,
+    /// The API of percale that the values without a prefix are for: "safe" or "raw". Rows of older versions, which
+    /// measured only the raw one, do not have it.
+    pub(crate) api: Option<String>,
+    /// The raw API in the same run, if both were measured.
+    pub(crate) raw_p50_ns: Option<f64>,
+    pub(crate) raw_p99_ns: Option<f64>,
+    /// `p50_ns / raw_p50_ns`.
+    pub(crate) raw_ratio: Option<f64>,
+}
+
+/// Returns the name of an API in texts. `None`: a run of an older version.
+pub(crate) fn api(name: Option<&str>) -> &'static str {
+    if name == Some("safe") { "the safe API" } else { "the raw API (`unsafe` calls)" }
 }
 
 /// One measured row of `--collectives`.
@@ -91,13 +104,17 @@ impl MeasuredRow {
     pub(crate) fn nonsense(&self) -> Option<&'static str> {
         let is_good = |figure: Option<f64>| figure.is_none_or(|value| value.is_finite() && value > 0.0);
         let figures = [self.p50_ns, self.p99_ns, self.rate, self.bytes_per_s, self.limit_p50_ns];
-        if !figures.into_iter().all(is_good) {
+        let raw = [self.raw_p50_ns, self.raw_p99_ns, self.raw_ratio];
+        if !figures.into_iter().chain(raw).all(is_good) {
             Some("a figure is zero, negative or infinite")
         } else if self.transport.is_empty() || self.op.is_empty() {
             Some("the transport or the operation is missing")
         } else if self.p50_ns.is_none() && self.rate.is_none() {
             Some("it has neither a time nor a rate")
-        } else if matches!((self.p50_ns, self.p99_ns), (Some(p50), Some(p99)) if p50 > p99) {
+        } else if [(self.p50_ns, self.p99_ns), (self.raw_p50_ns, self.raw_p99_ns)]
+            .iter()
+            .any(|pair| matches!(pair, (Some(p50), Some(p99)) if p50 > p99))
+        {
             Some("p50 is above p99")
         } else {
             None
@@ -110,12 +127,14 @@ mod tests {
     use super::{Collective, MeasuredRow, rows};
 
     const LINE: &str = r#"{"transport":"shm","op":"tagged-latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
-        "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true}"#;
+        "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true,
+        "api":"safe","raw_p50_ns":150.0,"raw_p99_ns":300.0,"raw_ratio":1.01}"#;
 
     #[test]
     fn rows_are_read_from_lines_and_from_arrays() {
         assert_eq!(rows::<MeasuredRow>(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
         assert_eq!(rows::<MeasuredRow>(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
+        assert_eq!(rows::<MeasuredRow>(LINE).unwrap()[0].raw_ratio, Some(1.01));
         assert!(rows::<MeasuredRow>("").is_err());
         assert!(rows::<MeasuredRow>("percale 0.1").is_err());
     }
@@ -137,6 +156,9 @@ mod tests {
         assert_eq!(row.nonsense(), None);
         let mut wrong = row.clone();
         wrong.p99_ns = Some(1.0);
+        assert!(wrong.nonsense().is_some());
+        wrong = row.clone();
+        wrong.raw_p99_ns = Some(1.0);
         assert!(wrong.nonsense().is_some());
         wrong = row.clone();
         wrong.rate = Some(0.0);

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::guest::figures;
 use crate::machine;
 use crate::peers;
-use crate::perf::{MeasuredRow, Perf};
+use crate::perf::{self, MeasuredRow, Perf};
 use crate::place::Repository;
 use crate::table;
 use comfy_table::{Table, presets};
@@ -109,7 +109,8 @@ fn document(
     let compared = peers.rows.iter().filter(|row| row.ratio.is_some()).count();
     writeln!(
         text,
-        "\n## Comparison with other libraries\n\nIn {losses} of {compared} comparisons the peer is better; these are marked LOSS.\n"
+        "\n## Comparison with other libraries\n\nIn {losses} of {compared} comparisons the peer is better; these are marked LOSS.\npercale's figures are those of {}.\n",
+        peers.api_text()
     )?;
     writeln!(text, "{}", peers_table(peers))?;
     if peers.busy > peers::BUSY {
@@ -123,6 +124,8 @@ fn document(
         writeln!(text, "\nNot measured: {}", problem.lines().next().unwrap_or_default())?;
     }
     writeln!(text, "\n## Comparison with the machine's limits\n\n{LIMITS}\n")?;
+    write!(text, "The figures are those of {}", perf::api(perf.rows.first().and_then(|row| row.api.as_deref())))?;
+    text.push_str(if has_both(perf) { RAW } else { ".\n\n" });
     writeln!(text, "{}", limits_table(perf))?;
     writeln!(text, "\n## Registrations and windows on an emulated RDMA device\n")?;
     match guest {
@@ -166,6 +169,16 @@ execute, it makes a round trip over the ring. Over TCP it makes a round trip wit
 in the other. The limit is measured in the same run as the figures in its row. Rows more than 25 % above their limit are
 marked.";
 
+const RAW: &str = ". \"raw p50\" and \"raw p99\" are those of the raw API
+(`unsafe` calls), which a program in the same two processes measures alternately; \"to raw\" is the ratio of the medians.
+
+";
+
+/// Returns whether both APIs of percale were measured.
+fn has_both(perf: &Measured) -> bool {
+    perf.rows.iter().any(|row| row.raw_p50_ns.is_some())
+}
+
 fn peers_table(peers: &peers::PeerRun) -> Table {
     let heads = ["transport", "operation", "size", "buffers", "peer", "percale", "peer's", "ratio", "aim", ""];
     let mut shown = markdown(&heads, 5);
@@ -180,14 +193,19 @@ fn peers_table(peers: &peers::PeerRun) -> Table {
 }
 
 fn limits_table(perf: &Measured) -> Table {
-    let heads =
-        ["transport", "operation", "size", "buffers", "p50", "p99", "rate", "bandwidth", "limit p50", "ratio", ""];
+    let both = has_both(perf);
+    let mut heads = vec!["transport", "operation", "size", "buffers", "p50", "p99", "rate", "bandwidth"];
+    if both {
+        heads.extend(["raw p50", "raw p99", "to raw"]);
+    }
+    heads.extend(["limit p50", "ratio", ""]);
     let mut shown = markdown(&heads, 4);
     for row in &perf.rows {
         let figure = |value: Option<f64>, in_its_unit: fn(f64) -> String| value.map_or("–".to_owned(), in_its_unit);
+        let ratio_text = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         let ratio = row.p50_ns.zip(row.limit_p50_ns).map(|(p50, limit)| p50 / limit);
         let dirty = if row.dirty { ", dirty" } else { "" };
-        shown.add_row([
+        let mut cells = vec![
             row.transport.clone(),
             row.op.clone(),
             table::size(row.bytes),
@@ -196,10 +214,16 @@ fn limits_table(perf: &Measured) -> Table {
             figure(row.p99_ns, table::time),
             figure(row.rate, table::rate),
             figure(row.bytes_per_s, table::bandwidth),
-            figure(row.limit_p50_ns, table::time),
-            ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")),
-            if ratio.is_some_and(|ratio| ratio > FAR) { "**far**" } else { "" }.to_owned(),
-        ]);
+        ];
+        if both {
+            cells.push(figure(row.raw_p50_ns, table::time));
+            cells.push(figure(row.raw_p99_ns, table::time));
+            cells.push(ratio_text(row.raw_ratio));
+        }
+        cells.push(figure(row.limit_p50_ns, table::time));
+        cells.push(ratio_text(ratio));
+        cells.push(if ratio.is_some_and(|ratio| ratio > FAR) { "**far**" } else { "" }.to_owned());
+        shown.add_row(cells);
     }
     shown
 }
@@ -229,7 +253,13 @@ mod tests {
             limit_p50_ns: Some(150.0),
             memory: "percale".into(),
             dirty: true,
+            api: Some("safe".into()),
+            raw_p50_ns: Some(250.0),
+            raw_p99_ns: Some(800.0),
+            raw_ratio: Some(1.2),
         };
+        let older = MeasuredRow { api: None, raw_p50_ns: None, raw_p99_ns: None, raw_ratio: None, ..row.clone() };
+        let older = Measured { date: "2026-01-30".into(), commit: "0122".into(), rows: vec![older] };
         let perf = Measured { date: "2026-01-31".into(), commit: "0123".into(), rows: vec![row] };
         let loss = Comparison {
             transport: "shm".into(),
@@ -251,6 +281,7 @@ mod tests {
             commit,
             rounds: 1,
             busy: 0.5,
+            api: Some("safe".into()),
             versions: vec!["UCX 1.13".into()],
             rows: vec![loss],
             problems,
@@ -261,5 +292,12 @@ mod tests {
         assert!(text.contains("up to 50 % of the machine"), "{text}");
         assert!(text.contains("Not measured: tcp: no loopback"), "{text}");
         assert!(text.contains("Not measured: `cargo xtask guest"), "{text}");
+        assert!(
+            text.contains("| raw p50") && text.contains(" 1.20 |") && text.contains("those of the safe API. \"raw"),
+            "{text}"
+        );
+        assert!(text.contains("those of the safe API (allreduce: the raw API)."), "{text}");
+        let text = document(&older, &peers, None).unwrap();
+        assert!(text.contains("those of the raw API (`unsafe` calls).") && !text.contains("| raw p50"), "{text}");
     }
 }

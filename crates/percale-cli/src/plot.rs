@@ -23,8 +23,8 @@ pub(crate) const GREEN: RGBColor = RGBColor(44, 140, 60);
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) color: RGBColor,
-    /// Whether the line is a limit. Limits are drawn in grey and dashed, the other lines in color.
-    pub(crate) limit: bool,
+    /// Whether the line is dashed: a limit, which is grey, or the raw API beside the safe one.
+    pub(crate) dashed: bool,
     /// The points: sizes in bytes (or other horizontal values), and the displayed values.
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -110,34 +110,38 @@ pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
 fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
     let of = |op: MeasuredOperation| rows.iter().filter(move |row| row.transport == transport && row.op == op);
     let mut all = Vec::new();
-    let mut add = |name: String, color, limit, points: Vec<(f64, Option<f64>)>| {
+    let mut add = |name: String, color, dashed, points: Vec<(f64, Option<f64>)>| {
         let mut points: Vec<(f64, f64)> = points.into_iter().filter_map(|(x, y)| Some((x, y?))).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points.dedup_by(|a, b| a.0 == b.0);
         if !points.is_empty() {
-            all.push(Series { name, color, limit, points });
+            all.push(Series { name, color, dashed, points });
         }
     };
-    let point = |row: &Row| (row.bytes as f64, row.p50_ns);
     let limit = |row: &Row| (row.bytes as f64, row.limit_p50_ns);
     let latencies = [
         (MeasuredOperation::TaggedLatency, "tagged", BLUE, RGBColor(148, 199, 232)),
         (MeasuredOperation::MessageLatency, "message", ORANGE, RGBColor(244, 178, 124)),
         (MeasuredOperation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
+    // If the raw API was measured beside the safe one, each line has another of the same color that is dashed.
+    type Value = fn(&Row) -> Option<f64>;
+    let apis: [(&str, bool, Value); 2] = [("", false, |row| row.p50_ns), (", raw", true, |row| row.raw_p50_ns)];
     for (op, name, color, light) in latencies {
         // If both kinds of memory were measured, each has its own line. Otherwise one line has all sizes.
         let both = of(op).any(|row| row.memory == MessageMemory::Percale)
             && of(op).any(|row| row.memory == MessageMemory::Ordinary);
-        if both {
-            let first =
-                of(op).filter(|row| row.memory == MessageMemory::Percale).map(|row| row.bytes).min().unwrap_or(0);
-            let percale = of(op).filter(|row| row.memory == MessageMemory::Percale || row.bytes < first);
-            add(format!("percale, {name}"), color, false, percale.map(point).collect());
-            let ordinary = of(op).filter(|row| row.memory == MessageMemory::Ordinary && row.bytes >= first);
-            add(format!("percale, {name}, ordinary memory"), light, false, ordinary.map(point).collect());
-        } else {
-            add(format!("percale, {name}"), color, false, of(op).map(point).collect());
+        let first = of(op).filter(|row| row.memory == MessageMemory::Percale).map(|row| row.bytes).min().unwrap_or(0);
+        for (api, dashed, value) in apis {
+            let point = |row: &Row| (row.bytes as f64, value(row));
+            if both {
+                let percale = of(op).filter(|row| row.memory == MessageMemory::Percale || row.bytes < first);
+                add(format!("percale, {name}{api}"), color, dashed, percale.map(point).collect());
+                let ordinary = of(op).filter(|row| row.memory == MessageMemory::Ordinary && row.bytes >= first);
+                add(format!("percale, {name}, ordinary memory{api}"), light, dashed, ordinary.map(point).collect());
+            } else {
+                add(format!("percale, {name}{api}"), color, dashed, of(op).map(point).collect());
+            }
         }
     }
     // If several operations have the same size, the first limit is drawn.
@@ -230,14 +234,14 @@ where
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.12))
         .draw()?;
-    for Series { name, color, limit, points } in series {
+    for Series { name, color, dashed, points } in series {
         let style = color.stroke_width(2);
-        let entry = if *limit {
+        let entry = if *dashed {
             chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, style))?
         } else {
             chart.draw_series(LineSeries::new(points.iter().copied(), style))?
         };
-        let dash = if *limit { 6 } else { 26 };
+        let dash = if *dashed { 6 } else { 26 };
         entry.label(name).legend(move |(x, y)| DashedPathElement::new([(x, y), (x + 26, y)], dash, 4, style));
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
     }
@@ -283,6 +287,7 @@ mod tests {
             "percale, tagged",
             "percale, message",
             "percale, tagged, ordinary memory",
+            "percale, tagged, raw",
             "limit of the machine",
             "shared memory",
             "TCP",
@@ -303,7 +308,7 @@ mod tests {
     #[test]
     fn plot_draws_a_single_point_without_limit() {
         let mut only = row(Transport::Tcp, MeasuredOperation::MessageLatency, 8, 3000.0, 1.0);
-        only.limit_p50_ns = None;
+        (only.limit_p50_ns, only.raw_p50_ns) = (None, None);
         assert_eq!(latencies(&[only]).unwrap().matches("<circle").count(), 1);
     }
 

@@ -137,6 +137,21 @@ impl Transport {
     }
 }
 
+/// The API of percale that the measured program uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Api {
+    /// Operations that own their buffers.
+    Safe,
+    /// Operations that are posted by `unsafe` calls, and completion queues.
+    Raw,
+}
+
+impl Api {
+    /// All APIs, in the order in which they are measured.
+    pub(crate) const ALL: [Self; 2] = [Self::Safe, Self::Raw];
+}
+
 /// The kind of memory of the messages in the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -174,12 +189,22 @@ pub(crate) struct Row {
     pub(crate) memory: MessageMemory,
     /// Whether the whole source was written before each send.
     pub(crate) dirty: bool,
-    /// In nanoseconds. Like all values without the prefix `limit_`, it is absent if only limits were measured.
+    /// The API that the following values are for: the safe one, unless only the raw one was measured. Like all values
+    /// without a prefix, it is absent if only limits were measured.
+    pub(crate) api: Option<Api>,
+    /// In nanoseconds.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     /// Messages per second.
     pub(crate) rate: Option<f64>,
     pub(crate) bytes_per_s: Option<f64>,
+    /// The raw API in the same run. Like all values of the raw API, it is absent if only one API was measured.
+    pub(crate) raw_p50_ns: Option<f64>,
+    pub(crate) raw_p99_ns: Option<f64>,
+    pub(crate) raw_rate: Option<f64>,
+    pub(crate) raw_bytes_per_s: Option<f64>,
+    /// `p50_ns / raw_p50_ns`: the cost of the safe API relative to that of the raw one.
+    pub(crate) raw_ratio: Option<f64>,
     /// The program that represents the machine's limit, and its fastest setting. Like all values of the limit, it is
     /// absent between machines.
     pub(crate) limit: Option<String>,
@@ -189,9 +214,9 @@ pub(crate) struct Row {
     pub(crate) limit_bytes_per_s: Option<f64>,
     /// `p50_ns / limit_p50_ns`.
     pub(crate) ratio: Option<f64>,
-    /// The number of timed messages. If only limits were measured, the number for the limit.
+    /// The number of timed messages of `api`. If only limits were measured, the number for the limit.
     pub(crate) iterations: u64,
-    /// The number of messages in untimed rounds. All their bytes were checked.
+    /// The number of messages of percale in untimed rounds. All their bytes were checked.
     pub(crate) verified: u64,
 }
 
@@ -206,10 +231,16 @@ pub(crate) mod tests {
             bytes,
             memory: MessageMemory::Ordinary,
             dirty: false,
+            api: Some(Api::Safe),
             p50_ns: Some(p50),
             p99_ns: Some(p50 * 1.5),
             rate: Some(1e9 / p50),
             bytes_per_s: Some(1e9 / p50 * bytes as f64),
+            raw_p50_ns: Some(p50 / 1.28),
+            raw_p99_ns: Some(p50),
+            raw_rate: Some(1.28e9 / p50),
+            raw_bytes_per_s: Some(1.28e9 / p50 * bytes as f64),
+            raw_ratio: Some(1.28),
             limit: Some("ring".into()),
             limit_p50_ns: Some(limit),
             limit_p99_ns: Some(limit * 1.25),
@@ -232,7 +263,9 @@ pub(crate) mod tests {
         assert_eq!(value["op"], "tagged-latency");
         assert_eq!(value["bytes"], 8);
         assert_eq!(value["memory"], "percale");
-        for number in ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "ratio"] {
+        assert_eq!(value["api"], "safe");
+        let raw = ["raw_p50_ns", "raw_p99_ns", "raw_rate", "raw_bytes_per_s", "raw_ratio"];
+        for number in ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "ratio"].into_iter().chain(raw) {
             assert!(value[number].is_f64(), "{number}");
         }
     }

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 
-use crate::row::{MeasuredOperation, Pattern, Row};
+use crate::row::{Api, MeasuredOperation, Pattern, Row};
 use crate::units;
 
 /// The text of a cell without a value.
@@ -15,12 +15,17 @@ pub(crate) const RULED: TableStyle = TableStyle::new().header_separator(LineStyl
 pub(crate) fn perf(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
-    let head = ["", "operation", "size", "memory", "p50", "p99", "rate", "bandwidth", "limit", "ratio"];
-    table.set_header(
-        head.map(|text| if matches!(text, "" | "operation" | "memory") { left(text) } else { right(text) }),
-    );
+    let both = rows.iter().any(|row| row.raw_p50_ns.is_some());
+    let mut head = vec!["", "operation", "size", "memory", "p50", "p99", "rate", "bandwidth"];
+    if both {
+        head.extend(["raw p50", "raw p99", "to raw"]);
+    }
+    head.extend(["limit", "ratio"]);
+    let is_left = |text: &str| matches!(text, "" | "operation" | "memory");
+    table.set_header(head.into_iter().map(|text| if is_left(text) { left(text) } else { right(text) }));
+    let ratio = |ratio: f64| format!("{ratio:.2}");
     for row in rows {
-        table.add_row([
+        let mut cells = vec![
             left(row.transport.name()),
             left(row.op.name()),
             right(units::size(row.bytes)),
@@ -29,9 +34,15 @@ pub(crate) fn perf(rows: &[Row]) -> String {
             right(shown(row.p99_ns, units::time)),
             right(shown(row.rate, units::rate)),
             right(shown(row.bytes_per_s, units::bandwidth)),
-            right(shown(row.limit_p50_ns, units::time)),
-            right(shown(row.ratio, |ratio| format!("{ratio:.2}"))),
-        ]);
+        ];
+        if both {
+            cells.push(right(shown(row.raw_p50_ns, units::time)));
+            cells.push(right(shown(row.raw_p99_ns, units::time)));
+            cells.push(right(shown(row.raw_ratio, ratio)));
+        }
+        cells.push(right(shown(row.limit_p50_ns, units::time)));
+        cells.push(right(shown(row.ratio, ratio)));
+        table.add_row(cells);
     }
     format!("{table}\n{}", notes(rows))
 }
@@ -45,6 +56,14 @@ fn notes(rows: &[Row]) -> String {
             "\n  put, get, fetch-add, fetch-add-alone, compare-swap: one operation until it has completed (below 4 KiB: 1/32 of 32 successive ones).",
         );
     }
+    text.push_str(match rows.first().and_then(|row| row.api) {
+        Some(Api::Safe) if has(&|row| row.raw_p50_ns.is_some()) => {
+            "\n  They are those of the safe API. raw: the raw API (`unsafe` calls) in the same run; to raw: ratio of the p50s."
+        }
+        Some(Api::Safe) => "\n  They are those of the safe API.",
+        Some(Api::Raw) => "\n  They are those of the raw API (`unsafe` calls).",
+        None => "",
+    });
     if has(&|row| row.op == MeasuredOperation::FetchAdd) {
         text.push_str("\n  fetch-add: while the other side also adds to the word, for percale and for the limit.");
     }
@@ -134,10 +153,24 @@ mod tests {
             "ring: lines",
             "50.0 M/s",
             "192 messages",
+            "raw p50",
+            "129 ns",
+            "1.28",
+            "the raw API (`unsafe` calls) in the same run",
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
         assert!(!text.contains("copy: ") && !text.contains("1/32 of"), "{text}");
+    }
+
+    #[test]
+    fn one_api_has_no_columns_of_the_other() {
+        for (api, name) in [(Api::Safe, "the safe API."), (Api::Raw, "the raw API (`unsafe` calls).")] {
+            let mut row = row(Transport::Shm, MeasuredOperation::TaggedLatency, 8, 165.0, 150.0);
+            (row.api, row.raw_p50_ns, row.raw_p99_ns, row.raw_ratio) = (Some(api), None, None, None);
+            let text = perf(&[row]);
+            assert!(text.contains(name) && !text.contains("raw p50") && !text.contains("to raw"), "{text}");
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ fn invalid_usage_exits_with_2_and_names_valid_values() {
         (&["perf", "--op", "latency"], "tagged-latency"),
         (&["perf", "--transport", "verbs"], "shm, tcp"),
         (&["perf", "--memory", "mine"], "ordinary"),
+        (&["perf", "--api", "unsafe"], "safe, raw"),
+        (&["perf", "--api", "raw", "--limits-only"], "cannot be used with"),
+        (&["perf", "--api", "raw", "--windows"], "cannot be used with"),
         (&["perf", "--iterations", "0"], "0"),
         (&["perf", "--seconds", "nan"], "0.01 to 600"),
         (&["perf", "--seconds", "1", "--iterations", "1"], "cannot be used with"),
@@ -144,11 +147,29 @@ fn percale_is_measured_beside_its_limit_on_both_transports() {
         let rows = rows(&percale(&[quick.as_slice(), more].concat()));
         assert_eq!(rows.len(), count);
         for row in &rows {
-            for number in ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "limit_rate", "ratio"] {
+            let raw = ["raw_p50_ns", "raw_p99_ns", "raw_rate", "raw_bytes_per_s", "raw_ratio"];
+            let numbers = ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "limit_rate", "ratio"];
+            for number in numbers.into_iter().chain(raw) {
                 assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
             }
+            assert_eq!(row["api"], "safe", "{row}");
             assert_eq!(row["verified"].as_u64().unwrap() > 0, !more.contains(&"--no-verify"), "{row}");
             assert_eq!(row["dirty"].as_bool().unwrap(), more.contains(&"--dirty"), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_selected_api_is_measured_alone() {
+    for api in ["safe", "raw"] {
+        let arguments = ["perf", "--json", "--iterations", "64", "--size", "8", "--api", api];
+        let rows = rows(&percale(&arguments));
+        // There are three kinds of messages, and six of one-sided operations, which have two kinds of memory over shm.
+        assert_eq!(rows.len(), 2 * 3 + (2 + 1) * 6);
+        for row in &rows {
+            assert_eq!(row["api"], api, "{row}");
+            assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["verified"].as_u64().unwrap() > 0, "{row}");
+            assert!(row["raw_p50_ns"].is_null() && row["raw_ratio"].is_null(), "{row}");
         }
     }
 }
@@ -166,7 +187,7 @@ fn one_sided_operations_reach_both_memories_over_both_transports() {
             for row in &rows {
                 assert_eq!(row["memory"], memory, "{row}");
                 assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
-                for number in ["p50_ns", "p99_ns", "limit_p50_ns", "ratio"] {
+                for number in ["p50_ns", "p99_ns", "raw_p50_ns", "raw_ratio", "limit_p50_ns", "ratio"] {
                     assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
                 }
             }

@@ -82,7 +82,8 @@ fn line(value: &Value) -> Vec<u8> {
 fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let open = |kind: Value, address: &str| line(&json!({"Open": {"kind": kind, "address": address}}));
-    let (messages, one_sided) = (json!({"Percale": "tcp"}), json!({"OneSided": "tcp"}));
+    let (messages, one_sided) = (json!({"Percale": ["tcp", "raw"]}), json!({"OneSided": ["tcp", "raw"]}));
+    let (safe_messages, safe_one_sided) = (json!({"Percale": ["tcp", "safe"]}), json!({"OneSided": ["tcp", "safe"]}));
     let prepare = |kind: &Value, op: &str, bytes: u64, memory: &str| {
         line(&json!({"Prepare": {"kind": kind, "shape": {"op": op, "bytes": bytes, "memory": memory}}}))
     };
@@ -112,6 +113,8 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         (&one_sided, "put", u64::MAX, "ordinary"),
         (&one_sided, "put", 8, "bounced"),
         (&messages, "put", 8, "ordinary"),
+        (&safe_messages, "put", 8, "ordinary"),
+        (&safe_one_sided, "put", u64::MAX, "ordinary"),
         (&messages, "put-latency", 8, "percale"),
         (&messages, "tagged-latency", 0, "ordinary"),
         (&messages, "tagged-rate", 1 << 40, "ordinary"),
@@ -120,12 +123,21 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         odd.push(("a shape that there is not", lines));
     }
     for (count, batch, setting) in [(u64::MAX, 1, 0), (0, 1, 0), (1, u64::MAX, 0), (1, 1, 9)] {
-        for (kind, op) in [(&messages, "tagged-rate"), (&one_sided, "put"), (&one_sided, "fetch-add")] {
+        for (kind, op) in [
+            (&messages, "tagged-rate"),
+            (&one_sided, "put"),
+            (&one_sided, "fetch-add"),
+            (&safe_messages, "tagged-rate"),
+            (&safe_one_sided, "fetch-add"),
+        ] {
             let lines =
                 vec![open(kind.clone(), &here), prepare(kind, op, 8, "ordinary"), round(kind, count, batch, setting)];
             odd.push(("a round that there is not", lines));
         }
     }
+    let open_and_silent =
+        vec![open(safe_messages.clone(), &here), prepare(&safe_messages, "tagged-latency", 8, "ordinary")];
+    odd.push(("the safe API, two lines and silence", open_and_silent));
     let noise = std::iter::repeat_n(vec![b' '; 1000], 100);
     let mut lines =
         vec![open(one_sided.clone(), &here), prepare(&one_sided, "put", 8, "ordinary"), round(&one_sided, 4, 1, 0)];

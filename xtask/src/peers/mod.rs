@@ -75,11 +75,22 @@ pub(crate) struct PeerRun {
     pub(crate) rounds: usize,
     /// The largest fraction of the machine that other processes used, from 0 to 1, measured before each case.
     pub(crate) busy: f64,
+    /// The API that percale's program uses: "safe" or "raw". Runs of older versions, which used the raw one, do not
+    /// have it.
+    pub(crate) api: Option<String>,
     /// The versions that the peers report.
     pub(crate) versions: Vec<String>,
     pub(crate) rows: Vec<Comparison>,
     /// The cases that could not be measured, with the reasons.
     pub(crate) problems: Vec<String>,
+}
+
+impl PeerRun {
+    /// Returns the API of percale's programs. Collectives are measured with the raw one.
+    pub(crate) fn api_text(&self) -> String {
+        let exception = if self.api.as_deref() == Some("safe") { " (allreduce: the raw API)" } else { "" };
+        format!("{}{exception}", crate::perf::api(self.api.as_deref()))
+    }
 }
 
 /// A program that can measure a case.
@@ -132,6 +143,7 @@ pub(crate) fn measure(place: &Repository, arguments: &Arguments) -> Outcome<Peer
         commit: crate::machine::commit(place),
         rounds: arguments.rounds,
         busy,
+        api: Some(percale::API.into()),
         versions: [ucx::version(), libfabric::version(), openmpi::version()].into_iter().flatten().collect(),
         rows,
         problems,

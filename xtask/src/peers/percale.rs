@@ -8,6 +8,9 @@ use std::time::Duration;
 /// The measuring time, which is approximately that of the peers' programs.
 const SECONDS: &str = "0.5";
 
+/// The API of percale's program: the one that the manual shows.
+pub(super) const API: &str = "safe";
+
 /// The time limit of a case. All cases take less.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -20,7 +23,7 @@ pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome
         return row.and_then(|row| row.p50_ns).ok_or_else(|| Failure::new("percale perf measured no allreduce"));
     }
     let memory = if variant.is_percales_memory { "percale" } else { "ordinary" };
-    let mut arguments = vec!["--transport", case.transport, "--op", case.op.name(), "--size", &bytes];
+    let mut arguments = vec!["--api", API, "--transport", case.transport, "--op", case.op.name(), "--size", &bytes];
     // The peers' programs do not verify data either.
     arguments.extend(["--memory", memory, "--seconds", SECONDS, "--no-verify"]);
     if variant.is_dirty {
@@ -28,7 +31,8 @@ pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome
     }
     let rows = perf.run(&arguments, LIMIT)?;
     let is_it = |row: &&crate::perf::MeasuredRow| {
-        row.transport == case.transport
+        row.api.as_deref() == Some(API)
+            && row.transport == case.transport
             && row.op == case.op.name()
             && row.bytes == case.bytes
             && row.dirty == variant.is_dirty

@@ -13,8 +13,9 @@ pub(super) fn run(run: &PeerRun) {
     }
     println!("{shown}");
     println!(
-        "one way (get, fetch-add-alone, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; {}",
+        "one way (get, fetch-add-alone, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; percale: {}; {}",
         run.rounds,
+        run.api_text(),
         run.versions.join(", ")
     );
     if run.busy > BUSY {

@@ -80,8 +80,13 @@ impl Spin {
         Ok(())
     }
 
+    /// Checks the other process if the last check was some time ago. For waits that the library makes, after each of
+    /// their timeouts.
+    ///
+    /// # Errors
+    /// Fails in the same cases as `turn`.
     #[cold]
-    fn poll_now(&mut self, watch: &mut Watch) -> Result<()> {
+    pub(crate) fn poll_now(&mut self, watch: &mut Watch) -> Result<()> {
         let now = Instant::now();
         let (first, last) = self.times.get_or_insert((now, now));
         if now.duration_since(*last) < LOOK {

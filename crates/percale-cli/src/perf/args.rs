@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use super::monitors;
 use crate::host::host_and_port;
-use crate::row::{MeasuredOperation, Transport};
+use crate::row::{Api, MeasuredOperation, Transport};
 use crate::units;
 
 /// The memory of large messages, and the memory that one-sided operations access.
@@ -31,6 +31,10 @@ fetch-add and compare-swap they are the time until one operation on the other si
 operations are timed together). The limit is a minimal program that moves the same bytes, run alternately with percale in \
 the same two processes.
 
+The program uses the safe API, whose operations own their buffers. A program with the raw API (`unsafe` calls) runs \
+alternately with it, in the same two processes. Its times are beside those of the safe API, with the ratio of the medians. \
+--api measures only one of the two.
+
 --registration measures the cost of memory registration with a device (pinning), and the savings of a registration cache: \
 transfers with memory that was registered in advance, that is registered and deregistered for each transfer, and that is \
 looked up in the cache, in turn; the cost of misses, hits and changes; and the cost of each monitor for programs that map \
@@ -45,6 +49,7 @@ comparison [default: 0.5].
 
 Examples:
   percale perf --op tagged-latency --svg latency.svg
+  percale perf --api raw --transport shm
   percale perf --registration --monitor bpf --svg registration.svg
   percale perf --registration --size 4K,1M --json > lines.json
   percale perf --addresses 1000000
@@ -58,7 +63,7 @@ pub(crate) struct PerfArgs {
     #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) host: Option<String>,
     /// Wait here for measurements from other machines, for example 0.0.0.0:7471
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "api", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
     /// Between machines: measure only with peers that have the same key. The key is the content of this file, which
     /// only its owner may be able to read
@@ -73,6 +78,9 @@ pub(crate) struct PerfArgs {
     /// Transports to measure [default: shm,tcp; between machines tcp]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) transport: Vec<Transport>,
+    /// The API of percale that the measured program uses [default: the safe one, with the raw one beside it]
+    #[arg(long, value_name = "NAME", conflicts_with = "limits_only")]
+    pub(crate) api: Option<Api>,
     /// Memory of the messages [default: both over shm for 64K and more and for one-sided operations, else ordinary]
     #[arg(long)]
     pub(crate) memory: Option<MemoryChoice>,
@@ -92,31 +100,31 @@ pub(crate) struct PerfArgs {
     #[arg(long, conflicts_with = "host")]
     pub(crate) limits_only: bool,
     /// Measure the cost of registering memory, with a registration cache and without
-    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "api", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
     /// Measure the cost of this number of addresses in an address vector, next to libfabric's tcp provider if that is
     /// installed
-    #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "api", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
     pub(crate) addresses: Option<usize>,
     /// Measure the cost of binding a memory window, of revoking it, and of checking a key
-    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "api", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) windows: bool,
     /// Measure the cost of registrations, windows and transfers on an RDMA device [default of --size: 4K,64K,1M]
-    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "api", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
     pub(crate) rdma: bool,
     /// Number of valid keys while keys are checked
     #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) keys: Vec<u32>,
     /// Measure the cost of triggered operations: queueing and starting them, chains of them, and operations that start
     /// when a variable is written
-    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "api", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) triggers: bool,
     /// Number of operations that wait for one counter
     #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) queued: Vec<u32>,
     /// Measure collectives of processes on this machine: barrier, broadcast, sums; --size is the size of a member's
     /// elements [default: 8,1M]
-    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "api", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) collectives: bool,
     /// Number of processes: in a token ring [default: 4], or in a collective [default: 2]
     #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows", "rdma"], value_parser = clap::value_parser!(u8).range(2..=64))]

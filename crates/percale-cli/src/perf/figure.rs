@@ -155,9 +155,9 @@ pub(super) fn panel(
         for (name, value, limit) in names {
             let Some(point) = place(figure).zip(value) else { continue };
             let at = series.iter().position(|series| series.name == name).unwrap_or_else(|| {
-                let drawn = series.iter().filter(|series| !series.limit).count();
+                let drawn = series.iter().filter(|series| !series.dashed).count();
                 let color = if limit { plot::GREY } else { colors[drawn % colors.len()] };
-                series.push(Series { name: name.into(), color, limit, points: Vec::new() });
+                series.push(Series { name: name.into(), color, dashed: limit, points: Vec::new() });
                 series.len() - 1
             });
             // Several results may have the same limit.
@@ -204,7 +204,8 @@ mod tests {
         let all = [figure("a", 8, 150.0), figure("b", 8, 160.0), figure("a", 64, 170.0)];
         let all: Vec<&Figure> = all.iter().collect();
         let panel = panel("both", Across::Sizes, &all, |figure| figure.bytes.map(|bytes| bytes as f64));
-        let of: Vec<_> = panel.series.iter().map(|series| (&*series.name, series.limit, series.points.len())).collect();
+        let of: Vec<_> =
+            panel.series.iter().map(|series| (&*series.name, series.dashed, series.points.len())).collect();
         assert_eq!(of, [("a", false, 2), ("a copy", true, 2), ("b", false, 1)]);
     }
 }

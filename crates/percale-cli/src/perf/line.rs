@@ -15,7 +15,7 @@ use crate::row::{MeasuredOperation, MessageMemory, Transport};
 /// is one processor's copy of data that another has written.
 pub(super) fn way(bytes: usize, time: Duration) -> Result<f64> {
     let time = time.max(Duration::from_millis(10));
-    let options = Options { time, iterations: None, dirty: false, verify: true, limits_only: true };
+    let options = Options { time, iterations: None, dirty: false, verify: true, apis: &[] };
     let planned = Planned {
         transport: Transport::Shm,
         op: MeasuredOperation::TaggedLatency,

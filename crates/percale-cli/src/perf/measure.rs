@@ -1,10 +1,10 @@
-//! Measures one row: rounds of percale and of its limit in turns, in the same two processes, until the time of the row
-//! has elapsed.
+//! Measures one row: rounds of percale, by one or both of its APIs, and of its limit in turns, in the same two
+//! processes, until the time of the row has elapsed.
 //!
 //! First, each subject is run to find out how many messages fill a round, which also warms it up. For the limit, this
-//! also determines its fastest setting. Then there are eight rounds of each. The two alternate in going first, so that
-//! other load of the machine affects both equally. After each pair, unless checks are disabled, a short untimed round
-//! of each checks every byte of every message.
+//! also determines its fastest setting. Then there are eight rounds of each. The subjects take turns in going first, so
+//! that other load of the machine affects all equally. After each round of all, unless checks are disabled, a short
+//! untimed round of each checks every byte of every message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::session::Session;
 use crate::failure::{Failure, Result};
 use crate::pattern::CheckedPart;
 use crate::round::{MOST, MessageShape, Round, WARM};
-use crate::row::{Pattern, Row};
+use crate::row::{Api, Pattern, Row};
 use crate::statistics::{Samples, Summary};
 use crate::subject::{AccessMeans, SubjectKind};
 
@@ -29,7 +29,7 @@ const SETTING_TIME: Duration = Duration::from_millis(10);
 
 /// The options of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct Options<'a> {
     /// The total time of all timed rounds of a row.
     pub(crate) time: Duration,
     /// The number of timed messages of a row, instead of a time.
@@ -38,8 +38,8 @@ pub(crate) struct Options {
     pub(crate) dirty: bool,
     /// Whether the data is checked.
     pub(crate) verify: bool,
-    /// Whether only the limits are measured.
-    pub(crate) limits_only: bool,
+    /// The APIs of percale that are measured. If there is none, only the limits are.
+    pub(crate) apis: &'a [Api],
 }
 
 /// The fastest settings of limits that have been found so far.
@@ -49,14 +49,14 @@ pub(crate) type Best = HashMap<(SubjectKind, usize, Pattern), (usize, String)>;
 pub(crate) fn row(
     session: &mut Session,
     planned: &Planned,
-    options: &Options,
+    options: &Options<'_>,
     best: &mut Best,
     mut step: impl FnMut(),
 ) -> Result<Row> {
     let shape = planned.shape();
     let mut runs = Vec::new();
-    if !options.limits_only {
-        runs.push(Run::start(session, planned.subject(), shape, options, (0, String::new()))?);
+    for &api in options.apis {
+        runs.push(Run::start(session, planned.subject(api), shape, options, (0, String::new()))?);
     }
     if session.is_local() {
         let (kind, shape) = planned.limit();
@@ -79,61 +79,76 @@ pub(crate) fn row(
                 let checked = run.verify(session)?;
                 // A row counts percale's messages as verified. It counts those of the limit only if percale is not
                 // measured.
-                if options.limits_only || run.kind.is_percale() {
+                if options.apis.is_empty() || run.kind.api().is_some() {
                     verified += checked;
                 }
             }
         }
         step();
     }
-    let mut subject = None;
-    let mut limit = None;
-    let mut iterations = 0;
+    Ok(finish(planned, options, runs, verified))
+}
+
+/// Makes a row of the samples.
+fn finish(planned: &Planned, options: &Options<'_>, runs: Vec<Run>, verified: u64) -> Row {
+    // The API of the row is measured first. If only the limit is measured, this is the only run.
+    let iterations = runs.first().map_or(0, |run| u64::from(ROUNDS) * run.count * run.shape.batch());
+    let (api, beside) = (options.apis.first().copied(), options.apis.get(1).copied());
+    let (mut subject, mut raw, mut limit, mut limit_name) = (None, None, None, None);
     for run in runs {
-        let counts = options.limits_only || run.kind.is_percale();
-        if counts {
-            iterations = u64::from(ROUNDS) * run.count * run.shape.batch();
-        }
-        let place = if run.kind.is_percale() { &mut subject } else { &mut limit };
-        let name = run.name();
-        *place = run.samples.summary().map(|summary| (summary, name));
+        let place = match run.kind.api() {
+            None => {
+                limit_name = Some(run.name());
+                &mut limit
+            }
+            own if own == beside => &mut raw,
+            Some(_) => &mut subject,
+        };
+        *place = run.samples.summary();
     }
-    let p50 = |of: &Option<(Summary, String)>| of.as_ref().map(|(summary, _)| summary.p50);
-    let p99 = |of: &Option<(Summary, String)>| of.as_ref().map(|(summary, _)| summary.p99);
-    let rate = |of: &Option<(Summary, String)>| p50(of).map(|time| 1e9 / time);
-    let bandwidth = |of: &Option<(Summary, String)>| rate(of).map(|rate| rate * planned.bytes as f64);
-    Ok(Row {
+    let p50 = |of: Option<Summary>| of.map(|summary| summary.p50);
+    let p99 = |of: Option<Summary>| of.map(|summary| summary.p99);
+    let rate = |of| p50(of).map(|time| 1e9 / time);
+    let bandwidth = |of| rate(of).map(|rate| rate * planned.bytes as f64);
+    let ratio = |to| p50(subject).zip(p50(to)).map(|(time, other)| time / other);
+    Row {
         transport: planned.transport,
         op: planned.op,
         bytes: planned.bytes,
         memory: planned.memory,
-        dirty: options.dirty && shape.op.can_be_dirty(),
-        p50_ns: p50(&subject),
-        p99_ns: p99(&subject),
-        rate: rate(&subject),
-        bytes_per_s: bandwidth(&subject),
-        limit_p50_ns: p50(&limit),
-        limit_p99_ns: p99(&limit),
-        limit_rate: rate(&limit),
-        limit_bytes_per_s: bandwidth(&limit),
-        ratio: p50(&subject).zip(p50(&limit)).map(|(time, limit)| time / limit),
-        limit: limit.map(|(_, name)| name),
+        dirty: options.dirty && planned.op.can_be_dirty(),
+        api,
+        p50_ns: p50(subject),
+        p99_ns: p99(subject),
+        rate: rate(subject),
+        bytes_per_s: bandwidth(subject),
+        raw_p50_ns: p50(raw),
+        raw_p99_ns: p99(raw),
+        raw_rate: rate(raw),
+        raw_bytes_per_s: bandwidth(raw),
+        raw_ratio: ratio(raw),
+        limit: limit_name,
+        limit_p50_ns: p50(limit),
+        limit_p99_ns: p99(limit),
+        limit_rate: rate(limit),
+        limit_bytes_per_s: bandwidth(limit),
+        ratio: ratio(limit),
         iterations,
         verified,
-    })
+    }
 }
 
 /// The number of steps of a row.
 pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
 
 /// Returns a round that writes and checks only the parts of messages that a timed round accesses.
-fn timed_round(shape: &MessageShape, options: &Options) -> Round {
+fn timed_round(shape: &MessageShape, options: &Options<'_>) -> Round {
     let ends = if options.verify { CheckedPart::Ends } else { CheckedPart::Nothing };
     let write = if options.dirty && shape.op.can_be_dirty() { CheckedPart::Whole } else { ends };
     Round { number: 0, warm: 0, count: 1, batch: shape.batch(), write, check: ends, setting: 0 }
 }
 
-/// The rounds of one of the two compared subjects.
+/// The rounds of one of the compared subjects.
 struct Run {
     kind: SubjectKind,
     shape: MessageShape,
@@ -149,7 +164,7 @@ impl Run {
         session: &mut Session,
         kind: SubjectKind,
         shape: MessageShape,
-        options: &Options,
+        options: &Options<'_>,
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
         session.prepare(kind, &shape)?;
@@ -159,8 +174,8 @@ impl Run {
         run.count = match options.iterations {
             Some(iterations) => iterations.div_ceil(u64::from(ROUNDS) * shape.batch()).clamp(1, MOST),
             None => {
-                // Each of the two subjects of a row gets half of its time.
-                let target = options.time / (2 * ROUNDS);
+                // The subjects of a row, each API and the limit, get equal parts of its time.
+                let target = options.time / ((options.apis.len() as u32 + 1) * ROUNDS);
                 run.fill(session, options, target)?
             }
         };
@@ -168,7 +183,7 @@ impl Run {
     }
 
     /// Returns the number of messages that fill the time `target`.
-    fn fill(&self, session: &mut Session, options: &Options, target: Duration) -> Result<u64> {
+    fn fill(&self, session: &mut Session, options: &Options<'_>, target: Duration) -> Result<u64> {
         let round = Round { setting: self.setting, ..timed_round(&self.shape, options) };
         let mut count = 4;
         let mut try_it = |count| {
@@ -189,7 +204,7 @@ impl Run {
         }
     }
 
-    fn timed(&mut self, session: &mut Session, options: &Options) -> Result<()> {
+    fn timed(&mut self, session: &mut Session, options: &Options<'_>) -> Result<()> {
         // The caches still contain data of the other subject at the first messages of a round.
         let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
@@ -222,7 +237,7 @@ impl Run {
             SubjectKind::Access(AccessMeans::Word) => "word",
             SubjectKind::Twice => "twice",
             SubjectKind::Sockets => "sockets",
-            SubjectKind::Percale(_) | SubjectKind::OneSided(_) | SubjectKind::Bounced => "percale",
+            SubjectKind::Percale(..) | SubjectKind::OneSided(..) | SubjectKind::Bounced(_) => "percale",
         };
         if self.setting_name.is_empty() { name.into() } else { format!("{name}: {}", self.setting_name) }
     }
@@ -239,7 +254,7 @@ fn best_setting(
     session: &mut Session,
     kind: SubjectKind,
     shape: &MessageShape,
-    options: &Options,
+    options: &Options<'_>,
     best: &mut Best,
 ) -> Result<(usize, String)> {
     let key = (kind, shape.bytes, shape.op.pattern());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::failure::{Failure, Result};
 use crate::output::{print_line, progress_bar};
-use crate::row::Row;
+use crate::row::{Api, Row};
 use crate::{plot, table};
 pub(crate) use args::PerfArgs;
 use session::Session;
@@ -74,7 +74,11 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
         iterations: args.iterations,
         dirty: args.dirty,
         verify: !args.no_verify,
-        limits_only: args.limits_only,
+        apis: match &args.api {
+            _ if args.limits_only => &[],
+            Some(api) => std::slice::from_ref(api),
+            None => &Api::ALL,
+        },
     };
     let longest = rows.iter().map(|row| row.bytes).max().unwrap_or(0);
     let mut session = match &args.host {
@@ -104,7 +108,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
 fn measure_all(
     session: &mut Session,
     rows: &[plan::Planned],
-    options: &measure::Options,
+    options: &measure::Options<'_>,
     json: bool,
 ) -> Result<Vec<Row>> {
     let bar = progress_bar(rows.len() as u64 * measure::STEPS)?;

@@ -4,7 +4,7 @@ use super::args::{MemoryChoice, PerfArgs};
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::round::MessageShape;
-use crate::row::{MeasuredOperation, MessageMemory, Pattern, Transport};
+use crate::row::{Api, MeasuredOperation, MessageMemory, Pattern, Transport};
 use crate::subject::{AccessMeans, SubjectKind};
 use crate::units;
 
@@ -27,14 +27,14 @@ impl Planned {
     }
 
     /// Returns percale's subject for the row.
-    pub(crate) const fn subject(&self) -> SubjectKind {
+    pub(crate) const fn subject(&self, api: Api) -> SubjectKind {
         if matches!(self.memory, MessageMemory::Bounced) {
-            return SubjectKind::Bounced;
+            return SubjectKind::Bounced(api);
         }
         if self.op.is_one_sided() {
-            SubjectKind::OneSided(self.transport)
+            SubjectKind::OneSided(self.transport, api)
         } else {
-            SubjectKind::Percale(self.transport)
+            SubjectKind::Percale(self.transport, api)
         }
     }
 
@@ -72,7 +72,8 @@ pub(crate) fn is_possible(kind: SubjectKind, shape: &MessageShape) -> bool {
     [Transport::Shm, Transport::Tcp].into_iter().any(|transport| {
         let bounces = transport == Transport::Shm && matches!(op, MeasuredOperation::Put | MeasuredOperation::Get);
         let planned = Planned { transport, op, bytes, memory };
-        (memory != MessageMemory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
+        let is_its = kind.api().map(|api| planned.subject(api)) == Some(kind) || planned.limit() == (kind, *shape);
+        (memory != MessageMemory::Bounced || bounces) && is_its
             // The operation of a limit may differ from that of the row.
             || op == MeasuredOperation::Put && {
                 let row = Planned { op: MeasuredOperation::PutLatency, ..planned };
@@ -234,7 +235,10 @@ mod tests {
         let rows = rows(&["--memory", "bounced"]).unwrap();
         assert_eq!(rows.len(), 6);
         for row in rows {
-            assert_eq!((row.subject(), row.limit()), (SubjectKind::Bounced, (SubjectKind::Twice, row.shape())));
+            for api in Api::ALL {
+                assert_eq!(row.subject(api), SubjectKind::Bounced(api));
+            }
+            assert_eq!(row.limit(), (SubjectKind::Twice, row.shape()));
         }
     }
 

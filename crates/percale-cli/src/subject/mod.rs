@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::pattern::{Content, MessageDirection};
 use crate::round::{MessageShape, Round};
-use crate::row::Transport;
+use crate::row::{Api, Transport};
 use crate::statistics::Samples;
 
 mod rounds;
@@ -27,25 +27,26 @@ pub(crate) enum SubjectKind {
     /// Limit of TCP.
     Sockets,
     /// percale's messages.
-    Percale(Transport),
+    Percale(Transport, Api),
     /// percale's one-sided operations.
-    OneSided(Transport),
+    OneSided(Transport, Api),
     /// percale's one-sided operations over shared memory, without copies by the kernel.
-    Bounced,
+    Bounced(Api),
 }
 
 impl SubjectKind {
-    /// Returns true for percale's subjects, and false for limits.
-    pub(crate) const fn is_percale(self) -> bool {
-        matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
+    /// Returns the API of percale that the subject uses. `None` for limits.
+    pub(crate) const fn api(self) -> Option<Api> {
+        match self {
+            Self::Percale(_, api) | Self::OneSided(_, api) | Self::Bounced(api) => Some(api),
+            _ => None,
+        }
     }
-}
 
-impl SubjectKind {
     /// Returns the transport that percale uses.
     pub(crate) const fn transport(self) -> Transport {
         match self {
-            Self::Percale(transport) | Self::OneSided(transport) => transport,
+            Self::Percale(transport, _) | Self::OneSided(transport, _) => transport,
             _ => Transport::Shm,
         }
     }
@@ -198,6 +199,70 @@ pub(crate) trait DynSubject {
     fn progress(&mut self) -> Result<()>;
 }
 
+/// A subject whose operations borrow its endpoint. Each round has a new [`Subject`] that borrows from it, and that has
+/// no operation left at the end of the round.
+pub(crate) trait Lender {
+    /// The subject of one round.
+    type Side<'a>: Subject
+    where
+        Self: 'a;
+
+    /// See [`Subject::prepare`].
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
+
+    /// Makes the subject of a round.
+    fn side(&mut self) -> Self::Side<'_>;
+
+    /// See [`Subject::progress`].
+    fn progress(&mut self) -> Result<()>;
+}
+
+/// Runs the rounds of a [`Lender`].
+#[derive(Debug)]
+pub(crate) struct LenderRunner<L> {
+    lender: L,
+    shape: Option<MessageShape>,
+}
+
+impl<L: Lender> LenderRunner<L> {
+    /// Makes a runner for `lender`.
+    pub(crate) const fn new(lender: L) -> Self {
+        Self { lender, shape: None }
+    }
+}
+
+impl<L: Lender> DynSubject for LenderRunner<L> {
+    fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
+        shape.check()?;
+        self.lender.prepare(shape)?;
+        self.shape = Some(*shape);
+        Ok(())
+    }
+
+    fn settings(&self) -> Vec<String> {
+        vec![String::new()]
+    }
+
+    fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
+        let shape = prepared(self.shape)?;
+        rounds::near(&mut self.lender.side(), &shape, round, clock, watch)
+    }
+
+    fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+        let shape = prepared(self.shape)?;
+        round.check(&shape, 1)?;
+        rounds::far(&mut self.lender.side(), &shape, round, watch)
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        self.lender.progress()
+    }
+}
+
+fn prepared(shape: Option<MessageShape>) -> Result<MessageShape> {
+    shape.ok_or_else(|| Failure::Protocol("a round before it was prepared".into()))
+}
+
 /// Runs a subject's rounds.
 #[derive(Debug)]
 pub(crate) struct Runner<S> {
@@ -209,10 +274,6 @@ impl<S: Subject> Runner<S> {
     /// Makes a runner for `subject`.
     pub(crate) const fn new(subject: S) -> Self {
         Self { subject, shape: None }
-    }
-
-    fn shape(&self) -> Result<MessageShape> {
-        self.shape.ok_or_else(|| Failure::Protocol("a round before it was prepared".into()))
     }
 }
 
@@ -229,12 +290,12 @@ impl<S: Subject> DynSubject for Runner<S> {
     }
 
     fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
-        let shape = self.shape()?;
+        let shape = prepared(self.shape)?;
         rounds::near(&mut self.subject, &shape, round, clock, watch)
     }
 
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
-        let shape = self.shape()?;
+        let shape = prepared(self.shape)?;
         round.check(&shape, self.subject.settings().len())?;
         rounds::far(&mut self.subject, &shape, round, watch)
     }

@@ -168,7 +168,7 @@ fn picture(lines: &[AddressLine]) -> Result<String> {
             ("a plain array", plot::GREY, true, points(|line| line.limit_ns)),
         ];
         let series = series.into_iter().filter(|(.., points)| !points.is_empty());
-        let series = series.map(|(name, color, limit, points)| Series { name: name.into(), color, limit, points });
+        let series = series.map(|(name, color, dashed, points)| Series { name: name.into(), color, dashed, points });
         let across = plot::Across::Addresses;
         Panel { title, across, axis: "time", show: plot::time, series: series.collect() }
     };

@@ -38,7 +38,7 @@ pub(super) fn picture(lines: &[RegistrationLine]) -> Result<String> {
     let series = |names: [String; 3], points: [Vec<(f64, f64)>; 3]| {
         let colors = [BLUE, GREEN, ORANGE];
         let named = names.into_iter().zip(colors).zip(points);
-        named.map(|((name, color), points)| Series { name, color, limit: false, points }).collect()
+        named.map(|((name, color), points)| Series { name, color, dashed: false, points }).collect()
     };
     let looked_up = format!("through the cache ({monitor})");
     let bandwidth = Panel {

@@ -1,6 +1,6 @@
-//! Opens the subjects of measurements in both processes. These are [`percale`]'s messages and [`one_sided`] operations,
-//! which use a [`node`] and memory in [`block`]s, and the plain programs that measure the machine's
-//! [`limits`](crate::limits).
+//! Opens the subjects of measurements in both processes. These are [`percale`]'s messages and [`one_sided`] operations
+//! by the raw API, which use a [`node`] and memory in [`block`]s; the same by the [`safe`] API; and the plain programs
+//! that measure the machine's [`limits`](crate::limits).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use self::node::Node;
 use self::one_sided::OneSided;
 use self::percale::Percale;
+use self::safe::messages::SafeMessages;
+use self::safe::one_sided::SafeOneSided;
 use crate::failure::{Failure, Result};
 use crate::limits::access::Access;
 use crate::limits::copy::CopyLimit;
@@ -15,12 +17,15 @@ use crate::limits::ring::LimitRing;
 use crate::limits::shared::{LimitSide, Shared};
 use crate::limits::sockets::Sockets;
 use crate::limits::twice::Twice;
-use crate::subject::{DynSubject, Runner, SubjectKind};
+use crate::row::Api;
+use crate::subject::{DynSubject, LenderRunner, Runner, SubjectKind};
 
 mod block;
+mod exposed;
 mod node;
 mod one_sided;
 mod percale;
+mod safe;
 
 /// The machines of the two sides.
 pub(crate) enum MachinePlacement {
@@ -64,15 +69,10 @@ pub(crate) fn open_far(
             let (sockets, address) = Sockets::listening()?;
             (Box::new(Runner::new(sockets)), Some(address))
         }
-        SubjectKind::Percale(transport) => {
-            let node = Node::open_far(transport, true, place, address)?;
+        SubjectKind::Percale(_, api) | SubjectKind::OneSided(_, api) | SubjectKind::Bounced(api) => {
+            let node = Node::open_far(kind.transport(), copies_by_kernel(kind), place, address)?;
             let here = node.address();
-            (Box::new(Runner::new(Percale::new(node)?)), Some(here))
-        }
-        SubjectKind::OneSided(_) | SubjectKind::Bounced => {
-            let node = Node::open_far(kind.transport(), kind != SubjectKind::Bounced, place, address)?;
-            let here = node.address();
-            (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
+            (open_percale(kind, api, node)?, Some(here))
         }
     })
 }
@@ -105,12 +105,24 @@ pub(crate) fn open_near(
             let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
             Box::new(Runner::new(Sockets::connected(&address)?))
         }
-        SubjectKind::Percale(transport) => {
-            Box::new(Runner::new(Percale::new(Node::open_near(transport, true, place, exchange)?)?))
+        SubjectKind::Percale(_, api) | SubjectKind::OneSided(_, api) | SubjectKind::Bounced(api) => {
+            let node = Node::open_near(kind.transport(), copies_by_kernel(kind), place, exchange)?;
+            open_percale(kind, api, node)?
         }
-        SubjectKind::OneSided(_) | SubjectKind::Bounced => {
-            let node = Node::open_near(kind.transport(), kind != SubjectKind::Bounced, place, exchange)?;
-            Box::new(Runner::new(OneSided::new(node)?))
-        }
+    })
+}
+
+/// Returns whether the kernel may copy between the processes.
+const fn copies_by_kernel(kind: SubjectKind) -> bool {
+    !matches!(kind, SubjectKind::Bounced(_))
+}
+
+/// Opens a subject of percale on its endpoint.
+fn open_percale(kind: SubjectKind, api: Api, node: Node) -> Result<Box<dyn DynSubject>> {
+    Ok(match (kind, api) {
+        (SubjectKind::Percale(..), Api::Safe) => Box::new(LenderRunner::new(SafeMessages::new(node))),
+        (SubjectKind::Percale(..), Api::Raw) => Box::new(Runner::new(Percale::new(node)?)),
+        (_, Api::Safe) => Box::new(LenderRunner::new(SafeOneSided::new(node)?)),
+        (_, Api::Raw) => Box::new(Runner::new(OneSided::new(node)?)),
     })
 }

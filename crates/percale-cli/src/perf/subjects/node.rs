@@ -1,5 +1,5 @@
-//! An endpoint in each process, on one transport. It uses the raw posting API, like a provider or a benchmark of
-//! another library.
+//! An endpoint in each process, on one transport. The functions for posting and polling are for the raw API, as a
+//! provider or a benchmark of another library uses it.
 
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
@@ -10,7 +10,7 @@ use crate::row::Transport;
 
 /// The endpoint of this process, and the address of the other process.
 pub(super) struct Node {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     vector: AddressVector,
     pub(super) domain: Domain,
     pub(super) peer: PeerAddress,

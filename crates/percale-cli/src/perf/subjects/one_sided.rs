@@ -1,4 +1,4 @@
-//! percale's one-sided operations, as a subject of rounds.
+//! percale's one-sided operations by the raw API, as a subject of rounds.
 //!
 //! Each side has memory that the other may access, and sends its description to the other side at the start of a round.
 //! For accesses, the near side makes them one at a time. The far side makes progress until a message announces the end
@@ -7,26 +7,24 @@
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
-use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use percale::{
-    Access, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, SendWork,
-};
+use percale::{Endpoint, Entry, OpFlags, PeerAddress, PostError, ReceiveWork, RemoteMemory, SendWork};
 
 use super::block::Block;
+use super::exposed::ExposedMemory;
 use super::node::Node;
 use crate::channel::watch::{Spin, Watch};
-use crate::failure::{Failure, Result, percale};
+use crate::failure::{Failure, Result};
 use crate::pattern::{CheckedPart, Content, MessageDirection};
 use crate::round::{MessageShape, Round};
 use crate::row::{MeasuredOperation, MessageMemory};
 use crate::subject::Subject;
 
 /// The tag of messages that describe a region, and the tag of messages that end a round.
-const REGION: u64 = 0x7065_7263_616c_6510;
-const OVER: u64 = REGION + 1;
+pub(super) const REGION: u64 = 0x7065_7263_616c_6510;
+pub(super) const OVER: u64 = REGION + 1;
 
 /// Contexts of operations. Each is a bit that is set in `pending` while the operation is outstanding.
 const ACCESS: u64 = 1;
@@ -43,43 +41,10 @@ const TOLD: usize = 256;
 const PLACES: usize = 320;
 
 /// The length of the polled mark at the end of a message.
-const MARK: usize = 8;
+pub(super) const MARK: usize = 8;
 
 /// The time limit for the rest of a write to arrive after its last bytes.
-const ARRIVAL: Duration = Duration::from_millis(500);
-
-/// Memory that the other side may access.
-struct ExposedMemory {
-    /// The registration, which is `None` only while this value is dropped.
-    region: Option<RawRegion>,
-    block: Rc<Block>,
-}
-
-impl ExposedMemory {
-    fn new(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Self> {
-        let block = Rc::new(Block::new(domain, memory, len)?);
-        let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
-        // SAFETY: the memory exists until the region is closed (see `drop`), and is accessed only by copies and as
-        // words.
-        let region = unsafe { registration.raw(&[block.segment(0, len)], true) };
-        Ok(Self { region: Some(region.map_err(percale("registering memory"))?), block })
-    }
-
-    fn remote(&self) -> RemoteMemory {
-        self.region.as_ref().map(RawRegion::remote).unwrap_or_default()
-    }
-}
-
-impl Drop for ExposedMemory {
-    fn drop(&mut self) {
-        if let Some(region) = self.region.take()
-            && region.close().is_err()
-        {
-            // The other side is still accessing the memory, so the memory must not be freed.
-            std::mem::forget(Rc::clone(&self.block));
-        }
-    }
-}
+pub(super) const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// One side of the measurement.
 // The order of the fields matters: the memory that the other side may access is deregistered first. The endpoint closes
@@ -251,7 +216,7 @@ impl OneSided {
             let slot = round.slot(index, slots);
             let start = self.start(slot);
             let written = round.written(slot as u64, MessageDirection::Back);
-            written.write_to(self.shape.bytes, |at, bytes| self.exposed.block.write(start + at, bytes));
+            written.write_to(self.shape.bytes, |at, bytes| self.exposed.block().write(start + at, bytes));
         }
     }
 
@@ -267,10 +232,10 @@ impl OneSided {
             MeasuredOperation::Put => round.last_of_slots(slots).try_for_each(|index| {
                 let start = self.start(round.slot(index, slots));
                 let checked = round.checked(index, MessageDirection::There);
-                checked.check_from(self.shape.bytes, |at, to| self.exposed.block.read(start + at, to))
+                checked.check_from(self.shape.bytes, |at, to| self.exposed.block().read(start + at, to))
             }),
             op if op.is_atomic() && round.check != CheckedPart::Nothing => {
-                let (sum, wanted) = (self.exposed.block.word(0).load(SeqCst), round.accesses().wrapping_add(own));
+                let (sum, wanted) = (self.exposed.block().word(0).load(SeqCst), round.accesses().wrapping_add(own));
                 if sum == wanted {
                     Ok(())
                 } else {
@@ -334,7 +299,7 @@ impl Subject for OneSided {
     fn receive(&mut self, watch: &mut Watch) -> Result<()> {
         self.received += 1;
         let mut spin = Spin::default();
-        while self.exposed.block.word(self.shape.bytes - MARK).load(Acquire) != self.received {
+        while self.exposed.block().word(self.shape.bytes - MARK).load(Acquire) != self.received {
             if !self.poll()? {
                 spin.polled(watch)?;
             }
@@ -352,7 +317,7 @@ impl Subject for OneSided {
                 let mut start = None;
                 loop {
                     // The bytes of one write arrive in any order, so the mark may arrive before the rest.
-                    match get(&self.exposed.block, len) {
+                    match get(self.exposed.block(), len) {
                         Err(error) if start.get_or_insert_with(Instant::now).elapsed() > ARRIVAL => return Err(error),
                         Err(_) => std::hint::spin_loop(),
                         Ok(()) => return Ok(()),
@@ -396,7 +361,7 @@ impl Subject for OneSided {
         let adds = self.shape.op == MeasuredOperation::FetchAdd;
         match self.shape.op {
             MeasuredOperation::Get => self.fill(slots, round),
-            op if op.is_atomic() => self.exposed.block.word(0).store(0, SeqCst),
+            op if op.is_atomic() => self.exposed.block().word(0).store(0, SeqCst),
             _ => {}
         }
         self.expect_description(OVER, watch)?;
@@ -405,7 +370,7 @@ impl Subject for OneSided {
         let mut spin = Spin::of_a_round();
         while self.pending & RECEIVE != 0 {
             if adds {
-                self.exposed.block.word(0).fetch_add(1, SeqCst);
+                self.exposed.block().word(0).fetch_add(1, SeqCst);
                 own += 1;
             }
             if !self.poll()? {

@@ -1,4 +1,4 @@
-//! percale's messages, as a subject of rounds.
+//! percale's messages by the raw API, as a subject of rounds.
 //!
 //! Every message has a slot: a part of the source memory and a part of the destination memory. Ping-pongs use slot 0,
 //! and streams use all slots of the window in turn. The slot after the last is for the answer to a stream. The memory
@@ -18,11 +18,11 @@ use crate::row::{MeasuredOperation, MessageMemory, Pattern};
 use crate::subject::Subject;
 
 /// The tag of all measured messages, and the tag of answers to streams.
-const TAG: u64 = 0x7065_7263_616c_6500;
-const ANSWER: u64 = TAG + 1;
+pub(super) const TAG: u64 = 0x7065_7263_616c_6500;
+pub(super) const ANSWER: u64 = TAG + 1;
 
 /// Messages of streams up to this length are injected.
-const INJECTED: usize = 64;
+pub(super) const INJECTED: usize = 64;
 
 /// The slot of the answer.
 const LAST: usize = WINDOW;

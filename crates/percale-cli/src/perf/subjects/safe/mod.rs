@@ -1,0 +1,156 @@
+//! The same subjects by the safe API, whose operations own their buffers.
+//!
+//! An operation borrows the endpoint, so each round has a side of its own that borrows from the subject
+//! ([`Lender`](crate::subject::Lender)). When an operation has ended, its buffer is used again.
+
+use std::time::{Duration, Instant};
+
+use percale::endpoint::safe::{Cause, Operation, OperationError, Outcome};
+use percale::endpoint::{Handle, Owned};
+use percale::{Allocation, Buffer, Domain, Endpoint, PostError};
+
+use crate::channel::watch::{Spin, Watch};
+use crate::failure::{Failure, Result, percale};
+use crate::pattern::Content;
+use crate::row::MessageMemory;
+
+pub(super) mod messages;
+pub(super) mod one_sided;
+
+/// An operation on an endpoint that one thread owns.
+type OnEndpoint<'a, R> = Operation<&'a Owned, R>;
+
+/// The time after which a wait checks the other process.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Allocates a buffer of `len` zeros. Memory of the program is a vector, so it is not aligned to a page.
+fn buffer(domain: &Domain, memory: MessageMemory, len: usize) -> Result<Buffer> {
+    match memory {
+        MessageMemory::Ordinary | MessageMemory::Bounced => Ok(Buffer::zeroed(len)),
+        MessageMemory::Percale => Ok(domain.allocate(len).map_err(percale("allocating memory"))?.into()),
+    }
+}
+
+/// The memory of a buffer while it is written.
+enum Writable {
+    Heap(Vec<u8>),
+    Percale(Allocation),
+}
+
+impl Writable {
+    #[inline]
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        match self {
+            Self::Heap(memory) => memory[at..at + bytes.len()].copy_from_slice(bytes),
+            Self::Percale(memory) => memory.write(at, bytes),
+        }
+    }
+}
+
+/// Writes `content` to the first `len` bytes of the buffer, and returns its memory.
+#[inline]
+fn filled(buffer: Buffer, content: Content, len: usize) -> Writable {
+    let mut memory = match buffer.into_allocation() {
+        Ok(allocation) => Writable::Percale(allocation),
+        Err(buffer) => Writable::Heap(buffer.into_vec()),
+    };
+    content.write_to(len, |at, bytes| memory.put(at, bytes));
+    memory
+}
+
+impl From<Writable> for Buffer {
+    #[inline]
+    fn from(memory: Writable) -> Self {
+        match memory {
+            Writable::Heap(memory) => memory.into(),
+            Writable::Percale(memory) => memory.into(),
+        }
+    }
+}
+
+/// Waits for operations with a deadline, and then checks the other process. So every wait ends.
+struct Waits {
+    deadline: Instant,
+}
+
+impl Waits {
+    fn new() -> Self {
+        Self { deadline: Instant::now() + LOOK }
+    }
+
+    /// Waits for the end of the operation, and returns its result.
+    #[inline]
+    fn result<H: Handle, R: Outcome>(&mut self, operation: &mut Operation<H, R>, watch: &mut Watch) -> Result<R> {
+        match operation.wait_until(Some(self.deadline)) {
+            Ok(result) => Ok(result),
+            Err(error) => self.later(operation, error, watch),
+        }
+    }
+
+    /// Continues to wait after a timeout. Usually the deadline had passed already when the wait began.
+    #[cold]
+    fn later<H: Handle, R: Outcome>(
+        &mut self,
+        operation: &mut Operation<H, R>,
+        mut error: OperationError,
+        watch: &mut Watch,
+    ) -> Result<R> {
+        let mut spin = Spin::default();
+        loop {
+            if !matches!(error.cause(), Cause::TimedOut) {
+                // If the other process has failed or ended, that is the reason.
+                watch.control.check()?;
+                return Err(percale("carrying messages")(error));
+            }
+            spin.poll_now(watch)?;
+            self.deadline = Instant::now() + LOOK;
+            match operation.wait_until(Some(self.deadline)) {
+                Ok(result) => return Ok(result),
+                Err(again) => error = again,
+            }
+        }
+    }
+}
+
+/// Makes progress if an operation could not be posted because there was no room. Returns its buffer, for the next
+/// attempt.
+#[cold]
+fn make_room(
+    what: &'static str,
+    error: OperationError,
+    endpoint: &Endpoint,
+    spin: &mut Spin,
+    watch: &mut Watch,
+) -> Result<Option<Buffer>> {
+    if !matches!(error.cause(), Cause::Post(PostError::Again)) {
+        watch.control.check()?;
+        return Err(percale(what)(error));
+    }
+    let _happened: bool = endpoint.progress();
+    spin.polled(watch)?;
+    Ok(error.into_buffer())
+}
+
+/// Posts an operation that owns a buffer. Repeats that until there is room.
+#[inline]
+fn post<'a, R: Outcome>(
+    what: &'static str,
+    endpoint: &'a Endpoint,
+    mut buffer: Buffer,
+    watch: &mut Watch,
+    start: impl Fn(Buffer) -> Result<OnEndpoint<'a, R>, OperationError>,
+) -> Result<OnEndpoint<'a, R>> {
+    let mut spin = Spin::default();
+    loop {
+        match start(buffer) {
+            Ok(operation) => return Ok(operation),
+            Err(error) => buffer = make_room(what, error, endpoint, &mut spin, watch)?.ok_or_else(lost)?,
+        }
+    }
+}
+
+/// Returns the error for a buffer that a failed round has lost.
+#[cold]
+fn lost() -> Failure {
+    Failure::Protocol("an earlier round has lost a buffer".into())
+}
