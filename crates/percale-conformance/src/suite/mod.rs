@@ -38,6 +38,7 @@ pub mod probing;
 pub mod regions;
 pub mod remote;
 pub mod remote_model;
+pub mod rpc;
 pub mod safe;
 pub mod scalable;
 pub mod senders;
