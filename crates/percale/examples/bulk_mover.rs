@@ -1,5 +1,5 @@
-//! A bulk mover: one endpoint writes 256 MiB into the memory of another one, with 64 transfers in flight. Each buffer is
-//! used again when its transfer has ended, so the mover needs the memory of 64 blocks only.
+//! A bulk mover: one endpoint writes 256 MiB into the memory of another one, with 64 transfers in flight. Each buffer
+//! is used again when its transfer has ended, so the mover needs the memory of 64 blocks only.
 //!
 //! `cargo run -p percale --example bulk_mover`
 

@@ -55,7 +55,8 @@ fn parse(entry: &[u8]) -> Option<(u64, &[u8])> {
     Some((word(8)?, entry.get(16..)?))
 }
 
-/// Carries out the calls: an empty one returns the name of the table, others write an entry. Ends at a call of one byte.
+/// Carries out the calls: an empty one returns the name of the table, others write an entry. Ends at a call of one
+/// byte.
 fn serve(endpoint: &SharedEndpoint, mut table: Region) -> Result<(), RpcError> {
     let mut server = Server::new(endpoint, SERVICE)?;
     loop {

@@ -1,5 +1,5 @@
-//! A parameter broadcast: in each round one endpoint sends the parameters of a model to all others, each computes a part
-//! of the gradient, and a reduction adds the parts up. Buffers are used again in each round.
+//! A parameter broadcast: in each round one endpoint sends the parameters of a model to all others, each computes a
+//! part of the gradient, and a reduction adds the parts up. Buffers are used again in each round.
 //!
 //! `cargo run -p percale --example parameter_broadcast`
 

@@ -188,6 +188,6 @@ pub fn connection_address_cannot_be_a_member_of_a_group<F: Peers>() {
     let source = received(&mesh, 0, 8).source.expect("a source");
     let own = mesh.test_endpoint(1).vector.insert(mesh.endpoint(1).address()).expect("an address");
     let members = [own, source].into_iter().collect::<percale::AddressSet>();
-    let error = mesh.endpoint(1).join(&members).err().expect("it is refused");
+    let error = mesh.endpoint(1).join(&members).expect_err("it is refused");
     assert!(matches!(error.cause(), Cause::Post(PostError::Collective(_))), "{error}");
 }

@@ -104,7 +104,7 @@ pub fn calls_in_flight_are_bounded_and_answered_in_any_order<F: Peers>() {
         let calls: Vec<_> = (0..service.calls)
             .map(|number| client.call_into(world.peer, &request(number), vec![0; 5000]).expect("a call"))
             .collect();
-        let error = client.call(world.peer, b"").err().expect("there are too many");
+        let error = client.call(world.peer, b"").expect_err("there are too many");
         assert!(matches!(error, RpcError::TooManyCalls(64)), "{error}");
         let mut requests: Vec<_> = calls.iter().map(|_| world.next(&mut server)).collect();
         requests.reverse();

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! * A request, and an answer of up to [`INLINE`] bytes, are messages. A longer answer needs memory of the client
-//!   ([`Client::call_into`]): the client registers a buffer for this call, and the server writes the answer into it. The
-//!   registration ends before the call returns the buffer or is dropped, so that no server writes there later.
+//!   ([`Client::call_into`]): the client registers a buffer for this call, and the server writes the answer into it.
+//!   The registration ends before the call returns the buffer or is dropped, so that no server writes there later.
 //! * A server needs no addresses of its clients. An answer uses the connection of the request.
 //! * Both sides are bounded: a client has at most [`Service::calls`] calls, and a server holds at most
 //!   [`Service::requests`] requests that it has not returned yet, of up to [`Service::request_limit`] bytes each.
