@@ -43,6 +43,7 @@
 //! * [`transport`]: the transports that connect two endpoints, and a simulated network for tests
 //! * [`trigger`]: operations that start when a counter or a variable reaches a value
 //! * [`collective`]: operations of groups of endpoints
+//! * [`rpc`]: requests and answers
 //!
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them.
@@ -88,6 +89,7 @@ mod log_tests;
 #[cfg(any(doc, doctest))]
 pub mod manual;
 pub mod memory;
+pub mod rpc;
 pub mod transport;
 pub mod trigger;
 

@@ -1,6 +1,6 @@
 //! Untagged messages.
 
-use percale::{CompletionFlags, ErrorCode, OpFlags, PeerAddress, PostError, Segments};
+use percale::{CompletionFlags, ErrorCode, OpFlags, PostError, Segments};
 
 use crate::fabric::{Fabric, Peers, Transport};
 use crate::memory::{Memory, content, same};
@@ -266,23 +266,28 @@ pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
     }
 }
 
-/// Entries identify the sender by its number in the receiver's vector, even if the sender was inserted later.
+/// Entries identify the sender by its number in the receiver's vector, even if the sender was inserted later. A sender
+/// that is not in the vector has the address of its connection, or no source if the endpoint was opened without these.
 ///
 /// Requirements: MSG-008, CMP-010.
 pub fn completion_contains_the_source_if_in_the_vector<F: Peers>() {
-    let mesh = Mesh::<F>::connected(2);
-    let received = mesh.receive(1, Receive::into(Memory::blank(8)));
-    mesh.inject(0, 1, None, b"known");
-    assert_eq!(mesh.done(received).source, mesh.peer(0));
-    mesh.test_endpoint(1).vector.remove(mesh.peer(0)).expect("the peer is in the vector");
-    let received = mesh.receive(1, Receive::into(Memory::blank(8)));
-    mesh.inject(0, 1, None, b"stranger");
-    let entry = mesh.done(received);
-    assert_eq!((entry.len, entry.source), (8, PeerAddress::UNSPECIFIED));
-    let again = mesh.test_endpoint(1).vector.insert(mesh.endpoint(0).address()).expect("an address");
-    let received = mesh.receive(1, Receive::into(Memory::blank(8)));
-    mesh.inject(0, 1, None, b"again");
-    assert_eq!(mesh.done(received).source, again);
+    for answers in [true, false] {
+        let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.connection_addresses(answers));
+        mesh.connect();
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+        mesh.inject(0, 1, None, b"known");
+        assert_eq!(mesh.done(received).source, mesh.peer(0));
+        let vector = &mesh.test_endpoint(1).vector;
+        vector.remove(mesh.peer(0)).expect("the peer is in the vector");
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+        mesh.inject(0, 1, None, b"stranger");
+        let entry = mesh.done(received);
+        assert_eq!((entry.len, entry.source.is_specified(), vector.lookup(entry.source)), (8, answers, None));
+        let again = vector.insert(mesh.endpoint(0).address()).expect("an address");
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+        mesh.inject(0, 1, None, b"again");
+        assert_eq!(mesh.done(received).source, again);
+    }
 }
 
 /// A message can have eight bytes of remote data, or none.

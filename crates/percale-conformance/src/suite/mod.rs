@@ -17,6 +17,7 @@
 //! The build script finds the tests (`build/registry.rs`) and writes a function with `#[test]` for each test and
 //! transport.
 
+pub mod answering;
 pub mod closing;
 pub mod collectives;
 pub mod completions;
@@ -37,6 +38,7 @@ pub mod probing;
 pub mod regions;
 pub mod remote;
 pub mod remote_model;
+pub mod rpc;
 pub mod safe;
 pub mod scalable;
 pub mod senders;

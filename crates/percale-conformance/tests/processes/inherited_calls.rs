@@ -68,6 +68,7 @@ macro_rules! endpoint_calls {
         case(concat!($who, ": inject"), || endpoint.inject(peer, b"child") == Err(PostError::Forked));
         case(concat!($who, ": describe_peers"), || endpoint.describe_peers().is_empty());
         case(concat!($who, ": is_connected"), || !endpoint.is_connected(peer));
+        case(concat!($who, ": network_address"), || endpoint.network_address(peer).is_none());
         case(concat!($who, ": disconnect"), || !endpoint.disconnect(peer));
         case(concat!($who, ": shut"), || {
             endpoint.shut();

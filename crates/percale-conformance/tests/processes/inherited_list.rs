@@ -49,6 +49,7 @@ const VALUE: &str = "a plain value, which holds nothing of a process";
 const ERROR: &str = "an error";
 const BUILDER: &str = "settings; the call that opens or posts has a case";
 const MEMORY: &str = "memory, which the kernel copies or omits in a child";
+const RPC: &str = "built on the safe operations of an endpoint, which have cases; its only lock is a ProcessMutex";
 const DEVICE: &str = "asks a device's driver; nothing of a domain is touched";
 const TOGETHER: &str = "in one case with another function of its type";
 
@@ -59,7 +60,13 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Buffer", MEMORY),
     ("Allocation", MEMORY),
     ("CacheSettings", VALUE),
+    ("Call", RPC),
     ("Cause", ERROR),
+    ("Client", RPC),
+    ("Reply", RPC),
+    ("Request", RPC),
+    ("RpcError", ERROR),
+    ("Server", RPC),
     ("Collective", VALUE),
     ("Datatype", VALUE),
     ("Device", DEVICE),

@@ -3,7 +3,8 @@
 use std::fmt;
 
 /// A peer in operations: the number that was returned when its network address was inserted into an address vector
-/// (libfabric's `fi_addr_t`). If the vector reserves bits for receive contexts, the top bits contain the number of a
+/// (libfabric's `fi_addr_t`), or the source of a message of a peer that is not in the vector, which is valid at one
+/// endpoint until the peer's connection ends. If the vector reserves bits for receive contexts, the top bits contain the number of a
 /// receive context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]

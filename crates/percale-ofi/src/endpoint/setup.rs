@@ -465,7 +465,8 @@ impl Setup {
     /// Returns the builder of percale's endpoint with all bound objects. With `direct`, completions do not go to a
     /// percale queue.
     fn builder(&self, bound: &BoundObjects, direct: bool) -> EndpointBuilder<'_> {
-        let mut builder = self.domain.percale.endpoint();
+        // libfabric reports FI_ADDR_NOTAVAIL for peers that are not in the vector.
+        let mut builder = self.domain.percale.endpoint().connection_addresses(false);
         if let Some(key) = &bound.origin.authorization {
             builder = builder.authorization_key(key.clone());
         }

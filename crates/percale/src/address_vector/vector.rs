@@ -399,6 +399,12 @@ impl AddressVector {
         self.len() == 0
     }
 
+    /// Returns whether the vector can assign this number. The receive context in the number is ignored.
+    #[inline]
+    pub(crate) fn has_number(&self, peer: PeerAddress) -> bool {
+        self.index(peer).is_some()
+    }
+
     /// Returns the index of the entry of a peer's number.
     #[inline]
     fn index(&self, peer: PeerAddress) -> Option<usize> {

@@ -69,8 +69,10 @@ pub struct Entry {
     pub data: u64,
     /// The message's tag with [`CompletionFlags::TAGGED`], otherwise 0.
     pub tag: u64,
-    /// The sender of the message. It is [`PeerAddress::UNSPECIFIED`] for this endpoint's own operations and for senders
-    /// that are not in the endpoint's address vector.
+    /// The sender of the message. If it is not in the endpoint's address vector, this is an address that is valid at this
+    /// endpoint until the sender's connection ends
+    /// ([`connection_addresses`](crate::EndpointBuilder::connection_addresses)). It is [`PeerAddress::UNSPECIFIED`] for
+    /// this endpoint's own operations.
     pub source: PeerAddress,
 }
 

@@ -31,7 +31,7 @@ pub enum Event {
     Connected {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
-        /// The peer, if it is in the endpoint's address vector.
+        /// The peer: its number in the endpoint's address vector, or the source of its messages if it is not there.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,
@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// A peer closed its endpoint, died, or can no longer be reached. Operations to it that were under way have failed.
     PeerDown {
-        /// The peer, if it is in the endpoint's address vector.
+        /// The peer: its number in the endpoint's address vector, or the source of its messages if it is not there.
         peer: PeerAddress,
         /// The address of the peer.
         address: SocketAddr,

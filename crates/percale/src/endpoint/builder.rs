@@ -104,6 +104,7 @@ pub struct EndpointBuilder<'d> {
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
     answer_only: bool,
+    connection_addresses: bool,
     pub(super) authorization_key: Option<Vec<u8>>,
     shared_receive: Option<SharedReceive>,
     /// Set for a context of a scalable endpoint.
@@ -164,6 +165,7 @@ impl<'d> EndpointBuilder<'d> {
             multi_minimum,
             answer_timeout,
             answer_only: false,
+            connection_addresses: true,
             authorization_key: None,
             shared_receive: None,
             context_slot: None,
@@ -250,6 +252,15 @@ impl<'d> EndpointBuilder<'d> {
     /// region is counted only once.
     pub fn remote_write_counter(mut self, counter: &Counter) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_WRITES, counter);
+        self
+    }
+
+    /// Sets whether a message of a peer that is not in the vector has a source (default: true). This source identifies
+    /// the peer's connection, is valid at this endpoint until the connection ends, and can be used like an address of
+    /// the vector, except in collectives. If set to false, or if the vector reserves more than 16 bits for receive
+    /// contexts, the source of such a message is unspecified.
+    pub const fn connection_addresses(mut self, enabled: bool) -> Self {
+        self.connection_addresses = enabled;
         self
     }
 
@@ -387,8 +398,10 @@ impl<'d> EndpointBuilder<'d> {
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
         let pool =
             shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell_allocator.doorbell()));
+        let mut peers = Peers::new(vector, single, settings.unexpected_cap);
+        peers.use_connection_addresses(self.connection_addresses);
         Core {
-            peers: Peers::new(vector, single, settings.unexpected_cap),
+            peers,
             messages: Messages::new(self.multi_minimum),
             remote: Default::default(),
             left: Default::default(),

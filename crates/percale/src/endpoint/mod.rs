@@ -98,7 +98,7 @@ use crate::types::PeerAddress;
 /// * Progress and waiting: [`progress`](Self::progress), [`wait`](Self::wait), [`try_wait`](Self::try_wait),
 ///   [`poll`](Self::poll), [`read_error`](Self::read_error)
 /// * Peers: [`address`](Self::address), [`is_connected`](Self::is_connected), [`disconnect`](Self::disconnect),
-///   [`describe_peers`](Self::describe_peers)
+///   [`network_address`](Self::network_address), [`describe_peers`](Self::describe_peers)
 /// * Closing: [`close`](Self::close), [`shut`](Self::shut)
 /// * Endpoints of one connection: [`connect`](Self::connect), [`accept`](Self::accept), [`shutdown`](Self::shutdown),
 ///   [`peer`](Self::peer)
@@ -225,6 +225,15 @@ impl<A: Ownership> Endpoint<A> {
     #[must_use]
     pub fn naming_bytes(&self) -> usize {
         self.access.with(|engine| engine.core.peers.naming_bytes())
+    }
+
+    /// Returns the network address of a peer: the address in the vector or, for the source of a message of a peer that
+    /// is not in the vector, the address that the peer advertises. The endpoint has not verified that the peer can be
+    /// reached at an advertised address. Inserting it in the vector makes the peer reachable after its connection has
+    /// ended. Returns `None` if there is no such peer.
+    #[must_use]
+    pub fn network_address(&self, peer: PeerAddress) -> Option<SocketAddr> {
+        self.access.with(|engine| engine.core.peers.network_address(peer))
     }
 
     /// Returns whether the connection to a peer is up. A peer that claims an address, but was not reached there, does

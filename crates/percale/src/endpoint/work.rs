@@ -53,6 +53,9 @@ pub enum PostError {
     /// The endpoint is for one connection, which is not up yet or has ended.
     #[error("the endpoint is not connected: wait for Connected, and post nothing after Shutdown")]
     NotConnected,
+    /// The address was the source of messages over a connection that has ended.
+    #[error("the peer has disconnected, and its address was valid for that connection only; wait for its next message")]
+    ConnectionEnded,
     /// The endpoint was bound without an address vector.
     #[error("the endpoint has no address vector; pass one to the builder")]
     NoVector,
@@ -149,6 +152,7 @@ impl PostError {
             Self::NoSuchAtomic(..) => 95,                    // EOPNOTSUPP
             Self::NoVector => 267,                           // FI_ENOAV
             Self::NotConnected => 258,                       // FI_EOPBADSTATE
+            Self::ConnectionEnded => 107,                    // ENOTCONN
             Self::InjectTooLong(_) | Self::TooLong(_) => 90, // EMSGSIZE
             Self::NotClaimed => 42,                          // ENOMSG
             Self::ReadOnly => 13,                            // EACCES

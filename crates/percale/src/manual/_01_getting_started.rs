@@ -95,12 +95,29 @@
 //! * **An endpoint only advances inside its calls.** A program that computes for a second does not receive messages,
 //!   answer peers or serve accesses over TCP during that second. [Chapter 9](super::_09_progress) shows the
 //!   alternative: automatic progress.
-//! * **A peer must be in the address vector** before it can be the target of an operation, be named in `.from(peer)`,
-//!   or be reported as the source of a message.
+//! * **A peer must be in the address vector** before it can be the target of an operation or be named in `.from(peer)`.
+//!   The sender of a message can be answered in any case ([chapter 3](super::_03_messages)).
 //! * **A message may be lost after its send has completed** if the receiver dies before it receives the message.
 //!   [Chapter 3](super::_03_messages) explains `delivered()`.
 //!
-//! Continue with [transports](super::_02_transports). More programs are in `crates/percale/examples`.
+//! # More programs
+//! `crates/percale/examples` contains complete programs, which `cargo run -p percale --example NAME` runs:
+//!
+//! | program | shows |
+//! |---|---|
+//! | `hello_server`, `hello_client` | two processes and one message |
+//! | `ping_pong`, `tagged`, `tokio` | messages: blocking, with tags, in tasks |
+//! | `rpc` | an RPC server, with a task for each request and for each call |
+//! | `key_value` | a key-value store on remote reads |
+//! | `work_queue` | workers that share a queue by compare-and-swap |
+//! | `halo_exchange` | neighbours that exchange the edges of their cells in each step |
+//! | `parameter_broadcast` | collectives: parameters to all members, and the sum of their gradients |
+//! | `bulk_mover` | remote writes with 64 transfers in flight |
+//! | `one_sided`, `leases` | remote memory: reads, writes, atomic operations, windows that expire |
+//! | `contexts` | several endpoints behind one address |
+//! | `fixed_buffers` | io_uring's fixed buffers |
+//!
+//! Continue with [transports](super::_02_transports).
 
 // Imported for the links in this text.
 use crate::*;

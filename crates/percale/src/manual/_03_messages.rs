@@ -63,12 +63,16 @@
 //! ```
 //!
 //! # The source of a message
-//! [`Received::source`](crate::endpoint::safe::Received::source) is the number of the sender in the endpoint's address
-//! vector. It is `None` if the sender is not in the vector when the receive completes. A server gets the address of
-//! each client from its first message, as in [chapter 1](super::_01_getting_started), and inserts it. From then on the
-//! client's messages have a source, including messages that had arrived earlier but were not received yet. A sender
-//! that cannot be reached at the address that it advertises, for example behind address translation, never has a
-//! source.
+//! [`Received::source`](crate::endpoint::safe::Received::source) is the address to which an answer is sent: the number
+//! of the sender in the endpoint's address vector or, if the sender is not in the vector, the address of its
+//! connection. A server therefore needs no addresses of its clients, not even a vector.
+//!
+//! The address of a connection is valid at this endpoint until that connection ends, and an operation that uses it takes
+//! this connection: messages in both directions, directed receives, and accesses of the sender's memory. Afterwards
+//! operations fail with [`PostError::ConnectionEnded`](crate::PostError::ConnectionEnded). The address is never used
+//! again, so an answer cannot reach another client. A server that wants to reach a client after that inserts the
+//! address that [`Endpoint::network_address`](crate::Endpoint::network_address) returns. From then on the client's
+//! messages have the new number as their source.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,19 +82,25 @@
 //! # let server = domain.endpoint().vector(&clients).bind("127.0.0.1:0")?;
 //! # let client = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
 //! # let to_server = vector.insert(server.address())?;
-//! client.send(to_server, client.address().to_string()).wait()?;
-//! client.send(to_server, "work").wait()?;
+//! client.send(to_server, "request").wait()?;
 //!
-//! let hello = server.recv(vec![0; 64]).wait()?;
-//! assert_eq!(hello.source, None); // not in the server's vector
-//! let peer = clients.insert(String::from_utf8(hello.to_vec())?.as_str())?;
-//! assert_eq!(server.recv(vec![0; 64]).wait()?.source, Some(peer));
+//! let request = server.recv(vec![0; 64]).wait()?;
+//! let source = request.source.ok_or("a message has a source")?;
+//! server.send(source, "answer").wait()?;
+//! assert_eq!(client.recv(vec![0; 64]).wait()?.to_vec(), b"answer");
 //!
-//! // A peer that is not in the vector cannot be named: the operation is not posted.
+//! let address = server.network_address(source).ok_or("the client is connected")?;
+//! let number = clients.insert(address)?;
+//! client.send(to_server, "another").wait()?;
+//! assert_eq!(server.recv(vec![0; 64]).wait()?.source, Some(number));
+//!
+//! // A number that is neither in the vector nor the source of a message is refused: the operation is not posted.
 //! let unknown = percale::PeerAddress(1_000);
 //! assert!(server.recv(vec![0; 64]).from(unknown).start().is_err());
 //! # Ok(()) }
 //! ```
+//!
+//! [`rpc`](crate::rpc) is built on this: requests and answers, with many calls in flight.
 //!
 //! # What a completed send means
 //! | level | the send completes when | after that the message is lost if |

@@ -129,6 +129,7 @@
 //! |---|---|---|
 //! | `Again` | no room in a queue (raw API and `inject`) | make progress, then post again; or use `send`, which waits until there is room |
 //! | `UnknownPeer` | the number is not in the endpoint's vector | insert the peer |
+//! | `ConnectionEnded` | the number was the source of messages over a connection that has ended | wait for the peer's next message, or insert its address before the connection ends |
 //! | `NoVector` | the endpoint was bound without a vector | pass one to the builder |
 //! | `NotConnected` | an endpoint for one connection, which is not established yet or has ended | [`wait_connected`](Endpoint::wait_connected); after its end, open another endpoint |
 //! | `InjectTooLong` | more than 2,048 bytes | `send` |

@@ -26,8 +26,8 @@
 //! contains the reason.
 //!
 //! A published port (`docker run -p`) or other address translation is not enough for two-way traffic: the endpoint
-//! advertises an address that its peers cannot reach. It can connect to others and send messages, but these messages
-//! have no source. Use the host's network, or a network in which all peers can reach each other.
+//! advertises an address that its peers cannot reach. It can connect to others, which can answer over its connections,
+//! but cannot connect to it. Use the host's network, or a network in which all peers can reach each other.
 //!
 //! # Choosing the network
 //! An endpoint that is bound to `0.0.0.0:0` or `[::]:0` advertises one concrete address: that of the first real

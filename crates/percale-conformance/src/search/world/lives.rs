@@ -15,8 +15,12 @@ impl World {
         if moved {
             address.set_port(if self.settings.transport == RunTransport::Sim { 2_000 + self.lives as u16 } else { 0 });
         }
-        let mut builder =
-            opened_endpoint.domain.endpoint().vector(&opened_endpoint.vector).event_queue(&opened_endpoint.events);
+        let mut builder = opened_endpoint
+            .domain
+            .endpoint()
+            .connection_addresses(false)
+            .vector(&opened_endpoint.vector)
+            .event_queue(&opened_endpoint.events);
         if let Some(queue) = seating.queue {
             let queue = &self.queues[usize::from(queue)];
             builder = builder.transmit_queue(queue).receive_queue(queue);

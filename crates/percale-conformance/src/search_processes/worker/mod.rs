@@ -186,7 +186,7 @@ impl<A: Open> Worker<A> {
         let address = format!("127.0.0.1:{}", self.ports.pop().unwrap_or(0));
         let until = Instant::now() + Duration::from_secs(10);
         let endpoint = loop {
-            let mut builder = self.domain.endpoint().vector(&vector).event_queue(&events);
+            let mut builder = self.domain.endpoint().connection_addresses(false).vector(&vector).event_queue(&events);
             builder = builder.multi_receive_minimum(self.ledger.plan.longest);
             if let Some(pool) = &self.pool {
                 builder = builder.shared_receive(pool);

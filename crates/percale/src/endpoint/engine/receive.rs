@@ -392,5 +392,6 @@ pub(crate) fn unresolved(error: Unresolved, peer: PeerAddress) -> PostError {
         Unresolved::NoVector => PostError::NoVector,
         Unresolved::Unknown => PostError::UnknownPeer(peer.0),
         Unresolved::NotConnected => PostError::NotConnected,
+        Unresolved::Ended => PostError::ConnectionEnded,
     }
 }

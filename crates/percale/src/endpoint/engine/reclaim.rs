@@ -63,6 +63,6 @@ impl Engine {
             || !self.core.groups.is_idle()
             || self.has_directed_receives(slot)
             || self.has_held_messages(slot)
-            || self.core.peers.is_named(slot)
+            || self.core.peers.is_in_vector(slot)
     }
 }

@@ -212,7 +212,7 @@ impl Engine {
 const fn code(why: &PostError) -> ErrorCode {
     match why {
         PostError::UnknownPeer(_) | PostError::NoVector => ErrorCode::UnknownAddress,
-        PostError::NotConnected => ErrorCode::NotConnected,
+        PostError::NotConnected | PostError::ConnectionEnded => ErrorCode::NotConnected,
         PostError::Again => ErrorCode::NoMemory,
         PostError::ReadOnly => ErrorCode::Denied,
         PostError::NotMapped(_) => ErrorCode::KeyRejected,

@@ -60,7 +60,7 @@ pub struct Part {
     pub tag: u64,
     /// The remote completion data that the message carries, if any.
     pub data: Option<u64>,
-    /// The sender of the message, if it is in the endpoint's vector.
+    /// The sender of the message, as in [`Received::source`](super::Received::source).
     pub source: Option<PeerAddress>,
 }
 

@@ -63,7 +63,13 @@ pub struct Received {
     pub data: Option<u64>,
     /// The key of a window of this process that the message invalidated, if any. No peer uses that key any more.
     pub invalidated: Option<u64>,
-    /// The sender of the message, if it is in the endpoint's vector.
+    /// The sender of the message, to which an answer can be sent. If the sender is not in the endpoint's address vector,
+    /// this address is valid at this endpoint until the sender's connection ends, and an answer uses that connection.
+    /// After that, operations fail with [`PostError::ConnectionEnded`](crate::PostError::ConnectionEnded).
+    /// [`Endpoint::network_address`](crate::Endpoint::network_address) returns the address to insert in the vector.
+    /// `None` only if the endpoint was opened without
+    /// [`connection_addresses`](crate::EndpointBuilder::connection_addresses), or if another endpoint reported a message
+    /// of a shared receive.
     pub source: Option<PeerAddress>,
 }
 

@@ -50,6 +50,9 @@ impl Engine {
         if members.len() > MEMBER_LIMIT {
             return Err(PostError::Collective("too many members for a group"));
         }
+        if members.iter().any(|member| self.core.peers.is_connection_address(*member)) {
+            return Err(PostError::Collective("the members of a group must be in the endpoint's address vector"));
+        }
         let slots = members
             .iter()
             .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));

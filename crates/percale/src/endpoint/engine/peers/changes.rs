@@ -1,6 +1,6 @@
 //! Changes of a peer: its connection, its names, and violations of the protocol.
 
-use super::{ContextAddress, Counts, PeerState, Peers};
+use super::{ContextAddress, Counts, NEVER, PeerState, Peers};
 use crate::transport::ConnectionId;
 
 impl Peers {
@@ -22,6 +22,9 @@ impl Peers {
     pub(in super::super) fn connected(&mut self, slot: ConnectionId, incarnation: u128) {
         let peer = &mut self.list[slot as usize];
         (peer.state, peer.lost, peer.incarnation) = (PeerState::Up, false, incarnation);
+        if std::mem::take(&mut peer.connection_address).is_specified() {
+            peer.source_changes = NEVER; // The source was the address of an earlier connection.
+        }
     }
 
     /// Records why the transport of a connection was chosen.
@@ -92,6 +95,7 @@ impl Peers {
 
     /// Makes the slot idle again. The next operation starts a new connection.
     pub(crate) fn reset(&mut self, slot: ConnectionId) {
+        self.forget_last(slot);
         let peer = &mut self.list[slot as usize];
         peer.state = PeerState::Idle;
         peer.incarnation = 0;

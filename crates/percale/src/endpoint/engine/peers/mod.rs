@@ -11,6 +11,7 @@
 //! * `outbox`: the frames that the handlers of other frames requested
 //! * `changes`: changes of a peer's connection and names, and violations of the protocol
 //! * `budget`: limits for the memory that one peer can make the endpoint keep
+//! * `connection_address`: the addresses of peers that are not in the vector
 //! * `slot_index`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots
 //!   that are the same peer
 //!
@@ -30,6 +31,7 @@
 mod aliases;
 mod budget;
 mod changes;
+mod connection_address;
 mod outbox;
 mod sending;
 mod slot_index;
@@ -128,10 +130,12 @@ pub(crate) struct Peer {
     counts: Counts,
     /// Whether the peer asked for offers only.
     offers_only: bool,
-    /// The peer's place in the vector, or UNSPECIFIED, as of `source_changes` changes of the vector. A later look-up of
-    /// the slot by a vector address sets it to that address, unless the slot was found by an alias.
+    /// The peer's place in the vector, or else its connection address, as of `source_changes` changes of the vector. A
+    /// later look-up of the slot by a vector address sets it to that address, unless the slot was found by an alias.
     source: PeerAddress,
     source_changes: u64,
+    /// The connection address of the peer, or UNSPECIFIED if none was assigned.
+    connection_address: PeerAddress,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
     violation: Option<&'static str>,
     /// The number of control frames from the peer that the engine has not handled.
@@ -180,6 +184,7 @@ impl Peer {
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
             source_changes: NEVER,
+            connection_address: PeerAddress::UNSPECIFIED,
             violation: None,
             received: 0,
             aliased: false,
@@ -319,6 +324,8 @@ pub(crate) struct Peers {
     owing: u32,
     /// Whether the endpoint has only one peer, which is the only one in its vector once there is a connection to it.
     single: bool,
+    /// Whether peers that are not in the vector have connection addresses.
+    has_connection_addresses: bool,
     /// The next actions for links.
     outbox: Outbox,
     /// The limit for the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer
@@ -350,6 +357,7 @@ impl Peers {
             stopped: 0,
             owing: 0,
             single,
+            has_connection_addresses: !single,
             outbox: Outbox::default(),
             unexpected_cap,
             left_messages: VecDeque::new(),
@@ -392,6 +400,9 @@ impl Peers {
 
     #[cold]
     fn resolve_slow(&mut self, peer: PeerAddress) -> Result<ConnectionId, Unresolved> {
+        if self.is_connection_address(peer) {
+            return self.resolve_connection(peer);
+        }
         let vector = self.vector.as_ref().ok_or(Unresolved::NoVector)?;
         if self.single && vector.is_empty() {
             return Err(Unresolved::NotConnected);
@@ -539,40 +550,6 @@ impl Peers {
             .map(|(slot, _)| slot as ConnectionId)
     }
 
-    /// Returns the current place of a peer in the vector, or UNSPECIFIED if it has none.
-    #[inline(always)]
-    pub(crate) fn source(&mut self, slot: ConnectionId) -> PeerAddress {
-        let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
-        let changes = vector.changes_here();
-        let peer = &self.list[slot as usize];
-        if peer.source_changes == changes { peer.source } else { self.find_source(slot, changes) }
-    }
-
-    /// Looks for a peer in the vector, first at its previous place, where it usually still is.
-    #[cold]
-    fn find_source(&mut self, slot: ConnectionId, changes: u64) -> PeerAddress {
-        let peer = &mut self.list[slot as usize];
-        if !peer.named {
-            peer.source = PeerAddress::UNSPECIFIED;
-        } else if let Some(vector) = &self.vector
-            && (!peer.source.is_specified() || vector.lookup(peer.source) != Some(peer.address))
-        {
-            peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
-        }
-        peer.source_changes = changes;
-        peer.source
-    }
-
-    /// Returns whether the vector contains the address of this slot.
-    pub(super) fn is_named(&mut self, slot: ConnectionId) -> bool {
-        self.source(slot).is_specified()
-    }
-
-    /// Returns the identification of a slot's peer in events: its place in the vector, and its address.
-    pub(crate) fn identify(&mut self, slot: ConnectionId) -> (PeerAddress, SocketAddr) {
-        (self.source(slot), self.list[slot as usize].address)
-    }
-
     /// Returns whether the endpoint has only one peer.
     #[inline]
     pub(super) const fn is_single(&self) -> bool {
@@ -589,4 +566,6 @@ pub(crate) enum Unresolved {
     Unknown,
     /// The endpoint has no connection yet.
     NotConnected,
+    /// The address is that of a connection that has ended, or of another endpoint's connection.
+    Ended,
 }

@@ -340,6 +340,60 @@ fn vector_address_resolves_to_a_slot_until_removed() {
     assert_eq!((peers.resolved(address), peers.source(slot)), (Some(slot), address));
     vector.remove(address).unwrap();
     assert_eq!(peers.resolve(address), Err(Unresolved::Unknown));
-    assert_eq!(peers.source(slot), PeerAddress::UNSPECIFIED);
+    assert!(
+        {
+            let source = peers.source(slot);
+            peers.is_connection_address(source)
+        } && !peers.is_in_vector(slot)
+    );
     assert_eq!(Peers::new(None, false, CAP).resolve(address), Err(Unresolved::NoVector));
+}
+
+#[test]
+fn connection_address_resolves_until_the_connection_ends() {
+    let vector = AddressVector::new(VectorOptions::default()).unwrap();
+    for vector in [None, Some(&vector)] {
+        let mut peers = Peers::new(vector.cloned(), false, CAP);
+        let slot = peers.nameless_slot(at(1));
+        peers.connected(slot, 1);
+        let source = peers.source(slot);
+        assert!(source.is_specified() && !peers.is_in_vector(slot));
+        assert_eq!((peers.source(slot), peers.network_address(source)), (source, Some(at(1).0)));
+        for _ in 0..2 {
+            assert_eq!(peers.resolve(source), Ok(slot));
+        }
+        peers.reset(slot);
+        assert_eq!(peers.resolved(source), None);
+        assert_eq!((peers.resolve(source), peers.network_address(source)), (Err(Unresolved::Ended), None));
+        peers.give_up(slot);
+        assert_eq!(peers.nameless_slot(at(2)), slot, "the slot is another peer's now");
+        peers.connected(slot, 2);
+        let other = peers.source(slot);
+        assert_eq!((peers.resolve(source), peers.resolve(other)), (Err(Unresolved::Ended), Ok(slot)));
+        // Another endpoint has the same slot, but not the same connection.
+        let mut elsewhere = Peers::new(None, false, CAP);
+        let same = elsewhere.nameless_slot(at(1));
+        elsewhere.connected(same, 1);
+        elsewhere.source(same);
+        assert_eq!((same, elsewhere.resolve(other)), (slot, Err(Unresolved::Ended)));
+    }
+}
+
+#[test]
+fn connection_address_is_no_number_of_any_vector() {
+    for bits in [0, 1, 8, 16, 31] {
+        let options = VectorOptions { receive_context_bits: bits, ..VectorOptions::default() };
+        let vector = AddressVector::new(options).unwrap();
+        let mut peers = Peers::new(Some(vector.clone()), false, CAP);
+        let slot = peers.nameless_slot(at(1));
+        peers.connected(slot, 1);
+        let source = peers.source(slot);
+        assert_eq!(source.is_specified(), bits <= 16);
+        assert!(!source.is_specified() || !vector.has_number(source));
+    }
+    let mut peers = Peers::new(None, false, CAP);
+    peers.use_connection_addresses(false);
+    let slot = peers.nameless_slot(at(1));
+    peers.connected(slot, 1);
+    assert_eq!(peers.source(slot), PeerAddress::UNSPECIFIED);
 }

@@ -1,9 +1,9 @@
 //! Tests of the slots of disconnected peers.
 
 use super::*;
-use crate::OpFlags;
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::buffer::BufferExt as _;
+use crate::{OpFlags, PostError};
 
 /// Returns the number of slots.
 fn slots(test_endpoint: &TestEndpoint) -> usize {
@@ -140,7 +140,11 @@ fn message_of_departed_peer_is_not_attributed_to_another() {
             assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was attributed to {other:?}");
         }
         let received = server.endpoint.tagged_recv(77, 0, vec![0; 8]).wait().unwrap();
-        assert_eq!((received.source, received.to_vec()), (None, vec![7; 8]), "{transport}");
+        assert_eq!(received.to_vec(), [7; 8], "{transport}");
+        // Its source is no peer that is connected now, and is not in the vector.
+        let source = received.source.unwrap();
+        assert_eq!(server.vector.lookup(source), None, "{transport}");
+        assert_eq!(server.endpoint.inject(source, b"x"), Err(PostError::ConnectionEnded), "{transport}");
     }
 }
 

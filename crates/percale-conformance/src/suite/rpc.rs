@@ -1,0 +1,211 @@
+//! Requests and answers.
+
+use std::future::IntoFuture;
+use std::time::{Duration, Instant};
+
+use percale::rpc::{Client, INLINE, Reply, Request, RpcError, Server, Service};
+use percale::{PeerAddress, RemoteMemory, SharedEndpoint};
+
+use crate::fabric::Peers;
+use crate::memory::{content, same};
+use crate::polled::polled;
+use crate::watchdog::Watchdog;
+
+const SERVICE: Service = Service { number: 7, request_limit: 4096, requests: 4, calls: 64 };
+
+/// A client and a server, which does not have the client's address.
+struct World<F> {
+    client: SharedEndpoint,
+    server: SharedEndpoint,
+    /// The address of the server at the client.
+    peer: PeerAddress,
+    fabric: F,
+    _watchdog: Watchdog,
+}
+
+impl<F: Peers> World<F> {
+    fn new(what: &str) -> Self {
+        let fabric = F::new(7);
+        let (near, far) = (fabric.domain(|domain| domain), fabric.domain(|domain| domain));
+        let vector = near.address_vector().build().expect("a vector");
+        let client = near.endpoint().vector(&vector).bind_shared(fabric.address()).expect("an endpoint");
+        let server = far.endpoint().bind_shared(fabric.address()).expect("an endpoint");
+        let peer = vector.insert(server.address()).expect("an address");
+        Self { client, server, peer, fabric, _watchdog: Watchdog::new(what) }
+    }
+
+    fn until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(result) = done() {
+                return result;
+            }
+            self.client.progress();
+            self.server.progress();
+            self.fabric.tick();
+            std::thread::yield_now();
+        }
+    }
+
+    fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
+        self.until(polled(operation))
+    }
+
+    /// Waits until the server has a request.
+    fn next(&self, server: &mut Server) -> Request {
+        self.until(|| server.next_request_until(Some(Instant::now())).expect("the server works"))
+    }
+
+    fn sent(&self, reply: Reply) {
+        self.finish(reply).expect("the answer is sent");
+    }
+
+    /// Sends a message of the client to the server without the help of a [`Client`].
+    fn inject(&self, tag: u64, bytes: &[u8]) {
+        self.until(|| self.client.tagged_inject(self.peer, tag, bytes).ok());
+    }
+}
+
+/// Answers are messages or are written into the client's memory. The server has no address of the client.
+pub fn calls_with_answers_of_all_lengths_return_them<F: Peers>() {
+    let world = World::<F>::new("calls with answers of all lengths return them");
+    let mut server = Server::new(&world.server, SERVICE).expect("a server");
+    let client = Client::new(&world.client, SERVICE);
+    for len in [0, 1, INLINE, INLINE + 1, F::BULK] {
+        for room in [INLINE, len] {
+            let request = content(len as u64, len.min(4096));
+            let call = client.call_into(world.peer, &request, vec![0; room]).expect("a call");
+            let received = world.next(&mut server);
+            same(received.bytes(), &request, "the request");
+            assert_eq!(received.answer_limit(), room.max(INLINE) as u64);
+            world.sent(received.reply(content(2, len)));
+            match world.finish(call) {
+                Ok(answer) => same(&answer, &content(2, len), "the answer"),
+                Err(RpcError::AnswerTooLong { len: long, room }) => {
+                    assert_eq!((long, room), (len as u64, INLINE as u64));
+                    assert!(len > INLINE);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    let call = client.call(world.peer, b"").expect("a call");
+    world.sent(world.next(&mut server).reply(vec![1; INLINE + 1]));
+    assert!(matches!(world.finish(call), Err(RpcError::AnswerTooLong { .. })));
+}
+
+/// Calls are answered in any order. No more than the limit are in flight.
+pub fn calls_in_flight_are_bounded_and_answered_in_any_order<F: Peers>() {
+    let world = World::<F>::new("calls in flight are bounded and answered in any order");
+    let service = Service { requests: 1, ..SERVICE };
+    let mut server = Server::new(&world.server, service).expect("a server");
+    let client = Client::new(&world.client, service);
+    for _ in 0..3 {
+        let request = |number: usize| content(number as u64, 100);
+        let calls: Vec<_> = (0..service.calls)
+            .map(|number| client.call_into(world.peer, &request(number), vec![0; 5000]).expect("a call"))
+            .collect();
+        let error = client.call(world.peer, b"").expect_err("there are too many");
+        assert!(matches!(error, RpcError::TooManyCalls(64)), "{error}");
+        let mut requests: Vec<_> = calls.iter().map(|_| world.next(&mut server)).collect();
+        requests.reverse();
+        for (number, request) in requests.into_iter().enumerate() {
+            let answer = request.bytes().repeat(if number % 2 == 0 { 1 } else { 50 });
+            world.sent(request.reply(answer));
+        }
+        for (number, call) in calls.into_iter().enumerate() {
+            let answer = world.finish(call).expect("an answer");
+            same(&answer[..100], &request(number), "the answer of this call");
+        }
+    }
+}
+
+/// A call that was dropped, or whose deadline has expired, has no memory that the server can write. Its answer is
+/// discarded. Until it arrives, the call counts.
+pub fn server_cannot_write_the_answer_of_a_dropped_call<F: Peers>() {
+    let world = World::<F>::new("server cannot write the answer of a dropped call");
+    let service = Service { calls: 1, ..SERVICE };
+    let mut server = Server::new(&world.server, service).expect("a server");
+    let client = Client::new(&world.client, service);
+    for len in [8, 5000] {
+        let mut call =
+            client.call_into(world.peer, b"slow", vec![0; 5000]).expect("a call").deadline(Duration::from_millis(1));
+        let request = world.next(&mut server);
+        assert!(matches!(call.wait(), Err(RpcError::TimedOut)));
+        drop(call);
+        assert!(matches!(client.call(world.peer, b""), Err(RpcError::TooManyCalls(1))));
+        world.sent(request.reply(content(1, len)));
+        let call = world.until(|| client.call(world.peer, b"again").ok());
+        let request = world.next(&mut server);
+        assert_eq!(request.bytes(), b"again", "the earlier answer has arrived, so this call is made");
+        world.sent(request.reply("answer"));
+        assert_eq!(world.finish(call).expect("an answer"), b"answer");
+    }
+    // A call that is waited for again after its deadline gets its answer.
+    let call = client.call(world.peer, b"slow").expect("a call");
+    let mut call = call.deadline(Duration::from_millis(1));
+    assert!(matches!(call.wait(), Err(RpcError::TimedOut)));
+    world.sent(world.next(&mut server).reply("late"));
+    assert_eq!(world.finish(&mut call).expect("an answer"), b"late");
+    assert!(matches!(call.wait(), Err(RpcError::Taken)));
+}
+
+/// Requests that are too long are rejected, and messages that are no requests are discarded.
+pub fn invalid_requests_do_not_stop_the_server<F: Peers>() {
+    let world = World::<F>::new("invalid requests do not stop the server");
+    let mut server = Server::new(&world.server, SERVICE).expect("a server");
+    let client = Client::new(&world.client, SERVICE);
+    let long = client.call(world.peer, &[1; 4097]).expect("a call");
+    for bytes in [&b""[..], b"short", &[255; 30]] {
+        world.inject(7 << 48 | 5, bytes);
+    }
+    let call = client.call(world.peer, &[2; 4096]).expect("a call");
+    let request = world.next(&mut server);
+    assert_eq!(request.bytes(), [2; 4096]);
+    world.sent(request.reply("ok"));
+    assert_eq!(world.finish(call).expect("an answer"), b"ok");
+    assert!(matches!(world.finish(long), Err(RpcError::RequestTooLong(4096))));
+}
+
+/// A call describes memory that does not exist, or of which the server writes more than there is. The server's reply
+/// ends, and the client gets an error.
+pub fn answer_that_cannot_be_written_is_an_error_of_the_call<F: Peers>() {
+    let world = World::<F>::new("answer that cannot be written is an error of the call");
+    let mut server = Server::new(&world.server, SERVICE).expect("a server");
+    let rooms = [(12345, 0, 1 << 40), (u64::MAX, 1 << 40, 5000), (0, 0, 5000)];
+    for (call, (key, address, len)) in rooms.into_iter().enumerate() {
+        let tag = 7 << 48 | call as u64;
+        let answer = world.client.tagged_recv(tag | 1 << 47, 0, vec![0; 100]).start().expect("a receive");
+        world.inject(tag, &RemoteMemory { key, address, len }.to_bytes());
+        world.sent(world.next(&mut server).reply(vec![1; 5000]));
+        let answer = world.finish(answer).expect("an answer").to_vec();
+        assert_eq!(answer[..8], 4_u64.to_le_bytes(), "the answer was not written");
+    }
+}
+
+/// The end of the connection ends the calls of a client, and the replies of a server.
+pub fn calls_end_with_the_connection<F: Peers>() {
+    let world = World::<F>::new("calls end with the connection");
+    let mut server = Server::new(&world.server, SERVICE).expect("a server");
+    let client = Client::new(&world.client, SERVICE);
+    let calls = [8, 5000].map(|room| client.call_into(world.peer, b"", vec![0; room]).expect("a call"));
+    let requests = [world.next(&mut server), world.next(&mut server)];
+    world.client.disconnect(world.peer);
+    for call in calls {
+        assert!(matches!(world.finish(call), Err(RpcError::Operation(_))));
+    }
+    world.until(|| (!world.server.is_connected(requests[0].client())).then_some(()));
+    for (request, len) in requests.into_iter().zip([8, 5000]) {
+        let error = world.finish(request.reply(vec![1; len])).expect_err("the client has disconnected");
+        assert_eq!(error.errno(), percale::PostError::ConnectionEnded.errno(), "{error}");
+    }
+    let call = client.call(world.peer, b"again").expect("a call");
+    world.sent(world.next(&mut server).reply("ok"));
+    assert_eq!(world.finish(call).expect("an answer"), b"ok");
+    let call = client.call(world.peer, b"").expect("a call");
+    world.server.shut();
+    world.finish(call).expect_err("the server has closed");
+    // The request may have arrived before. After that there are no more.
+    if server.next_request().is_ok() {
+        server.next_request().expect_err("its endpoint is closed");
+    }
+}
