@@ -42,7 +42,7 @@ fn push(endpoint: &Endpoint, sink: PeerAddress) -> Outcome<()> {
         };
         fill(block, &mut buffer);
         let start = block * BLOCK as u64;
-        flying.push_back(endpoint.write(sink, buffer, memory.checked_slice(start..start + BLOCK as u64)?).start()?);
+        flying.push_back(endpoint.write(sink, buffer, memory.slice(start..start + BLOCK as u64)?).start()?);
     }
     for mut transfer in flying {
         transfer.wait()?;

@@ -87,7 +87,7 @@ fn get(endpoint: &SharedEndpoint, server: PeerAddress, table: RemoteMemory, key:
     for place in places(key) {
         let start = place * ENTRY as u64;
         loop {
-            let read = endpoint.read(server, table.checked_slice(start..start + ENTRY as u64)?, vec![0; ENTRY]);
+            let read = endpoint.read(server, table.slice(start..start + ENTRY as u64)?, vec![0; ENTRY]);
             let bytes = read.wait()?.into_vec();
             match parse(&bytes) {
                 Some((found, value)) if found == key => return Ok(Some(value.to_vec())),

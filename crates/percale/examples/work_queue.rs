@@ -35,7 +35,7 @@ fn work(mut number: u64) -> u64 {
 
 /// Takes items until there are no more. Returns how many this worker has taken.
 fn worker(endpoint: &Endpoint, coordinator: PeerAddress, queue: RemoteMemory) -> Outcome<u64> {
-    let word = |at: u64| queue.checked_slice(at..at + WORD);
+    let word = |at: u64| queue.slice(at..at + WORD);
     let (mut next, mut taken) = (0_u64, 0);
     let mut buffer = vec![0; WORD as usize];
     while next < ITEMS {

@@ -90,9 +90,9 @@ pub fn memory_of_an_unknown_peer_can_be_accessed<F: Peers>() {
         mesh.finish(server.write(source, content(1, 8192), region.remote())).expect("a write");
         let read = mesh.finish(server.read(source, region.remote(), vec![0; 8192])).expect("a read");
         same(&read.into_vec(), &content(1, 8192), "the memory");
-        mesh.finish(server.write(source, vec![0; 8], region.remote().slice(0..8))).expect("a write");
-        mesh.finish(server.fetch_add(source, region.remote().slice(0..8), 5_u64)).expect("an addition");
-        assert_eq!(mesh.finish(server.fetch_add(source, region.remote().slice(0..8), 5_u64)).expect("an addition"), 5);
+        mesh.finish(server.write(source, vec![0; 8], region.remote().at(0..8))).expect("a write");
+        mesh.finish(server.fetch_add(source, region.remote().at(0..8), 5_u64)).expect("an addition");
+        assert_eq!(mesh.finish(server.fetch_add(source, region.remote().at(0..8), 5_u64)).expect("an addition"), 5);
     }
 }
 

@@ -185,7 +185,7 @@ impl Call {
                     // A stopped process is in the middle of an access. The buffer is kept until it has ended.
                     Err(busy) => {
                         let mut bytes = vec![0; len];
-                        busy.into_region().read(0, &mut bytes);
+                        busy.into_inner().read(0, &mut bytes);
                         bytes
                     }
                 })

@@ -173,7 +173,7 @@ impl Request {
             reply.send(Status::Inline, &bytes);
             return reply;
         }
-        match room.checked_slice(0..len) {
+        match room.slice(0..len) {
             Ok(room) => match reply.endpoint.write(client, answer, room).start() {
                 Ok(write) => reply.stage = Stage::Writing(write),
                 Err(_) => reply.send(Status::NotWritten, &[]),

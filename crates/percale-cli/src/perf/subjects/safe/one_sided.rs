@@ -171,7 +171,7 @@ impl<'a> Side<'a> {
         let theirs = theirs.ok_or_else(|| Failure::Protocol("access before the memory was announced".into()))?;
         let start = self.start(slot) as u64;
         theirs
-            .checked_slice(start..start + self.state.shape.bytes as u64)
+            .slice(start..start + self.state.shape.bytes as u64)
             .map_err(|error| Failure::Protocol(error.to_string()))
     }
 
