@@ -124,7 +124,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("PollSet::new", "makes an object of the calling process"),
     ("PollSet::is_empty", "as len"),
     ("RawRegion::local_key", "as the region's"),
-    ("Receiving", "the cases of handles in inherited_calls.rs, for both kinds of endpoints"),
     ("ReceivingMany::iter", "the iterator calls wait"),
     ("ReceivingMany::poll_next", "the same code as next_message"),
     ("ReceivingMany::wait_for", "the same code as wait"),
@@ -141,7 +140,6 @@ const WITHOUT: &[(&str, &str)] = &[
         "called by bindings of the provider before an endpoint is used, on a region of the same process",
     ),
     ("ScalableEndpoint::contexts", "a plain value of the handle"),
-    ("Sending", "the same code as Receiving"),
     ("Variable::device_address", TOGETHER),
     ("Variables", "is reached by Domain::variable and Domain::device_variable alone, which have cases"),
     ("WaitSet::is_empty", "as len"),
@@ -149,7 +147,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Window::is_of", "compares two handles"),
     ("Window::key_with", "a sum of the window's key and an argument"),
     ("Window::kind", "a plain value of the handle"),
-    ("WindowOperation::wait_for", "the same code as Accessing::wait_for"),
 ];
 
 /// Files that are not part of the public API, or are documented as internal.
