@@ -33,7 +33,7 @@ const LINES: usize = 30;
 pub(crate) fn run(place: &Repository, arguments: &Arguments) -> Outcome<bool> {
     if on_path("cargo-fuzz").is_none() {
         return Err(Failure::new(
-            "cargo-fuzz is not here: cargo install cargo-fuzz --locked (and a C++ compiler: g++)",
+            "cargo-fuzz is not installed: cargo install cargo-fuzz --locked (it needs a C++ compiler: g++)",
         ));
     }
     if let Some(name) = arguments.targets.iter().find(|name| !TARGETS.iter().any(|(target, _)| target == name)) {

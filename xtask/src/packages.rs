@@ -85,7 +85,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     let packages: Vec<&str> = missing().map(|n| n.package).collect();
     let by_hand = format!("apt-get install -y {}", packages.join(" "));
     if !rustix::process::geteuid().is_root() || on_path("apt-get").is_none() {
-        return Err(Failure::new(format!("missing; as root: {by_hand}")));
+        return Err(Failure::new(format!("missing; run as root: {by_hand}")));
     }
     eprintln!("  installing {}", packages.join(" "));
     let apt = |arguments: &[&str]| {
@@ -101,7 +101,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     }
     match missing().next() {
         None => Ok(()),
-        Some(n) => Err(Failure::new(format!("{} brought no `{}`", n.package, n.program))),
+        Some(n) => Err(Failure::new(format!("{} was installed, but `{}` is still missing", n.package, n.program))),
     }
 }
 

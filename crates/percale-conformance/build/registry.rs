@@ -190,7 +190,7 @@ fn function_test(module: &[String], function: &ItemFn) -> Result<Option<Test>, &
         };
     };
     if !public {
-        return Err("this has the form of a test, and would not run: make it `pub`");
+        return Err("this looks like a test but would not run: make it `pub`");
     }
     if !function.attrs.iter().all(is_neutral) {
         return Err("a test has no other attributes than documentation and lints");

@@ -1,7 +1,7 @@
 //! Driver calls that an application makes itself, as programs that use a device do: synchronous copies. Also reads the
 //! counters of the test double.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are valid")]
+#![expect(unsafe_code, reason = "calls the driver; each block states why its arguments are valid")]
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

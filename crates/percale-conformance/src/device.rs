@@ -6,7 +6,10 @@
 //! which is compiled here. With the double, each test runs once with each kind of device memory ([`POOLS`]). Each test
 //! prints which driver it ran on.
 
-#![expect(unsafe_code, reason = "calls the driver to copy, allocate and free; each block says why the memory is valid")]
+#![expect(
+    unsafe_code,
+    reason = "calls the driver to copy, allocate and free; each block states why the memory is valid"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -10,7 +10,7 @@ use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
 use percale::{Domain, Info, TransportKind, Trust};
 
-/// A transport under test. Each value is a separate world: endpoints of different worlds need not reach each other.
+/// A transport under test. Endpoints of different values need not reach each other.
 pub trait Fabric: Sized {
     /// The name of the transport, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;
@@ -21,7 +21,7 @@ pub trait Fabric: Sized {
     /// The length of a message that is long for this transport.
     const BULK: usize = 1 << 20;
 
-    /// Makes a new world. Everything random in it follows from the seed.
+    /// Creates a transport. All its random choices follow from the seed.
     fn new(seed: u64) -> Self;
 
     /// Opens a domain after `adjust` has changed its builder.

@@ -1,6 +1,6 @@
 //! A device program in text form, which the driver compiles. No toolkit is needed.
 
-#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are valid")]
+#![expect(unsafe_code, reason = "calls the driver; each block states why its arguments are valid")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;

@@ -4,7 +4,10 @@
 //! Therefore a test that posts a raw operation need not ensure the lifetime of its memory. The memory is accessed only
 //! through its pointer, by the thread that drives the endpoints.
 
-#![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
+#![expect(
+    unsafe_code,
+    reason = "reads and writes memory that is lent to operations; each block states why it is valid"
+)]
 
 use std::marker::PhantomData;
 

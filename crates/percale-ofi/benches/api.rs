@@ -156,7 +156,7 @@ fn main() {
         turn(100);
         return counted(turn, rounds);
     }
-    let Some(library) = make() else { return println!("libfabric's headers, or a C compiler, are not here") };
+    let Some(library) = make() else { return println!("libfabric's headers or a C compiler are not installed") };
     // libfabric reads FI_PROVIDER_PATH at its first call. This program starts itself again with the variable set.
     if env::var_os("FI_PROVIDER_PATH").is_none_or(|path| Some(&*path) != library.parent().map(Path::as_os_str)) {
         let again = Command::new(env::current_exe().expect("the name of this program"))

@@ -67,7 +67,7 @@ fn run(what: &str, way: RunOptions, before: &[&str]) {
 fn run_part(what: &str, part: Option<&str>, least: usize, way: RunOptions, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
-        return skipped(what, "libfabric's headers are not here (libfabric-dev)");
+        return skipped(what, "libfabric's headers are not installed (libfabric-dev)");
     }
     let made = MADE.get_or_init(make);
     let mut command = match before {

@@ -5,8 +5,8 @@
 //! again is in the table as a new [`Registered`] with a new pin and without grants, so all earlier grants are void.
 //!
 //! Invariant: an access to the memory that may still be in progress although its grant, or the whole region, was
-//! revoked is in `HandleDetails::ending`. Nothing but its end removes it there, and the memory is not given back
-//! before.
+//! revoked is in `HandleDetails::ending`. It is removed there only after it has ended, and the memory is not released
+//! before that.
 
 use std::sync::Arc;
 use std::time::Duration;

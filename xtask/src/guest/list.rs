@@ -72,7 +72,7 @@ const fn client(name: &'static str, about: &'static str, client: Client, limit: 
     GuestProgram { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
-/// All operations on one kind of memory, and threads. Large memory takes long with soft-RoCE.
+/// All operations on one kind of memory, and threads. Large memory takes a long time with soft-RoCE.
 macro_rules! verbs {
     ($monitor:literal) => {
         &["--device", "verbs", "--monitor", $monitor, "--filter", "private anonymous", "--seconds", "5"]

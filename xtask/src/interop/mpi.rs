@@ -156,7 +156,7 @@ pub(super) fn program(
     let printed = run(launch.arg(program).args(arguments), &site.printed(case, ""), deadline)?;
     match printed.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err(Failure::new("it did not print the expected result").into()),
+        None => Err(Failure::new("the program did not print the expected result").into()),
     }
 }
 
@@ -240,7 +240,7 @@ pub(super) fn latency(site: &Site<'_>, case: &ClientCase, library: Library, dead
                 run(launch.arg(&program).args(SIZES), &site.printed(case, &format!("{side} {turn}")), deadline)?;
             let halves: Vec<f64> = printed.lines().filter_map(half_round_trip).collect();
             if halves.len() != SIZES.len() {
-                return Err(Failure::new("it did not measure every size").into());
+                return Err(Failure::new("the program did not measure every size").into());
             }
             runs.push(halves);
         }

@@ -43,5 +43,5 @@ pub(super) fn measure(perf: &Perf, case: &PeerCase, variant: Variant) -> Outcome
         Op::TaggedRate => row.rate,
         _ => row.bytes_per_s,
     };
-    figure.ok_or_else(|| Failure::new(format!("percale perf gave no figure for {}", case.op.name())))
+    figure.ok_or_else(|| Failure::new(format!("percale perf printed no figure for {}", case.op.name())))
 }

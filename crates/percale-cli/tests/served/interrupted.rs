@@ -158,7 +158,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
         if let Some(got) = &got
             && !versions.contains(got)
         {
-            tally.wrong.push(format!("{number}: after {interruption:?} the target is no version of the source"));
+            tally.wrong.push(format!("{number}: after {interruption:?} the target is not a version of the source"));
         }
         match message {
             Some(message) => {

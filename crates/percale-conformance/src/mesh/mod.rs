@@ -48,7 +48,7 @@ pub type Report = Result<Entry, ErrorEntry>;
 #[derive(Debug)]
 pub struct Mesh<F: Fabric> {
     stations: Vec<Option<TestEndpoint>>,
-    /// The world of the endpoints.
+    /// The transport of the endpoints.
     pub fabric: F,
     reports: RefCell<HashMap<u64, VecDeque<Report>>>,
     next: Cell<u64>,

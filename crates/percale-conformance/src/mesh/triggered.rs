@@ -1,6 +1,6 @@
 //! Operations that wait for a counter or a variable.
 
-#![expect(unsafe_code, reason = "posts through the raw API; each block says why it is sound")]
+#![expect(unsafe_code, reason = "posts through the raw API; each block states why it is sound")]
 
 use percale::trigger::{Operation, Variable};
 use percale::{AtomicWork, CollectiveWork, Counter, PostError, ReceiveWork, RmaWork, SendWork};

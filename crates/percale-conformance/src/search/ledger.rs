@@ -400,7 +400,10 @@ impl Ledger {
     /// Fails if the arrival is impossible.
     pub fn arrive(&mut self, at: (Life, EndpointAddress), id: u64, report: &MessageReport<'_>) -> Verdict<u64> {
         let Some(receive) = self.receives.get(&id).copied() else {
-            return Err(Fault::new("unknown context", format!("a message was reported for {id}, which is no receive")));
+            return Err(Fault::new(
+                "unknown context",
+                format!("a message was reported for {id}, which is not a receive"),
+            ));
         };
         let Some(number) = report.data.or_else(|| payload::name_of(report.bytes)) else {
             return Err(Fault::new("nameless message", format!("receive {id} got {} bytes without data", report.len)));

@@ -70,7 +70,7 @@ pub struct DeviceSettings {
     pub timeout: u16,
 }
 
-/// The settings of a run's world.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The network.
@@ -447,7 +447,7 @@ impl Step {
 pub struct RunPlan {
     /// The seed.
     pub seed: u64,
-    /// The settings of the world.
+    /// The settings of the run.
     pub settings: Settings,
     /// The steps.
     pub steps: Vec<Step>,

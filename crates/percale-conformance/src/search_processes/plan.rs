@@ -149,7 +149,7 @@ impl RoundPlan {
     pub fn check(kinds: &[String]) -> Result<(), String> {
         let all = HARMLESS.iter().chain(&ENDING).chain(&ON_REQUEST).copied().collect::<Vec<_>>();
         match kinds.iter().find(|kind| !all.contains(&kind.as_str())) {
-            Some(unknown) => Err(format!("{unknown} is no kind of event; there are {}", all.join(", "))),
+            Some(unknown) => Err(format!("unknown kind of event {unknown}; valid are {}", all.join(", "))),
             None => Ok(()),
         }
     }

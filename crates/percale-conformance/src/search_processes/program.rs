@@ -89,7 +89,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--logs" => options.logs = value()?.into(),
             "--asan" => options.asan = true,
             "--json" => options.json = true,
-            other => return Err(format!("{other} is no option\n\n{HELP}")),
+            other => return Err(format!("unknown option {other}\n\n{HELP}")),
         }
     }
     RoundPlan::check(&options.kinds)?;
@@ -208,7 +208,7 @@ fn search(options: &Options) -> ExitCode {
         let transport = tally.transport;
         let mut plan = RoundPlan::of(seed, transport, options.logs.clone(), &options.kinds, &options.without);
         if let Some(unknown) = options.set.iter().find(|set| !plan.set(set)) {
-            return wrong(&format!("{unknown} is no property of a round\n\n{HELP}"));
+            return wrong(&format!("{unknown} is not a property of a round\n\n{HELP}"));
         }
         plan.active = plan.active.min(left.max(LEAST));
         if !options.json {

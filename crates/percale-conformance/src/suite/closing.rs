@@ -1,6 +1,6 @@
 //! The results of operations when their endpoint closes.
 
-#![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
+#![expect(unsafe_code, reason = "raw operations; each block states why its memory is valid")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -201,7 +201,7 @@ fn sleep(descriptor: BorrowedFd<'_>) {
 pub fn many_threads_call_one_listener<F: Peers + Real>() {
     const CALLERS: u64 = 8;
     const EACH: u64 = 6;
-    let _watchdog = Watchdog::new("many threads call one listener");
+    let _watchdog = Watchdog::new("many threads connect to one listener");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
     let address = listener.address().to_string();

@@ -37,7 +37,7 @@ fn request<'m, A: percale::endpoint::Ownership>(
         Collective::Scatter { root } => group.scatter(root, buffer),
         Collective::Gather { root } => group.gather(root, buffer),
         Collective::Allreduce => group.allreduce(op, datatype, buffer),
-        other => panic!("{other:?} is no exchange"),
+        other => panic!("{other:?} is not an exchange"),
     }
 }
 

@@ -145,7 +145,7 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
     let by_window = LocalPiece { key: name.key as u32, ..piece(&region, 0, 8) };
     let receive = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
     let refused = work(&mesh, 0, mesh.peer(1), WorkRequest::Send(None), &[by_window]);
-    assert_eq!(refused.expect_err("it is no local key").error, ErrorCode::Denied);
+    assert_eq!(refused.expect_err("it is not a local key").error, ErrorCode::Denied);
     assert!(!receive.is_ready());
     work(&mesh, 0, mesh.peer(1), WorkRequest::Send(None), &[piece(&region, 0, 8)]).expect("the region's is");
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(1, LEN)[..8], "the message");

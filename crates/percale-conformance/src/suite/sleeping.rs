@@ -137,7 +137,7 @@ pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("sleeping task progresses work posted later");
-    // Disable the timer that checks for silent peers, which would also wake the task after some seconds.
+    // Disable the timer that checks for silent peers, which would also wake the task after several seconds.
     let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (posted, all_posted) = std::sync::mpsc::channel();

@@ -179,7 +179,7 @@ fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
 
 /// A waker that panics in the thread that wakes tasks does not stop other tasks of the process.
 pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
-    let _watchdog = Watchdog::new("a waker that panics stops no other task");
+    let _watchdog = Watchdog::new("a waker that panics does not stop other tasks");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     let panics = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
     let mut first = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
@@ -201,7 +201,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
 
 /// A future that ends or is dropped also drops its waker, regardless of what its endpoint does later.
 pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
-    let _watchdog = Watchdog::new("futures that are dropped leave no waker");
+    let _watchdog = Watchdog::new("futures that are dropped also drop their wakers");
     let (_a, b) = two::<F>();
     let counts = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
     for _ in 0..200 {

@@ -113,7 +113,7 @@ impl Side {
             write.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
             let read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
             let got = read.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
-            assert!(got.into_vec() == bytes, "{what} brought other bytes");
+            assert!(got.into_vec() == bytes, "{what} returned other bytes");
         }
         let word = RemoteMemory { key: KEY, address: 0, len: 8 };
         let add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
@@ -124,7 +124,9 @@ impl Side {
         let tag = 1000 + round;
         let receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
-        receive.wait_for(OPERATION_TIMEOUT).map_err(|error| format!("the end of round {round}: {error}"))?;
+        receive
+            .wait_for(OPERATION_TIMEOUT)
+            .map_err(|error| format!("waiting for the peer's round {round}: {error}"))?;
         let mut own = [0; 8];
         self.region.read(0, &mut own);
         assert!(u64::from_ne_bytes(own) > round, "the peer's addition has arrived");

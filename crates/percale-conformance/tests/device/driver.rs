@@ -1,6 +1,6 @@
 //! Tests of the device driver: rejected calls, and calls outside of operations.
 
-#![expect(unsafe_code, reason = "calls the driver to copy and close; each block says why the memory is valid")]
+#![expect(unsafe_code, reason = "calls the driver to copy and close; each block states why the memory is valid")]
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -199,7 +199,7 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_sum(transport: &str) {
-    let _watchdog = Watchdog::new("a killed member ends every sum");
+    let _watchdog = Watchdog::new("every sum ends when a member is killed");
     let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
     a_killed_member_ends_it(transport, "summand", &all);
 }
@@ -208,7 +208,7 @@ fn a_killed_member_ends_every_sum(transport: &str) {
 ///
 /// Requirements: FLT-001.
 fn a_killed_member_ends_every_exchange(transport: &str) {
-    let _watchdog = Watchdog::new("a killed member ends every exchange");
+    let _watchdog = Watchdog::new("every exchange ends when a member is killed");
     let all = [(2, SHORT), (3, SHORT), (5, SHORT), (8, SHORT), (2, LONG), (3, LONG), (5, LONG / 4)];
     a_killed_member_ends_it(transport, "exchanger", &all);
 }

@@ -22,7 +22,7 @@ const GROWTH_KIB: usize = 8 << 10;
 ///
 /// Requirements: FLT-008.
 fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
-    let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
+    let _watchdog = Watchdog::new("endless and truncated input uses bounded memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
     let address = victim.receive_line();
     let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];

@@ -81,7 +81,7 @@ pub(crate) fn scribbler() {
     // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim would hide a
     // missing one.
     let sockets = if random.below(2) == 0 { sockets() } else { Vec::new() };
-    // From now on this process makes no calls of percale. They would detect the corruption and close the connection.
+    // From now on this process does not call percale, which would detect the corruption and close the connection.
     let maps = shared_maps();
     let (burst, pause) = (1 + random.below(200), random.below(300) as u64);
     loop {

@@ -164,8 +164,8 @@ pub fn offer() {
     offer_in(&mut Real);
 }
 
-/// Returns whether a yield that took this long let another thread run. A yield can also take long because the kernel's
-/// code was not in the cache.
+/// Returns whether a yield that took this long let another thread run. A yield can also take a long time because
+/// the kernel's code was not in the cache.
 fn yielded_processor(world: &mut impl World, took: Duration) -> bool {
     took >= LATE && !ALONE.get() && world.lost_processor()
 }

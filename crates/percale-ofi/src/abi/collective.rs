@@ -23,7 +23,7 @@ structures! { STRUCTURES;
         datatype_attr: fi_atomic_attr,
         /// The maximum number of group members.
         max_members: usize,
-        /// Modes.
+        /// The mode bits.
         mode: u64,
     }
 

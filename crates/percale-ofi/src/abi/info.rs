@@ -44,7 +44,7 @@ structures! { STRUCTURES;
     fi_tx_attr {
         /// Capabilities.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The default flags of operations.
         op_flags: u64,
@@ -68,7 +68,7 @@ structures! { STRUCTURES;
     fi_rx_attr {
         /// Capabilities.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The default flags of operations.
         op_flags: u64,
@@ -160,7 +160,7 @@ structures! { STRUCTURES;
         mr_iov_limit: usize,
         /// Capabilities of the domain: local or remote peers, shared vectors.
         caps: u64,
-        /// Modes.
+        /// The mode bits (fi_getinfo(3)).
         mode: u64,
         /// The domain's authorization key.
         auth_key: *mut u8,

@@ -239,19 +239,19 @@ fn layouts_and_values_match_the_headers() {
         let theirs = measured.get(one.name);
         // New fields that begin in the padding of the older structure do not enlarge it.
         if theirs != size.next_multiple_of(8) && theirs != size {
-            wrong.push(format!("{}: {size} bytes, the headers say {theirs}", one.name));
+            wrong.push(format!("{}: {size} bytes, but {theirs} in the headers", one.name));
         }
         for (path, at) in fields.filter(|(path, _)| !lacking.contains(&path.as_str())) {
             let theirs = measured.get(&path);
             if theirs != at as u64 {
-                wrong.push(format!("{path}: at {at}, the headers say {theirs}"));
+                wrong.push(format!("{path}: at {at}, but at {theirs} in the headers"));
             }
         }
     }
     for (name, value) in constants().filter(|(name, _)| !lacking.contains(name)) {
         let theirs = measured.get(name);
         if theirs != *value {
-            wrong.push(format!("{name}: {value:#x}, the headers say {theirs:#x}"));
+            wrong.push(format!("{name}: {value:#x}, but {theirs:#x} in the headers"));
         }
     }
     assert!(wrong.is_empty(), "libfabric {version:?}:\n{}", wrong.join("\n"));

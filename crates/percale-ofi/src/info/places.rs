@@ -177,7 +177,7 @@ fn from(
     destination: Option<SocketAddr>,
 ) -> Result<Vec<InterfaceAddresses>, Rejection> {
     if let Some(other) = destination.filter(|other| other.is_ipv4() != source.is_ipv4()) {
-        return Err(format!("{source} and {other} are of different families"));
+        return Err(format!("{source} and {other} have different address families"));
     }
     let exact = usable.iter().find(|one| one.ip == source.ip());
     // All of 127.0.0.0/8 is local, although only one address of it is listed.

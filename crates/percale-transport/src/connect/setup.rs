@@ -215,7 +215,7 @@ impl Setup {
         }
     }
 
-    /// Returns whether the caller has hung up. A caller does not send anything more until it is answered.
+    /// Returns whether the caller has closed its connection. A caller does not send anything more until it is answered.
     pub(super) fn is_abandoned(&self) -> bool {
         let Some(socket) = &self.tcp else { return true };
         let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);

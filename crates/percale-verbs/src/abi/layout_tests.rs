@@ -116,7 +116,7 @@ fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
         return None;
     };
     if !headers.status.success() {
-        println!("skipped: libibverbs' headers are not here (libibverbs-dev)");
+        println!("skipped: libibverbs' headers are not installed (libibverbs-dev)");
         return None;
     }
     let compiled = compile("-std=gnu11", &source).expect("it was there just now");

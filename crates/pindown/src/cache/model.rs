@@ -70,14 +70,14 @@ fn page() -> Range {
     Range::new(0x1000, 8).expect("a range")
 }
 
-/// Checks a model in which threads are preempted at most so many times.
+/// Checks a model in which threads are preempted at most `preemptions` times.
 fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// Starts a thread that changes the pages, and then does something with the cache.
+/// Starts a thread that changes the pages, and then calls `then` with the cache.
 fn start_changer(
     world: &Arc<World>,
     cache: &Cache<Arc<World>>,
@@ -329,7 +329,7 @@ fn loom_a_reader_against_an_entry_that_is_filled_again_with_other_rights() {
     filled_again((long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
 }
 
-/// The world of a model, with the range and rights of each pin.
+/// A registrar that records the range of each pin, and whether it was unpinned.
 #[derive(Default)]
 struct Ledger {
     pins: AtomicU64,

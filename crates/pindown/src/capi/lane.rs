@@ -173,7 +173,8 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     0
 }
 
-/// Holds a use for an operation that may take long: the use then delays only the unpinning of its own registration.
+/// Holds a use for an operation that may take a long time: the use then delays only the unpinning of its own
+/// registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller meets the same requirements.

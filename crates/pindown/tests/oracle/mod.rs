@@ -258,7 +258,7 @@ pub(crate) enum Outcome {
 }
 
 impl World {
-    /// Opens a world. Returns `None` and prints the reason if the kernel monitor is not available.
+    /// Opens the cache. Returns `None` and prints the reason if the kernel monitor is not available.
     pub(crate) fn open() -> Option<Self> {
         let alone = alone();
         let oracle = Oracle::new();

@@ -14,7 +14,7 @@ use crate::perf::generator::next;
 
 /// The number of rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
-/// The number of rounds of libfabric. For a million addresses, each takes some seconds.
+/// The number of rounds of libfabric. For a million addresses, each takes several seconds.
 pub(super) const PEER_ROUNDS: usize = 3;
 /// The number of services of each node of a symmetric insertion.
 pub(super) const SERVICES: usize = 100;
@@ -175,7 +175,7 @@ fn read(words: &[u64]) -> u64 {
 }
 
 /// Returns the resident memory of this process in bytes, not including files (such as its code). /proc/self/statm is
-/// not used, because its value may lag behind by some hundred KiB.
+/// not used, because its value may lag behind by several hundred KiB.
 fn resident() -> Result<usize> {
     let file = "/proc/self/smaps_rollup";
     let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;

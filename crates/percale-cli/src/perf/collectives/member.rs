@@ -1,6 +1,9 @@
 //! The work of a member: posts collectives one after another, as MPI programs do, and checks their results.
 
-#![expect(unsafe_code, reason = "posts raw collectives on memory that outlives them; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw collectives on memory that outlives them; each block states why it is sound"
+)]
 
 use std::time::Instant;
 

@@ -1,6 +1,9 @@
 //! The memory of the measured operations, allocated by percale or by the program.
 
-#![expect(unsafe_code, reason = "lends memory that this object keeps, and copies to and from it; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "lends memory that this object keeps, and copies to and from it; each block states why it is sound"
+)]
 
 use std::sync::atomic::AtomicU64;
 

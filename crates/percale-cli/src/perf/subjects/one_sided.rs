@@ -5,7 +5,10 @@
 //! of the round, and then checks the contents. For put-latency, each side writes the other's memory and polls the last
 //! 8 bytes of its own, which count the messages.
 
-#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw operations on memory that this object owns; each block states why it is sound"
+)]
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};

@@ -3,7 +3,10 @@
 //!
 //! A message has 8 bytes and contains its number, which the receiver checks.
 
-#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+#![expect(
+    unsafe_code,
+    reason = "posts raw operations on memory that this object owns; each block states why it is sound"
+)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -108,7 +108,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--json" => options.json = true,
             "--no-shrink" => options.shrink = false,
             "--long" => options.long = true,
-            other => return Err(format!("{other} is no option\n\n{HELP}")),
+            other => return Err(format!("unknown option {other}\n\n{HELP}")),
         }
     }
     if options.long {

@@ -59,7 +59,7 @@ fn by_rdma(open: &Open) -> (u64, u64) {
 
 /// Requirements: MW-003, FLT-010.
 fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
-    let _watchdog = Watchdog::new("a forked child takes no window back");
+    let _watchdog = Watchdog::new("a forked child does not invalidate its parent's windows");
     let open = open_kind(kind, |domain| domain);
     let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);
     let printed = helper.receive_line();
@@ -76,7 +76,7 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
         }
     };
     // Establishing a queue pair takes some time. If the device has no windows, the owner executes all accesses.
-    let deadline = Deadline::new("the device reaches a region");
+    let deadline = Deadline::new("the device accesses a region");
     let mut rounds = 0;
     while kind == "verbs" && by_rdma(&open).1 < 2 && rounds < 300 {
         use_all(1);

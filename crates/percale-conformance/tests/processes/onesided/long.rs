@@ -23,7 +23,7 @@ fn nowhere(len: usize) -> Segments {
 
 /// Requirements: RMA-016.
 fn one_refusal_ends_a_long_access(transport: &str) {
-    let _watchdog = Watchdog::new("one refusal ends a long access");
+    let _watchdog = Watchdog::new("one rejection ends a long access");
     let domain = domain(transport, |domain| domain);
     let queue = CompletionQueue::default();
     let a = open_in(&domain, "127.0.0.1:0", |endpoint| endpoint.transmit_queue(&queue));

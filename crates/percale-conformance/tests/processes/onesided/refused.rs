@@ -97,7 +97,7 @@ fn accesses_of_a_quiet_target(kind: &str) {
         let peers = tries.open.endpoint.describe_peers();
         peers.iter().any(|(_, how)| how.contains(what))
     };
-    let (deadline, mut rounds) = (Deadline::new("the device reaches six regions and a window"), 0);
+    let (deadline, mut rounds) = (Deadline::new("the device accesses six regions and a window"), 0);
     while kind == "verbs"
         && !reached(&tries, "RDMA to 7 of its")
         && !(rounds > 300 && reached(&tries, "RDMA to 6 of its"))

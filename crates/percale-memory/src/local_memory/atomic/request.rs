@@ -63,8 +63,8 @@ impl AtomicRequest<'_> {
         self.count * self.datatype.size()
     }
 
-    /// Executes the operation on `target`, which has the same length. The previous values are stored in `fetched`,
-    /// unless the operation is plain.
+    /// Executes the operation on the first [`Self::len`] bytes of `target`. The previous values are stored in
+    /// `fetched`, unless the operation is plain.
     #[inline]
     pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
         let len = self.len();
@@ -73,8 +73,8 @@ impl AtomicRequest<'_> {
         assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
         assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
         assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
-        // SAFETY: each of the four that the operation uses has the length of the elements, as was just checked. The
-        // caller has entered the target's region, so the memory is present.
+        // SAFETY: each of the four pointers that the operation uses refers to at least `len` bytes, as was just
+        // checked. The caller has entered the target's region, so the memory is present.
         unsafe {
             execute(
                 self.op,
@@ -104,7 +104,7 @@ pub trait DirectOperation {
     /// If the target is misaligned. In this case nothing was changed.
     ///
     /// # Safety
-    /// `target` points to [this many](Self::len) bytes that are mapped until this function returns, and that are
+    /// `target` points to [`Self::len`] bytes that are mapped until this function returns, and that are
     /// writable if the [rights](Self::rights) include changing them. Other threads and processes may access them.
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }

@@ -243,7 +243,7 @@ fn layering_a_provider_on_percale_is_rejected() {
     for flags in [1 << 59, 1 << 61] {
         let (code, warnings) = ask(API, None, None, flags, std::ptr::null()).err().expect("no answer");
         assert_eq!(code, -FI_ENODATA);
-        assert_eq!(warnings, "", "that is no wish of an application's");
+        assert_eq!(warnings, "", "the application did not request this");
     }
     let mut wishes = TestHints::new(|wishes| wishes.fabric.prov_name = wishes.text("Percale;^ofi_rxm"));
     assert!(wishes.ask(API).is_ok());

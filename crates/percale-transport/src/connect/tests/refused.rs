@@ -29,7 +29,7 @@ fn silence_times_out_on_both_sides() {
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
 }
 
-/// A rejected caller may hang up late. Until then its socket must not cause repeated wake-ups.
+/// A rejected caller may close its connection late. Until then its socket must not cause repeated wake-ups.
 #[test]
 fn drained_socket_causes_no_wakeups_until_hang_up() {
     use rustix::event::epoll::{self, EventData, EventFlags};

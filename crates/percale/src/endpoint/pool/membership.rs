@@ -60,8 +60,8 @@ impl Membership {
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// Matches a receive again after its message was lost. If a younger receive was matched since the receive was
-    /// posted, returns the receive, to end in error: a message found now would be out of order.
+    /// Matches a receive again after its message was lost. If a receive that was posted later has been matched, returns
+    /// this receive, which must end with an error: a message found now would be out of order.
     #[must_use]
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: PostedReceive) -> Option<PostedReceive> {
         let mut state = self.pool.lock()?;

@@ -271,9 +271,9 @@ impl Monitor {
     }
 }
 
-/// The programs without those that report when calls begin, attached and reporting on this process. Used to measure the
-/// cost of the others separately, which is the cost of the monitor on kernels that free page tables late. It delivers
-/// no reports, so caches cannot use it.
+/// All programs except those that report when calls begin, attached to report on this process. Used to measure the cost
+/// of the excluded programs separately, which is the cost of the monitor on kernels that free page tables late. It
+/// delivers no reports, so caches cannot use it.
 #[derive(Debug)]
 pub struct RecordsAlone {
     _attached: Box<Kernel>,

@@ -3,7 +3,7 @@
 //! It has one thread with one loop, with these rules:
 //!
 //! 1. A client cannot make the loop wait. Sockets do not block, waiting for a client is a state with a deadline
-//!    ([`super::session`]), and descriptors that may take long to close are closed on other threads
+//!    ([`super::session`]), and descriptors that may take a long time to close are closed on other threads
 //!    ([`super::request`]).
 //! 2. A round serves at most one request of each user. So a user's request waits for at most one request of each other
 //!    user, independent of the number of their clients.

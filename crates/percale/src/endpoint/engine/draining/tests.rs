@@ -45,7 +45,7 @@ fn invalidating_message_is_reported_when_key_has_no_users() {
     let head = Head { data: 9, ..Head::default() };
     assert!(left.may_report(FROM, &head, 4, &receive()), "nothing waits for it");
     left.await_message(Arc::clone(&window.cell), 9, FROM);
-    assert_eq!(left.operations_to(FROM), 0, "it is no operation of this endpoint");
+    assert_eq!(left.operations_to(FROM), 0, "it is not an operation of this endpoint");
     assert!(left.may_report(OTHER, &head, 4, &receive()), "another peer's message");
     assert_eq!(left.len(), 1);
     left.peer_gone(FROM);

@@ -354,7 +354,7 @@ fn group_that_lost_a_member_while_joining_is_broken() {
             all.joins.join(list, index.to_u64(), 5, &[0, member], 0);
         }
         all.lost(member, error, "no answer");
-        all.lost(7, ErrorCode::PeerDied, "it is no member");
+        all.lost(7, ErrorCode::PeerDied, "it is not a member");
         assert!(all.groups[index].broken.is_none(), "the members have not agreed yet");
         all.name(index, TAG);
         assert_eq!(all.groups[index].broken.is_some(), breaks, "{error:?} {is_joining}");

@@ -397,7 +397,7 @@ impl RemoteAccesses {
         };
         let part = &self.parts[id];
         if payload.len() != part.local.len() {
-            return Err("wrong number of bytes for a read");
+            return Err("data for a read has the wrong length");
         }
         payload.copy_into(&part.local, 0);
         self.learn(id, head);
