@@ -28,7 +28,7 @@ pub(crate) fn description() -> Vec<String> {
 
 /// Returns the current date in the form 2026-01-31.
 pub(crate) fn date() -> String {
-    printed(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
+    printed(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "unknown date".into())
 }
 
 /// Returns the commit that is checked out, followed by `+` if tracked files differ from it.

@@ -33,7 +33,7 @@ const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2"
 
 /// The packages that `cargo xtask test` needs in addition to Rust and a C linker, each with the checks that need it.
 pub(crate) const TESTS: [(Needed, &str); 14] = [
-    (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
+    (CLANG, "pindown's kernel programs and all tests that use them; the C tests under AddressSanitizer"),
     (SANITIZERS, "the walk: the provider under AddressSanitizer and UndefinedBehaviorSanitizer"),
     (BPF_HEADERS, "the same"),
     (LIBFABRIC_HEADERS, "the libfabric provider's tests"),

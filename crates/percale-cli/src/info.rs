@@ -99,7 +99,9 @@ fn text(lines: &[InfoLine]) -> String {
             InfoLine::Address { advertised } => address = advertised,
         }
     }
-    format!("{transports}\n\n{devices}\n\n{limits}\n\nAn endpoint bound to any address is reached at {address}.")
+    format!(
+        "{transports}\n\n{devices}\n\n{limits}\n\nPeers reach an endpoint that is bound to any address at {address}."
+    )
 }
 
 #[cfg(test)]
@@ -116,7 +118,7 @@ mod tests {
                 available: false,
                 reason: "no driver".into(),
             },
-            InfoLine::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two a peer".into() },
+            InfoLine::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two per peer".into() },
             InfoLine::Limit { name: "locked memory".into(), value: None, meaning: "regions".into() },
             InfoLine::Address { advertised: "10.0.0.1 (the default route)".into() },
         ]);

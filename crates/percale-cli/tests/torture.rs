@@ -243,7 +243,7 @@ fn workers_end_with_the_process_that_started_them() {
     let mut workers = Vec::new();
     // The worker is in the middle of the long job: its threads change memory for a minute.
     std::thread::sleep(std::time::Duration::from_secs(2));
-    eventually("there is no worker", || {
+    eventually("all workers have ended", || {
         workers = children(torture.id());
         !workers.is_empty()
     });

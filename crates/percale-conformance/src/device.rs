@@ -211,7 +211,11 @@ impl DeviceMemory {
     /// # Panics
     /// Panics if the driver reports an error, or if the other memory is not pinned.
     pub fn copy_to_pinned(&self, host: Self) {
-        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        assert_eq!(
+            (host.kind, host.segment.len()),
+            (Kind::Pinned, self.segment.len()),
+            "pinned memory of the same length"
+        );
         self.copy_segment(CopyWay::ToHost, host.segment);
     }
 
@@ -220,7 +224,11 @@ impl DeviceMemory {
     /// # Panics
     /// Panics in the same cases as [`Self::copy_to_pinned`].
     pub fn copy_from_pinned(&self, host: Self) {
-        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        assert_eq!(
+            (host.kind, host.segment.len()),
+            (Kind::Pinned, self.segment.len()),
+            "pinned memory of the same length"
+        );
         self.copy_segment(CopyWay::ToDevice, host.segment);
     }
 

@@ -116,7 +116,7 @@ impl Helper {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         adjust(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{program:?} in the role {role}: {error}"));
-        let out = child.stdout.take().expect("its output is piped");
+        let out = child.stdout.take().expect("the output is piped");
         let (received, lines) = channel();
         let listen = move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {

@@ -54,7 +54,7 @@ fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let name = CString::new(name).expect("a plain name");
     // SAFETY: the library is open, and the name ends with a zero byte.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    assert!(!found.is_null(), "{name:?} is not there");
+    assert!(!found.is_null(), "the library has no symbol {name:?}");
     found
 }
 

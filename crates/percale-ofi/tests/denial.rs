@@ -127,7 +127,7 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
     let mut peer = peer();
     let other = peer.receive_line(&clock);
-    let own = address_of(&other).expect("no call of the peer is rejected");
+    let own = address_of(&other).expect("no call of the peer is denied");
     clock = Clock::start();
     denied.tell(&own);
     peer.tell(&address);

@@ -314,7 +314,7 @@ mod tests {
             peer.retired.store(true, Ordering::Release);
         }
         keys.free_parked();
-        assert!(alive.upgrade().is_none(), "memory of no peer is kept after {steps:?}");
+        assert!(alive.upgrade().is_none(), "memory that no peer uses is kept after {steps:?}");
     }
 
     /// Requirements: REV-002.

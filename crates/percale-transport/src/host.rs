@@ -138,7 +138,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[InterfaceAddress]) 
         }
         let mut names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         names.dedup();
-        let text = format!("interface {name} has no usable address; there are: {}", names.join(", "));
+        let text = format!("interface {name} has no usable address; interfaces with an address: {}", names.join(", "));
         return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
     let best = all.iter().filter(fits).min_by_key(|one| (one.suitability(), one.ip.is_ipv4() != bind.is_ipv4()));

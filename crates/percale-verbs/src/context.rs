@@ -92,7 +92,7 @@ impl Context {
         // SAFETY: the call writes one integer.
         let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
         let list = ObjectPointer::given("ibv_get_device_list", list).map_err(|error| match error.errno {
-            libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
+            libc::ENOSYS => "this kernel has no RDMA support (ib_uverbs is not loaded)".to_owned(),
             _ => error.to_string(),
         })?;
         let (mut opened, mut why) = (Vec::new(), "no RDMA device found".to_owned());

@@ -57,7 +57,7 @@ impl Program {
         };
         // SAFETY: only that system call is made between fork and exec.
         unsafe { command.pre_exec(set) };
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the process starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         Talker { child, says }
     }
@@ -77,14 +77,14 @@ struct Talker {
 impl Talker {
     /// Returns the next line for the test.
     fn line(&mut self) -> String {
-        self.line_or_end().expect("it did not end")
+        self.line_or_end().expect("the process has not ended")
     }
 
     /// Like [`Self::line`], but `None` if the process ended.
     fn line_or_end(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            if self.says.read_line(&mut line).expect("it talks") == 0 {
+            if self.says.read_line(&mut line).expect("the output can be read") == 0 {
                 return None;
             }
             if let Some((_, message)) = line.trim().split_once("> ") {
@@ -95,8 +95,8 @@ impl Talker {
 
     /// Kills the process, so that it cannot close anything.
     fn kill(&mut self) {
-        self.child.kill().expect("it is there");
-        self.child.wait().expect("it ends");
+        self.child.kill().expect("the process exists");
+        self.child.wait().expect("the process ends");
     }
 }
 
@@ -110,7 +110,7 @@ impl Drop for Talker {
 #[test]
 #[ignore = "started by the other tests, as another user"]
 fn limited_process() {
-    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
+    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start this process") };
     let message = match role.as_str() {
         "hoard" => return hoard(),
         "kept" => keep_all(),

@@ -148,8 +148,8 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     let when = if began { "while the program ran" } else { "before the program began" };
     let why = match (panic_in(console), late) {
         (Some(panic), _) => format!("the guest's kernel panicked {when}: {panic}"),
-        (None, Some(limit)) => format!("no end within {} s, {when}", limit.as_secs()),
-        (None, None) => format!("the guest ended {when}; its console's last words: {}", last_line(console)),
+        (None, Some(limit)) => format!("the guest did not end within {} s, {when}", limit.as_secs()),
+        (None, None) => format!("the guest ended {when}; the last line of its console: {}", last_line(console)),
     };
     End::NoResult { why, began }
 }

@@ -116,7 +116,7 @@ fn known_files(part: BuiltPart) -> Outcome<Vec<String>> {
     if files.len() == names.len() {
         Ok(files)
     } else {
-        Err(Failure::new(format!("apt has only these packages of the guest: {}", files.join(", "))))
+        Err(Failure::new(format!("apt found only these of the guest's packages: {}", files.join(", "))))
     }
 }
 

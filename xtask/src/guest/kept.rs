@@ -68,7 +68,7 @@ pub(super) fn unpacked(versions: &[String], directory: &Path) -> Outcome<PathBuf
     fs::create_dir_all(&packages)?;
     eprintln!("  fetching {} packages", versions.len());
     fetch::download(versions, &packages)?;
-    eprintln!("  unpacking them");
+    eprintln!("  unpacking the packages");
     fetch::unpack(versions, &packages, &root)?;
     fs::remove_dir_all(&packages)?;
     Ok(root)

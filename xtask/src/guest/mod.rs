@@ -193,9 +193,9 @@ impl Guest {
         let cases: Vec<&GuestProgram> = list::ALL.iter().filter(wanted).collect();
         if cases.is_empty() {
             let names: Vec<&str> = list::ALL.iter().map(|case| case.name).collect();
-            return Err(Failure::new(format!("nothing in the list has that in its name: {}", names.join(", "))));
+            return Err(Failure::new(format!("no program matches the filter; the programs are {}", names.join(", "))));
         }
-        eprintln!("  building what runs");
+        eprintln!("  building the programs");
         let mut jobs = Vec::with_capacity(cases.len());
         for case in &cases {
             let mut job = case.job(place, arguments.anew, self.job(place, arguments))?;

@@ -25,7 +25,7 @@ pub(super) fn information(site: &Site<'_>, case: &ClientCase, deadline: Instant)
         printed.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
     let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|name| *name == "percale");
     if let Some(stray) = others.first() {
-        return Err(Failure::new(format!("a stray entry: {stray}")).into());
+        return Err(Failure::new(format!("fi_info shows an unexpected provider: {stray}")).into());
     }
     if ours.is_empty() {
         return Err(Failure::new("fi_info does not show percale").into());

@@ -192,7 +192,7 @@ pub(super) fn mpi4py(
     let launch = launch.args(chosen).args(library.its_own_failures()).args(crashes).within(&sources);
     let printed = run(launch, &site.printed(case, ""), deadline)?;
     let (count, skipped) = verdict_of_mpi4py(&printed).map_err(Failure::new)?;
-    Ok(format!("{count} tests a rank, {skipped} of them skipped"))
+    Ok(format!("{count} tests per rank, {skipped} of them skipped"))
 }
 
 /// Much longer than any error takes. A rank that exceeds it hangs. (The program's own limit is longer.)
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(survivors(good, true, false).unwrap(), "errors after 3 ms and 16 ms");
         let aborted = "rank 1: an error after 3 ms, 0 wrong\nAbort(7): Fatal error in internal_Recv: Other\n";
         assert_eq!(survivors(aborted, true, true).unwrap(), "errors after 3 ms; 1 aborted by MPICH");
-        assert!(survivors("", true, true).is_ok(), "the launcher did not wait for its words");
+        assert!(survivors("", true, true).is_ok(), "the launcher discarded the output");
         assert!(survivors(good, false, true).is_err());
         assert!(survivors("", true, false).is_err());
         assert!(survivors(&(good.to_owned() + "a rank hangs: 1 wrong\n"), true, true).is_err());
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn half_round_trips_are_read() {
         assert_eq!(half_round_trip("8 bytes 1.250 us"), Some(1.25));
-        assert_eq!(half_round_trip("8 bytes in vain"), None);
+        assert_eq!(half_round_trip("8 bytes without a time"), None);
         assert_eq!(half_round_trip(""), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }

@@ -74,7 +74,7 @@ fn walk(place: &Repository, arguments: &Arguments) -> Outcome<Findings> {
     }
     let mut remarks = Vec::new();
     if let Some(why) = &built.unsanitized {
-        remarks.push(format!("skipped: the sanitizers, so that only crashes and wrong answers are found: {why}"));
+        remarks.push(format!("skipped: the sanitizers; only crashes and wrong results are detected: {why}"));
     }
     let mut all = on_libfabric(&built, arguments, "the system's libfabric", None)?;
     match interop::newer_libfabric(place) {

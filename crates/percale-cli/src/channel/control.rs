@@ -48,8 +48,8 @@ impl fmt::Display for ControlReply {
         f.write_str(match self {
             Self::Hello { .. } => "a greeting",
             Self::Proved { .. } => "a proof",
-            Self::Opened { .. } => "an opened subject",
-            Self::Ready => "the word to go",
+            Self::Opened { .. } => "a report of an opened subject",
+            Self::Ready => "the signal to start",
             Self::Done { .. } => "the end of a round",
             Self::Failed { .. } => "a failure",
         })

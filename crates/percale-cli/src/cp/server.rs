@@ -77,7 +77,7 @@ impl Requests {
         let NumberedReply { number, reply } = answered;
         match self.open.remove(&number) {
             Some(request) if reply.answers(&request) => Ok(Some(reply)),
-            Some(request) => Err(Failure::Protocol(format!("{reply}, in answer to {request}"))),
+            Some(request) => Err(Failure::Protocol(format!("{reply} was received in reply to {request}"))),
             None if (self.first..self.next).contains(&number) => {
                 Err(Failure::Protocol(format!("second reply to one request: {reply}")))
             }
@@ -93,7 +93,7 @@ impl Server {
     pub(super) fn connect(address: &str, key: Option<Vec<u8>>, transport: Option<Transport>) -> Result<Self> {
         let connecting = || format!("connecting to {address}");
         let target = address.to_socket_addrs().map_err(Failure::system(connecting()))?.next();
-        let target = target.ok_or_else(|| Failure::Usage(format!("{address} has no address")))?;
+        let target = target.ok_or_else(|| Failure::Usage(format!("{address} does not resolve to an address")))?;
         let here = local(target).map_err(Failure::system(connecting()))?;
         let mut domain = Info::discover().map_err(percale("discovering transports"))?.domain();
         if let Some(key) = key {
@@ -318,19 +318,19 @@ mod tests {
             (
                 fill(),
                 ServerReply::Stored { block: 3, slot: 1 },
-                "block 3 stored from slot 1, in answer to a request to put block 3 into slot 1",
+                "block 3 stored from slot 1 was received in reply to a request to put block 3 into slot 1",
             ),
-            (fill(), ServerReply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1, in answer to"),
-            (fill(), ServerReply::Finished, "the end of the copy, in answer to"),
+            (fill(), ServerReply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1 was received in reply to"),
+            (fill(), ServerReply::Finished, "the end of the copy was received in reply to"),
             (
                 ClientRequest::Hash { block: 9 },
                 ServerReply::Welcome { protocol: 3 },
-                "a welcome in version 3, in answer to",
+                "a welcome of protocol version 3 was received in reply to",
             ),
             (
                 ClientRequest::Finish { digest },
                 ServerReply::Hashed { block: 9, digest },
-                "the checksum of block 9, in answer to",
+                "the checksum of block 9 was received in reply to",
             ),
         ] {
             let reply_text = reply_text(request, reply);

@@ -101,7 +101,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Creates the memory, with buffers of `buffer` bytes.
     pub(crate) fn create(buffer: usize) -> Result<OwnedFd> {
-        let what = || "making memory for the limits' programs";
+        let what = || "allocating memory for the limit programs";
         let len = BUFFERS + 2 * buffer.next_multiple_of(4096);
         let memory = memfd_create("percale-limits", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
         let memory = memory.map_err(Failure::system(what()))?;
@@ -113,11 +113,11 @@ impl Shared {
 
     /// Maps the memory.
     pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
-        let what = || "mapping the memory of the limits' programs";
+        let what = || "mapping the memory of the limit programs";
         let len = fstat(&memory).map_err(Failure::system(what()))?.st_size;
         let len = usize::try_from(len).unwrap_or(0);
         if len <= BUFFERS {
-            return Err(Failure::Protocol("no memory for the limits' programs".into()));
+            return Err(Failure::Protocol("the memory of the limit programs is too small".into()));
         }
         // SAFETY: the kernel chooses the address of the new mapping. The memory is sealed against shrinking, so an
         // access never faults.

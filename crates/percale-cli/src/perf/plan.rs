@@ -167,7 +167,7 @@ mod tests {
 
     fn rows(arguments: &[&str]) -> Result<Vec<Planned>> {
         let args = Args::try_parse_from(["percale", "perf"].iter().chain(arguments)).unwrap();
-        let Subcommand::Perf(args) = args.subcommand else { unreachable!("asked for perf") };
+        let Subcommand::Perf(args) = args.subcommand else { unreachable!("the subcommand is perf") };
         plan(&args)
     }
 

@@ -170,7 +170,7 @@ impl Session {
                 control.send(&MeasureRequest::Open { kind, address })?;
                 match control.reply(|| Ok(()))? {
                     ControlReply::Opened { address } => Ok(address),
-                    other => Err(Failure::Protocol(format!("{other} instead of an opened subject"))),
+                    other => Err(Failure::Protocol(format!("{other} instead of a report of an opened subject"))),
                 }
             })?;
             self.open.insert(kind, bench);

@@ -64,7 +64,7 @@ pub(crate) enum AccessMeans {
 
 /// Returns the error for rounds that a subject does not support.
 fn unsupported<T>() -> Result<T> {
-    Err(Failure::Protocol("a round that this subject does not run".into()))
+    Err(Failure::Protocol("a round of a kind that this subject does not support".into()))
 }
 
 /// One side of a pair that exchanges messages, or in which one side accesses the memory of the other. Both sides run
@@ -212,7 +212,7 @@ impl<S: Subject> Runner<S> {
     }
 
     fn shape(&self) -> Result<MessageShape> {
-        self.shape.ok_or_else(|| Failure::Protocol("a round before it was prepared".into()))
+        self.shape.ok_or_else(|| Failure::Protocol("a round that was not prepared".into()))
     }
 }
 

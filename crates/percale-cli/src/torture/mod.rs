@@ -69,7 +69,7 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
             bar.inc(1);
         }
         if args.seconds > 0 {
-            bar.set_message(format!("{}: {} s of threads, seed {seed}", monitor.name, args.seconds));
+            bar.set_message(format!("{}: threads for {} s, seed {seed}", monitor.name, args.seconds));
             let (milliseconds, mix) = (1000 * args.seconds, race::Mix::plain());
             let race = race::Plan { milliseconds, threads: args.threads, seed, mix };
             report.add(TortureLine::race(monitor, &race, workers.race(&race)))?;

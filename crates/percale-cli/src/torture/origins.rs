@@ -64,7 +64,7 @@ impl Heap {
     /// Moves the program break to `to` and then restores it.
     pub(super) fn swing(&self, to: u64) -> io::Result<()> {
         if program_break() != self.range.end() {
-            return Err(io::Error::other("malloc has moved the program break meanwhile"));
+            return Err(io::Error::other("malloc moved the program break meanwhile"));
         }
         set_break(to)?;
         set_break(self.range.end())
@@ -220,7 +220,7 @@ impl Chunks {
         };
         self.take(count);
         let holds = |chunk: &usize| range(*chunk as u64, self.bytes as u64).is_ok_and(|chunk| chunk.contains(whole));
-        if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc gave other addresses")) }
+        if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc returned other addresses")) }
     }
 
     /// Resizes the single chunk to twice its size with realloc(3).

@@ -85,7 +85,7 @@ fn work() -> io::Result<()> {
 
 fn pair(mapping: &str, operation: &str, subject: &TestedCache, oracle: &Oracle) -> Verdict {
     let (Some(kind), Some(operation)) = (MemoryKind::named(mapping), Operation::named(operation)) else {
-        return Verdict::because(Outcome::Failed, "no such pair");
+        return Verdict::because(Outcome::Failed, "unknown memory or operation");
     };
     match Tools::for_way(operation.way) {
         Ok(mut tools) => case::run(kind, operation, subject, oracle, &mut tools),

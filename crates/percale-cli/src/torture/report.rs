@@ -206,7 +206,7 @@ impl TortureReport {
         }
         let stale = (stale > 0).then(|| format!("{} stale registrations were returned", units::count(stale)));
         let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were returned", units::count(wrong_keys)));
-        let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
+        let failed = (failed > 0).then(|| format!("{} trials failed to run", units::count(failed)));
         let parts: Vec<_> = stale.into_iter().chain(wrong_keys).chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -298,7 +298,7 @@ impl TortureReport {
             let tried = of(&|result, _| applies(result));
             table.add_row(std::iter::once(left(monitor)).chain(counts).chain([changed, tried]));
         }
-        format!("{table}\nchanged: trials after which the pages differed, whatever the cache did.")
+        format!("{table}\nchanged: trials after which the pages differed, regardless of what the cache returned.")
     }
 
     fn searches(&self) -> String {

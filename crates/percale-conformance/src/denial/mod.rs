@@ -118,7 +118,7 @@ pub fn judge(
 ) -> Result<&'static str, String> {
     let limit = LIMIT * crate::watchdog::timeout_scale();
     if took > limit {
-        return Err(format!("they took {} ms", took.as_millis()));
+        return Err(format!("the run took {} ms", took.as_millis()));
     }
     match (denied, peer) {
         (SideOutcome::Works(_), Some(SideOutcome::Works(how))) => {
@@ -126,14 +126,14 @@ pub fn judge(
             if says_why {
                 Ok(if how.starts_with("shm") { "shm" } else { "tcp" })
             } else {
-                Err("without a reason".into())
+                Err("tcp was chosen without a reason".into())
             }
         }
         (SideOutcome::Error(text), None | Some(SideOutcome::Error(_))) => {
             let named = names.iter().any(|name| text.contains(name));
             if named { Ok("error") } else { Err(UNNAMED.into()) }
         }
-        _ => Err("one side hangs, was ended, or works alone".into()),
+        _ => Err("one side hangs, was killed, or works without the other".into()),
     }
 }
 

@@ -15,7 +15,8 @@ impl<F: Fabric> Mesh<F> {
     pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
         let (operation, context) = self.numbered(operation);
         // SAFETY: as in `try_send` and `try_receive`.
-        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }.expect("it may wait");
+        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }
+            .expect("the operation can be deferred");
         context
     }
 
@@ -23,7 +24,7 @@ impl<F: Fabric> Mesh<F> {
     pub fn when_written(&self, from: usize, operation: Operation, variable: &Variable) -> u64 {
         let (operation, context) = self.numbered(operation);
         // SAFETY: as in `try_send` and `try_receive`.
-        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("it may wait");
+        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("the operation can be deferred");
         context
     }
 

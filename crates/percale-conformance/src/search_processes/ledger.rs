@@ -373,7 +373,11 @@ impl WorkerLedger {
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
             );
-            let why = if was_posted { "it was cancelled" } else { "cancel reported that it was not posted" };
+            let why = if was_posted {
+                "the operation was cancelled"
+            } else {
+                "cancel reported that the operation was not posted"
+            };
             raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
             self.note(|| reported);
         }
@@ -433,7 +437,7 @@ impl WorkerLedger {
                     raw.worker_endpoint,
                     raw.port,
                     since.elapsed(),
-                    raw.due.as_ref().map_or("it was posted", |due| &due.1),
+                    raw.due.as_ref().map_or("the operation was posted", |due| &due.1),
                     if raw.cancelled { " (cancelled)" } else { "" }
                 ));
             }

@@ -153,7 +153,7 @@ fn sanitized(words: &[String]) -> ExitCode {
     build.args(["--bin", "search-processes"]).env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", &target);
     if !build.status().is_ok_and(|status| status.success()) {
         return wrong(
-            "it cannot be built with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
+            "cannot build with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
         );
     }
     let program = target.join(triple).join("debug").join("search-processes");

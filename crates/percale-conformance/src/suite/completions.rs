@@ -138,7 +138,7 @@ pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
             .expect("an inject");
     };
     write(0);
-    mesh.until(|| mesh.take(0)).expect("news of the first write");
+    mesh.until(|| mesh.take(0)).expect("the target's completion of the first write");
     for seed in 1..=COUNT {
         mesh.endpoint(0).tagged_inject(mesh.peer(1), seed, &content(seed, 32)).expect("an inject");
         write(seed);
@@ -281,7 +281,7 @@ pub fn busy_peer_does_not_starve_others<F: Peers>() {
             *delivered += 1;
         }
     }
-    assert_eq!(delivered[1], FEW, "{} messages of the busy one", delivered[0]);
+    assert_eq!(delivered[1], FEW, "{} messages of the busy sender", delivered[0]);
     assert!(delivered[0] > FEW);
 }
 

@@ -39,15 +39,15 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
         assert_eq!(client.endpoint.peer_address(), Some(net.listener().address()));
         let request = net.request();
         assert_eq!((request.from(), request.listener()), (client.endpoint.address(), net.listener().address()));
-        same(request.data(), &content(1, len), "what the caller gave");
+        same(request.data(), &content(1, len), "the connection data of the client");
         let server = net.end(|builder| builder.accept(&request, &content(2, len))).expect("an endpoint");
-        same(&net.stands(&client), &content(2, len), "what the listener's owner gave");
-        same(&net.stands(&server), &content(1, len), "what the caller gave");
+        same(&net.stands(&client), &content(2, len), "the connection data of the server");
+        same(&net.stands(&server), &content(1, len), "the connection data of the client");
         assert_eq!(server.endpoint.peer_address(), Some(client.endpoint.address()));
         same(
             &client.endpoint.wait_connected(None).expect("the connection is established"),
             &content(2, len),
-            "and again",
+            "the connection data of the server, read again",
         );
         exchange(&net, &client.endpoint, &server.endpoint);
         exchange(&net, &server.endpoint, &client.endpoint);
@@ -56,7 +56,7 @@ pub fn a_connection_is_made_and_used<F: Peers>() {
             let (peer, all) = (end.peer(), region.remote());
             net.finish(end.write(peer, content(number, F::BULK), all)).expect("a write");
             let got = net.finish(end.read(peer, all, vec![0; F::BULK])).expect("a read");
-            same(&got.into_vec(), &content(number, F::BULK), "what was written");
+            same(&got.into_vec(), &content(number, F::BULK), "the written data");
             net.finish(end.fetch_add(peer, all.slice(0..8), 1_u64)).expect("an add");
         }
         assert!(net.is_quiet(), "there is no further event");
@@ -95,7 +95,7 @@ fn next_result<F: Fabric>(net: &Net<F>, end: &NetEndpoint) -> Result<Entry, Erro
         match end.endpoint.poll(&mut entry) {
             Ok(0) => None,
             Ok(_) => Some(Ok(entry[0])),
-            Err(_) => Some(Err(end.endpoint.read_error().expect("an error is next"))),
+            Err(_) => Some(Err(end.endpoint.read_error().expect("an error entry"))),
         }
     })
 }
@@ -153,7 +153,7 @@ pub fn sends_require_a_connection<F: Peers>() {
     same(&target.part(10, 30).read(), b"over thereover thereover there", "the messages");
     post_receive(&client, &target, client.endpoint.peer(), 5).expect("a receive");
     post_receive(&client, &target, PeerAddress::UNSPECIFIED, 6).expect("a receive");
-    server.endpoint.shutdown().expect("it is connected");
+    server.endpoint.shutdown().expect("the connection is established");
     refuses_sends(&server);
     let error = next_result(&net, &server).expect_err("no peer will send");
     assert_eq!((error.entry.context, error.error), (4, ErrorCode::Canceled));
@@ -198,7 +198,7 @@ pub fn requests_are_rejected<F: Peers>() {
         net.request().reject(&content(3, len)).expect("the request waits");
         let (error, reason, data) = refused(&net, &client);
         assert_eq!((error, error.errno()), (ErrorCode::Refused, libc::ECONNREFUSED), "{reason}");
-        same(&data, &content(3, len), "what the listener's owner gave");
+        same(&data, &content(3, len), "the connection data of the server");
         net.finish(receive).expect_err("there is no connection to receive from");
     }
     let client = net.call(b"please");
@@ -274,7 +274,8 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
     let requests = [(); 3].map(|()| net.request());
     let server = net.end(|builder| builder.accept(&requests[1], b"just in time")).expect("an endpoint");
     drop(net.listener.take());
-    let accepted = clients.iter().find(|client| client.endpoint.address() == requests[1].from()).expect("one of them");
+    let accepted =
+        clients.iter().find(|client| client.endpoint.address() == requests[1].from()).expect("the accepted client");
     for request in &requests {
         assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
     }
@@ -291,7 +292,7 @@ pub fn connection_request_without_listener_fails<F: Peers>() {
 ///
 /// Requirements: CON-016.
 pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
-    let net = Net::<F>::new("answers are waited for");
+    let net = Net::<F>::new("waiting for an answer is bounded");
     let client = net
         .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
         .expect("an endpoint");
@@ -369,21 +370,23 @@ pub fn shutdown_event_follows_all_messages<F: Peers>() {
         let receives: Vec<_> = (0..count).map(|_| to.endpoint.recv(vec![0; len]).start().expect("a receive")).collect();
         if shut {
             from.endpoint.shutdown().expect("the connection is established");
-            from.endpoint.shutdown().expect("as often as one likes");
+            from.endpoint.shutdown().expect("shutdown can be repeated");
             assert_eq!(from.endpoint.connection_state(), Some(ConnectionState::Shutdown));
         } else {
             net.close(from);
         }
         let end = net.until(|| to.events.read());
-        let Event::Shutdown { endpoint, error, reason, .. } = end else { panic!("no end, but {end:?}") };
+        let Event::Shutdown { endpoint, error, reason, .. } = end else {
+            panic!("expected the shutdown event, got {end:?}")
+        };
         assert_eq!((endpoint, error), (to.endpoint.id(), ErrorCode::Closed), "{reason}");
         for (number, receive) in (0..).zip(receives) {
-            let got = net.finish(receive).expect("it was sent before the end");
-            same(&got.to_vec(), &content(number, len), "a message before the end");
+            let got = net.finish(receive).expect("the message was sent before the shutdown");
+            same(&got.to_vec(), &content(number, len), "a message sent before the shutdown");
         }
         net.turns(50);
         assert!(to.events.read().is_none(), "the end is reported once");
-        to.endpoint.shutdown().expect("it is over");
+        to.endpoint.shutdown().expect("the connection is shut down");
     }
 }
 
@@ -399,10 +402,10 @@ pub fn messages_can_be_received_after_shutdown<F: Peers>() {
     client.endpoint.shutdown().expect("the connection is established");
     assert!(matches!(net.event(&server), Event::Shutdown { .. }));
     for number in 0..5 {
-        let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("it was sent before the end");
+        let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("the message was sent before the shutdown");
         same(&got.to_vec(), &content(number, 100), "a message");
     }
-    net.finish(server.endpoint.recv(vec![0; 100])).expect_err("there are no more");
+    net.finish(server.endpoint.recv(vec![0; 100])).expect_err("no more messages");
 }
 
 /// Many endpoints connect to one listener at the same time, each with its own data. Each connection is then used.
@@ -438,7 +441,7 @@ pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
 ///
 /// Requirements: CON-016.
 pub fn connect_without_transport_fails<F: Alone>() {
-    let net = Net::<F>::new("no transport, no connection");
+    let net = Net::<F>::new("connect without transport fails");
     let client = net.call(b"");
     let (error, reason, _) = refused(&net, &client);
     println!("{}: {error:?}: {reason}", F::NAME);
@@ -465,8 +468,11 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
         let name = net.finish(server.bind_window(server.peer(), &window, &region, bind.clone())).expect("a bind");
         let read = |end: &NetEndpoint| net.finish(end.endpoint.read(end.endpoint.peer(), name, vec![0; 10]));
         for _ in 0..3 {
-            assert_eq!(read(&client).expect("the peer may").into_vec(), content(1, 100)[10..20]);
-            assert_eq!(read(&other).expect_err("another connection may not").errno(), ErrorCode::KeyRejected.errno());
+            assert_eq!(read(&client).expect("the peer may read").into_vec(), content(1, 100)[10..20]);
+            assert_eq!(
+                read(&other).expect_err("another connection may not read").errno(),
+                ErrorCode::KeyRejected.errno()
+            );
         }
         if round == 1 {
             let receive = server.recv(vec![0; 8]).start().expect("a receive");
@@ -474,7 +480,7 @@ pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
             net.finish(send).expect("the send");
             assert_eq!(net.finish(receive).expect("the message").invalidated, Some(name.key));
         } else {
-            net.finish(server.invalidate(server.peer(), name.key)).expect("it is bound");
+            net.finish(server.invalidate(server.peer(), name.key)).expect("the window is bound");
         }
         assert_eq!(read(&client).expect_err("the key is invalid").errno(), ErrorCode::KeyRejected.errno());
     }

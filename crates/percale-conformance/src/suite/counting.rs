@@ -101,7 +101,7 @@ pub fn messages_are_counted_by_their_kind<F: Transport>() {
     let peek = || mesh.receive(1, Receive::peek(OpFlags::PEEK).tag(77, 0));
     mesh.until(|| mesh.report(peek()).ok());
     mesh.failed(mesh.receive(1, Receive::peek(OpFlags::PEEK).tag(78, 0)));
-    kinds.come_to(&mesh, [count, count - 1, 0, 0, 0, 0], "an injected message, looked at");
+    kinds.come_to(&mesh, [count, count - 1, 0, 0, 0, 0], "an injected message, peeked");
     mesh.done(mesh.receive(1, Receive::into(target).tag(77, 0)));
     let cancelled = mesh.receive(1, Receive::into(target));
     assert!(mesh.endpoint(1).cancel(cancelled));
@@ -212,7 +212,7 @@ pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
                 let part = region.remote().slice(0..len as u64);
                 mesh.finish(a.write(peer, content(1, len), part).data(data)).expect("a write");
-                let reported = mesh.until(|| mesh.take(0)).expect("news of the write");
+                let reported = mesh.until(|| mesh.take(0)).expect("the target's completion of the write");
                 assert!(
                     reported.flags.contains(CompletionFlags::REMOTE_WRITE) && reported.data == data,
                     "{reported:?}"

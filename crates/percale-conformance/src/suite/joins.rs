@@ -52,7 +52,7 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     let started = groups.iter().enumerate().map(|(rank, group)| {
         assert_eq!((group.rank(), group.size()), (rank, groups.len()));
         let bytes = (number << (3 * rank)).to_ne_bytes().to_vec();
-        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("it is posted")
+        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("the operation is posted")
     });
     let started = started.collect();
     for result in all_good(mesh, started) {
@@ -98,7 +98,7 @@ pub fn restarted_member_can_join_again<F: Peers>() {
                 {
                     let (groups, tries) = join_again_and_again(&mesh, members);
                     sums(&mesh, &groups, round + 1);
-                    println!("{}: {restarted} of {members} is back, after {tries} tries", F::NAME);
+                    println!("{}: {restarted} of {members} has joined again, after {tries} tries", F::NAME);
                     // The same list may be joined again while all members exist.
                     let more = group_of(&mesh, members);
                     sums(&mesh, &more, 1);
@@ -157,12 +157,13 @@ pub fn canceled_join_ends_for_all_members<F: Peers>() {
                 drop(joining(&mesh, [leaver], members));
                 mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
                 for join in joins {
-                    drop(join.wait().expect_err("a member has given it up"));
+                    drop(join.wait().expect_err("a member has dropped its join"));
                 }
                 let groups = group_of(&mesh, members);
                 sums(&mesh, &groups, 3);
-                let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
-                ends(&mesh, barriers).into_iter().for_each(|end| drop(end.expect("it succeeds")));
+                let barriers =
+                    groups.iter().map(|group| group.barrier().start().expect("the operation is posted")).collect();
+                ends(&mesh, barriers).into_iter().for_each(|end| drop(end.expect("the operation succeeds")));
             }
         }
     }

@@ -89,7 +89,7 @@ pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
         })
     };
     let taken = (0..sent).take_while(take).count();
-    println!("{}: {taken} of {sent} messages made room", F::NAME);
+    println!("{}: room was available after {taken} of {sent} messages were received", F::NAME);
     assert!(!mesh.endpoint(0).try_wait(), "there is room for the send that waits");
     assert!(mesh.finish(waiting).is_ok());
 }

@@ -193,7 +193,7 @@ pub fn a_cancelled_triggered_operation_never_begins<F: Transport>() {
     let waiting = |byte: u8| mesh.when(0, mesh.sending(1, Send::of(Memory::of(&[byte; 8]))), &counter, 1);
     let (first, second, third) = (waiting(1), waiting(2), waiting(3));
     assert!(mesh.endpoint(0).cancel(second));
-    assert!(!mesh.endpoint(0).cancel(second), "it is cancelled once");
+    assert!(!mesh.endpoint(0).cancel(second), "an operation is cancelled only once");
     let error = mesh.failed(second);
     assert_eq!(error.error, ErrorCode::Canceled);
     assert!(error.entry.flags.contains(CompletionFlags::SEND));
@@ -282,11 +282,11 @@ pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {
         let counter = Counter::new();
-        let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("it waits");
-        let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("it waits");
+        let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("the operation waits");
+        let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("the operation waits");
         drop(counter);
         for (waits, len) in [(receive, 64), (again, 32)] {
-            let error = waits.wait().expect_err("nothing begins it");
+            let error = waits.wait().expect_err("no counter can start the operation");
             assert_eq!(error.errno(), ErrorCode::Canceled.errno());
             assert_eq!(error.buffer.expect("the buffer is returned").len(), len);
         }

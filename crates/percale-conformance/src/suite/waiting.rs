@@ -109,10 +109,10 @@ pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
     let errors = counter.read_error();
     std::thread::scope(|scope| {
         scope.spawn(|| a.send(PEER, "too long").wait().expect("the send"));
-        let error = counter.wait_since(1_000_000, errors, None).expect_err("it is cut off");
+        let error = counter.wait_since(1_000_000, errors, None).expect_err("the message is truncated");
         assert_eq!((error.errno(), counter.read_error()), (259, errors + 1));
     });
-    receiving.wait().expect_err("it is cut off");
+    receiving.wait().expect_err("the message is truncated");
 }
 
 /// Only the two blocked threads make progress.
@@ -223,7 +223,7 @@ pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
         let second = scope.spawn(move || half(&other));
         half(&a);
         second.join().expect("ten messages");
-        counter.wait(22, None).expect("they are counted");
+        counter.wait(22, None).expect("all messages are counted");
         a.send(PEER, "end").wait().expect("the end");
     });
 }
@@ -268,7 +268,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
         });
         barrier.wait();
         std::thread::sleep(Duration::from_millis(5));
-        a.send(PEER, content(1, 3 * F::BULK)).delivered().wait().expect("it is delivered without calls");
+        a.send(PEER, content(1, 3 * F::BULK)).delivered().wait().expect("the message is delivered without calls");
         done.wait();
     });
     let domain = F::new(1).domain(|domain| domain.progress(Progress::Automatic));

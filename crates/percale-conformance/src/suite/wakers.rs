@@ -108,7 +108,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
         polled(&mut cancelled, &busy());
         while_wakers(Rc::clone(&doing), || {
             assert!(cancelled.cancel());
-            cancelled.wait().expect_err("it was cancelled");
+            cancelled.wait().expect_err("the operation was cancelled");
         });
     }
 }
@@ -173,7 +173,7 @@ fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return result;
         }
-        woken.recv_timeout(Duration::from_secs(60)).expect("its waker is called");
+        woken.recv_timeout(Duration::from_secs(60)).expect("the waker is called");
     }
 }
 
@@ -219,7 +219,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     let mut cancelled = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut cancelled, &waker);
     assert!(cancelled.cancel());
-    cancelled.wait().expect_err("it was cancelled");
+    cancelled.wait().expect_err("the operation was cancelled");
     drop(waker);
     while Arc::strong_count(&counts) > 1 {
         std::thread::sleep(Duration::from_millis(1));
@@ -255,7 +255,7 @@ pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
                 endpoint.progress();
             }
         });
-        let Poll::Ready(got) = poll(&mut receiving, Waker::noop()) else { panic!("it is ready") };
+        let Poll::Ready(got) = poll(&mut receiving, Waker::noop()) else { panic!("the receive is ready") };
         assert_eq!(got.expect("a message").to_vec(), content(1, 8));
         let mut receiving = shared.tagged_recv(1, 0, vec![0; 8]).expect("a receive");
         assert!(poll(&mut receiving, &busy()).is_pending());

@@ -116,7 +116,7 @@ pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
     let (one, two, three) = (waiting(1, &first), waiting(2, &second), waiting(3, &third));
     waiting(4, &never);
     assert!(mesh.endpoint(0).cancel(one));
-    assert!(!mesh.endpoint(0).cancel(one), "it is cancelled once");
+    assert!(!mesh.endpoint(0).cancel(one), "an operation is cancelled only once");
     assert_eq!(mesh.failed(one).error, ErrorCode::Canceled);
     let receives: Vec<_> = (0..3).map(|_| Memory::blank(8)).collect();
     let received: Vec<_> = receives.iter().map(|memory| mesh.receive(1, Receive::into(*memory))).collect();
@@ -140,10 +140,10 @@ pub fn a_store_of_another_thread_ends_a_wait<F: Transport>() {
         let counter = Counter::new();
         let received = mesh.receive(1, Receive::into(Memory::blank(64)));
         let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 64]).when_written(&variable);
-        let send = send.counting(&counter).start().expect("it waits");
+        let send = send.counting(&counter).start().expect("the operation waits");
         let dropped =
             mesh.endpoint(0).send(mesh.peer(1), vec![2; 64]).when_written(&mesh.test_endpoint(0).domain.variable());
-        drop(dropped.start().expect("it waits"));
+        drop(dropped.start().expect("the operation waits"));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(pause));

@@ -135,7 +135,7 @@ impl Job {
                 }
                 assert!(receive.is_ready(), "{to} did not receive {} of its messages", from.len() - delivered.len());
                 let received = receive.wait().expect("a message");
-                let source = received.source.expect("its sender is in the vector").0 as usize;
+                let source = received.source.expect("the sender is in the vector").0 as usize;
                 assert_eq!(received.to_vec(), message(source, to), "the message from {source} to {to}");
                 delivered.push(source);
             }
@@ -202,20 +202,20 @@ mod sim {
             let others = network + all - unnamed * count;
             let connections = in_use() - before - others as isize;
             let connected = job.endpoints.iter().map(|endpoint| endpoint.describe_peers().len() - 1).sum::<usize>();
-            println!("the range, for all: {range} bytes");
+            println!("the address range, shared by all endpoints: {range} bytes");
             println!(
-                "naming {} others and knowing who wrote: {} bytes an endpoint, at most {most}",
+                "identifying {} peers as targets and sources: {} bytes per endpoint, at most {most}",
                 size.peers,
                 all / count
             );
-            println!("an idle endpoint: {idle} bytes, of which {unnamed} are for naming");
+            println!("an idle endpoint: {idle} bytes, of which {unnamed} are for identifying peers");
             println!(
-                "a connection's end: {} bytes, {} ends an endpoint",
+                "one end of a connection: {} bytes; {} ends per endpoint",
                 connections / connected as isize,
                 connected / count
             );
             assert!(range <= 100, "{range} bytes for the range");
-            assert!(most as isize + range <= 2048, "{most} bytes and a range's {range}");
+            assert!(most as isize + range <= 2048, "{most} bytes, and {range} bytes for the range");
             assert!(idle <= IDLE, "{idle} bytes for an idle endpoint");
             // A peer in the vector uses no memory of an endpoint that never communicates with it.
             let quiet = job.endpoints[0].naming_bytes();

@@ -41,7 +41,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
             exchanged += 1;
             let len = [8, 100, 2048, 9000, 200_000][exchanged as usize % 5];
             let begun = Instant::now();
-            open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend (seed {seed}): {error}"));
+            open.exchange(friend, exchanged, len)
+                .unwrap_or_else(|error| panic!("the regular peer (seed {seed}): {error}"));
             longest = longest.max(begun.elapsed());
             // A message to the attacker arrives, fails or waits. It never blocks the victim.
             match open.endpoint.tagged_inject(peer, 1, &[1; 100]) {
@@ -61,8 +62,8 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
         }
         attacker.kill();
     }
-    println!("{transport}: {attackers} attackers, {failed} failures of theirs; last: {last}");
-    println!("{transport}: {exchanged} exchanges beside, the longest took {longest:?}");
+    println!("{transport}: {attackers} attackers, {failed} failures detected; last: {last}");
+    println!("{transport}: {exchanged} exchanges with the regular peer, the longest took {longest:?}");
     assert!(failed > 0, "an attack was noticed");
 }
 

@@ -67,7 +67,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ErrorEntry", VALUE),
     ("ErrorCode", VALUE),
     ("GroupId", VALUE),
-    ("Info", "what was discovered, a plain value; an inherited one opens domains of the child"),
+    ("Info", "the result of discovery, a plain value; an inherited one opens domains of the child"),
     ("Family", VALUE),
     ("Inserted", VALUE),
     ("Insertion", VALUE),
@@ -122,8 +122,8 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Group::size", TOGETHER),
     ("Inserter::new", "makes an object of the calling process"),
     ("PollSet::new", "makes an object of the calling process"),
-    ("PollSet::is_empty", "as len"),
-    ("RawRegion::local_key", "as the region's"),
+    ("PollSet::is_empty", "the same code as len"),
+    ("RawRegion::local_key", "the same code as local_key of a region"),
     ("Receiving", "the cases of handles in inherited_calls.rs, for both kinds of endpoints"),
     ("Region::access", "a plain value of the handle"),
     ("Region::is_enabled", "a plain value of the handle"),
@@ -140,7 +140,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Sending", "the same code as Receiving"),
     ("Variable::device_address", TOGETHER),
     ("Variables", "is reached by Domain::variable and Domain::device_variable alone, which have cases"),
-    ("WaitSet::is_empty", "as len"),
+    ("WaitSet::is_empty", "the same code as len"),
     ("WaitSet::new", "makes an object of the calling process"),
     ("Window::is_of", "compares two handles"),
     ("Window::key_with", "a sum of the window's key and an argument"),
@@ -204,7 +204,7 @@ fn functions() -> BTreeSet<(String, String)> {
     files.push(crates.join(PUBLIC));
     for path in files {
         let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).or(path.file_name().map(Path::new));
-        let name = below.expect("below it").to_string_lossy().into_owned();
+        let name = below.expect("a file name").to_string_lossy().into_owned();
         let is_test = name.contains("test") || name.contains("model");
         if NOT_EXPORTED.iter().any(|internal| path.ends_with(internal)) {
             continue;

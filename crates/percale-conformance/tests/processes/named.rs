@@ -105,7 +105,7 @@ fn churn(vector: &AddressVector, random: &mut Random) {
             Ok(())
         }
     };
-    done.expect("the vector takes it");
+    done.expect("the vector accepts the command");
 }
 
 /// The role of a process that looks up all entries without end.
@@ -294,11 +294,11 @@ mod shm {
                 let (resident, share) = printed.split_once(' ').unwrap();
                 let (resident, share): (u64, u64) = (resident.parse().unwrap(), share.parse().unwrap());
                 assert!(resident >= entries, "{resident} KiB of {entries}");
-                assert!(share <= resident / 4, "{share} KiB of {resident} are this process's");
+                assert!(share <= resident / 4, "this process accounts for {share} of {resident} KiB");
                 sum += share;
             }
             let all = vector_bytes(count) / 1024;
-            println!("{count} entries: {all} KiB; {READERS} readers have {sum} KiB together with this process's all");
+            println!("{count} entries: {all} KiB; the shares of {READERS} readers sum to {sum} KiB");
             // Other tests of this process have small vectors as well.
             assert!(sum <= all + 1024, "{sum} KiB for {all}");
         }
@@ -322,7 +322,7 @@ mod shm {
                 last.kill();
                 if random.below(4) == 0 {
                     let vector = builder(&name).build().unwrap();
-                    assert!(vector.changes() > 0, "it is the same vector");
+                    assert!(vector.changes() > 0, "the existing vector was opened");
                     check_among(&vector);
                 }
                 last = next;
@@ -332,7 +332,7 @@ mod shm {
             check(&vector);
             println!("{times} writers and {readers} readers were killed");
             drop(vector);
-            assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "nothing is left");
+            assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "the vector is removed");
         }
     }
 }
@@ -348,7 +348,7 @@ fn check_among(vector: &AddressVector) {
     let base = vector.options().base;
     let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));
     assert!(there.all(is_whole), "an entry is torn");
-    let peer = vector.insert(whole(5)).expect("it can be written");
+    let peer = vector.insert(whole(5)).expect("the vector is writable");
     // Another process may have removed the entry and inserted another one at its place.
     assert!(vector.lookup(peer).is_none_or(is_whole));
 }

@@ -127,7 +127,7 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         let reported = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
         spokes.push(Helper::start("spokes", &reported));
         // Each group is connected before the next is started.
-        assert_eq!(spokes.last_mut().expect("the last").receive_line(), "exchanged");
+        assert_eq!(spokes.last_mut().expect("a helper").receive_line(), "exchanged");
     }
     println!("{transport}: {}", hub.receive_line());
     for _ in 1..ROUNDS {

@@ -25,7 +25,7 @@ const ROUNDS: u32 = 12;
 /// must not check it, because the machine may be busy.
 fn a_token_goes_round() {
     let [first, second, ..] = processors()[..] else {
-        return skipped("a token on two processors", "there is only one");
+        return skipped("a token on two processors", "only one processor is available");
     };
     let both = format!("{first},{second}");
     let ratio = |_| {

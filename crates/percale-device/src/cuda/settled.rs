@@ -93,7 +93,7 @@ impl Settled {
 
 fn capturing(code: i32) -> DeviceError {
     let text = "a graph is being captured on a blocking stream, so copies to this memory that are under way cannot be waited for; capture on \
-                streams of CU_STREAM_NON_BLOCKING, or use memory of cuMemAlloc";
+                streams created with CU_STREAM_NON_BLOCKING, or use memory from cuMemAlloc";
     DeviceError::Driver { function: WAIT, code, text: text.to_owned(), memory: false }
 }
 

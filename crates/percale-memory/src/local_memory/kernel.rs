@@ -370,6 +370,6 @@ mod tests {
         assert_eq!(bytes, [7; 20]);
         let own = std::process::id().cast_signed();
         assert_eq!(word_at(own, start.expose_provenance() as u64).unwrap(), u64::from_ne_bytes([7; 8]));
-        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "a word is not read in part");
+        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "a word is read only as a whole");
     }
 }

@@ -357,7 +357,7 @@ mod tests {
                     SpinStep::Late => panic!("there is no deadline"),
                 }
             }
-            panic!("it never sleeps");
+            panic!("the thread never sleeps");
         }
     }
 
@@ -385,7 +385,7 @@ mod tests {
 
     /// A `near` function that must not be called.
     fn must_not_be_called() -> bool {
-        panic!("only a crowded thread calls it");
+        panic!("called by a thread that is not crowded");
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!(wait.since, None, "no yield yet");
         }
         assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100);
-        assert_eq!(looks(), LOOKS, "nobody else was there");
+        assert_eq!(looks(), LOOKS, "no other thread was found");
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
         let mut many = Fake::new(LATE);
         assert_eq!(many.yields_of(&mut SpinBudget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
-        assert_eq!(many.yields_of(&mut SpinBudget::new()), 1, "and needs no more than one");
+        assert_eq!(many.yields_of(&mut SpinBudget::new()), 1, "one yield is enough");
         // Long turns of other threads do not reduce the number of late yields.
         CROWDED.set(0);
         assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut SpinBudget::new()), LATES);
@@ -430,10 +430,14 @@ mod tests {
             assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again);
         }
         many.a_yield = PROMPT;
-        assert_eq!(wait.yield_processor(None, must_not_be_called, &mut many), SpinStep::Again, "the others sleep");
+        assert_eq!(
+            wait.yield_processor(None, must_not_be_called, &mut many),
+            SpinStep::Again,
+            "the other threads sleep"
+        );
         assert_eq!(wait.lates, 0);
         many.a_yield = LATE;
-        assert_eq!(many.yields_of(&mut wait), LATES, "it tolerates late yields again");
+        assert_eq!(many.yields_of(&mut wait), LATES, "late yields are tolerated again");
     }
 
     #[test]
@@ -462,14 +466,18 @@ mod tests {
         assert_eq!(many.yields_of(&mut wait), 1);
         CROWDED.set(0);
         wait.rest();
-        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "alone, it has its budget again");
+        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "without other threads, the full budget applies again");
     }
 
     #[test]
     fn deadline_is_checked_at_first_poll_and_before_each_yield() {
         CROWDED.set(0);
         let mut world = Fake::new(PROMPT);
-        assert_eq!(SpinBudget::new().step(Some(world.now), must_not_be_called), SpinStep::Late, "passed already");
+        assert_eq!(
+            SpinBudget::new().step(Some(world.now), must_not_be_called),
+            SpinStep::Late,
+            "the deadline has already passed"
+        );
         let deadline = Some(world.now + 3 * PROMPT);
         let mut wait = SpinBudget::new();
         while wait.yield_processor(deadline, must_not_be_called, &mut world) == SpinStep::Again {}
@@ -497,7 +505,7 @@ mod tests {
         assert!(empty_polls.is_offer_due(16));
         assert!(empty_polls.is_offer_due(16));
         CROWDED.set(0);
-        assert!(!empty_polls.is_offer_due(16), "the others are gone");
+        assert!(!empty_polls.is_offer_due(16), "the other threads are gone");
     }
 
     #[test]
@@ -515,7 +523,7 @@ mod tests {
             offers
         };
         assert_eq!(offers(LATE), READS / (ELSEWHERE_READS - 1));
-        assert!(offers(LATE / 2) >= READS - 1, "it spins");
+        assert!(offers(LATE / 2) >= READS - 1, "the thread spins");
     }
 
     #[test]
@@ -537,7 +545,7 @@ mod tests {
         CROWDED.set(0);
         let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
         offer_in(&mut slow);
-        assert!(!is_crowded(), "an offer");
+        assert!(!is_crowded(), "after an offer");
         slow.yields_of(&mut SpinBudget::new());
         assert!(!is_crowded(), "a wait");
     }

@@ -197,7 +197,7 @@ fn measure(include: &Path, lacking: &[&str]) -> Measured {
     let (source, binary) = (directory.join("layout.c"), directory.join("layout"));
     std::fs::write(&source, program).unwrap();
     let compiled = Command::new("cc").arg("-w").arg("-I").arg(include).arg("-o").arg(&binary).arg(&source).output();
-    let compiled = compiled.expect("cc is there, since Rust links with it");
+    let compiled = compiled.expect("cc is installed, because Rust links with it");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let printed = Command::new(&binary).output().unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
@@ -220,7 +220,7 @@ fn layouts_and_values_match_the_headers() {
         (1, 17) => NOT_IN_1_17,
         (2, 6) => &[],
         (major, minor) => {
-            let why = format!("the headers are of {major}.{minor}, known are 1.17 and 2.6");
+            let why = format!("the headers have version {major}.{minor}, not 1.17 or 2.6");
             return percale_conformance::skipped("layouts beside libfabric's headers", &why);
         }
     };
@@ -255,7 +255,7 @@ fn layouts_and_values_match_the_headers() {
         }
     }
     assert!(wrong.is_empty(), "libfabric {version:?}:\n{}", wrong.join("\n"));
-    assert!(measured.0.len() > 700, "only {} things were compared", measured.0.len());
+    assert!(measured.0.len() > 700, "only {} values were compared", measured.0.len());
 }
 
 /// The sizes of all structures and tables of 2.6 in bytes, measured once by the test above.

@@ -332,7 +332,7 @@ mod tests {
         names.name_vector(1, fid());
         names.begin_insertion(1);
         names.end_insertion(1);
-        assert!(names.vectors.contains_key(&1), "an open vector's events have its name");
+        assert!(names.vectors.contains_key(&1), "the name of an open vector is kept");
         names.forget_vector(1);
         assert!(names.vectors.is_empty());
         // A vector that is closed before its insertions have ended is removed when the last one ends.

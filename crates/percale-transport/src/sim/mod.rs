@@ -224,7 +224,7 @@ impl Network {
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
-        write!(f, "simulated network, seed {:#x}, {} ns old", state.seed, state.now)
+        write!(f, "simulated network, seed {:#x}, at {} ns", state.seed, state.now)
     }
 }
 

@@ -66,7 +66,7 @@ fn poll_set_reports_ready_members() {
     assert_eq!(poll(&set), [1, 2, 3]);
     assert_eq!((take(&queue), events.read().is_some()), (1, true));
     counter.set(counter.value());
-    assert_eq!(poll(&set), [2], "the value was set to the same value");
+    assert_eq!(poll(&set), [2], "setting the same value is a change");
     assert_eq!(poll(&set), []);
     set.add(&counter.clone(), 5).unwrap();
     assert_eq!(set.len(), 3, "all handles to a counter are one member");
@@ -187,16 +187,16 @@ fn wait_set_descriptor_is_readable_for_each_member() {
     let signals: [&dyn Fn(); 4] =
         [&|| push(&queue, 1), &|| counter.add(1), &|| counter.add_error(1), &|| events.write(1, *b"x").unwrap()];
     for (number, signal) in signals.into_iter().enumerate() {
-        assert!(set.try_wait().unwrap(), "tell {number}");
-        assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
+        assert!(set.try_wait().unwrap(), "signal {number}");
+        assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "signal {number}");
         signal();
-        assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
-        assert!(!set.try_wait().unwrap(), "tell {number}: there is something to read");
+        assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "signal {number}");
+        assert!(!set.try_wait().unwrap(), "signal {number}: an event can be read");
         take(&queue);
         drop(events.read());
         // An item that arrives before a wake-up is requested is found by the check.
         signal();
-        assert!(!set.try_wait().unwrap(), "tell {number}");
+        assert!(!set.try_wait().unwrap(), "signal {number}");
         take(&queue);
         drop(events.read());
     }

@@ -407,6 +407,6 @@ mod tests {
         // The handle of this operation was dropped, so the buffer is freed.
         assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());
         operations.end_all("over");
-        assert_eq!(operations.finished(), before + 3, "each ends once");
+        assert_eq!(operations.finished(), before + 3, "each operation ends once");
     }
 }

@@ -148,7 +148,7 @@ fn multi_receive_buffer_is_released_by_its_last_part() {
                 many.end_part(report);
             });
         });
-        assert_eq!(ends.into_inner().unwrap(), [false, true], "the end that releases it is the last in the queue");
+        assert_eq!(ends.into_inner().unwrap(), [false, true], "the releasing completion is the last in the queue");
     }
 }
 

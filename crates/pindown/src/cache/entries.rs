@@ -450,7 +450,7 @@ mod tests {
     fn filled(entries: &Entries, number: u32, range: Range) {
         let pinned = Pinned { pin: (), local_key: u64::from(number), remote_key: 2 };
         entries.fill(number, range, Access::empty(), &pinned, None);
-        entries.get(number).expect("is there").publish(Age::of(1));
+        entries.get(number).expect("an entry").publish(Age::of(1));
     }
 
     fn range(start: u64, len: u64) -> Range {
@@ -470,12 +470,12 @@ mod tests {
             })
             .collect();
         assert!(home.near().eq(copies.iter().copied()));
-        assert_eq!(entries.copy(2, address, Age::of(9)), Some(copies[2]), "it has one there");
+        assert_eq!(entries.copy(2, address, Age::of(9)), Some(copies[2]), "the existing copy is returned");
         filled(&entries, NEAR, range(5, 1));
-        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "all are taken");
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "all places are taken");
         assert_eq!((entries.number(copies[3]), entries.number(entries.place(3))), (3, 3));
         assert!(entries.kill(3) && !entries.kill(3));
-        assert!(!entries.at(copies[3]).expect("is there").is_live());
+        assert!(!entries.at(copies[3]).expect("an entry").is_live());
         assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "the entry may be in use");
         entries.vacate(3);
         assert_eq!(entries.copy(NEAR, address, Age::of(9)), Some(copies[3]));
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(entries.touched(7, 20), 9);
         entries.kill(7);
         entries.vacate(7);
-        assert_eq!(entries.touched(7, 20), 1, "its own");
+        assert_eq!(entries.touched(7, 20), 1, "only the age of the entry itself");
     }
 
     #[test]
@@ -504,18 +504,18 @@ mod tests {
         }
         let part = entries.copy(1, address, Age::of(1)).expect("room");
         let others = entries.copy(1, range(9, 1).start(), Age::of(1)).expect("room");
-        assert!(entries.outdone(1, address).eq([]), "its own");
+        assert!(entries.outdone(1, address).eq([]), "an entry does not replace its own copies");
         assert!(entries.outdone(2, address).eq([part]));
         entries.retire_copy(part);
         assert_ne!(entries.copy(2, address, Age::of(1)), Some(part), "the entry may be in use");
         assert!(entries.copies_of(1).eq([others]));
-        assert_eq!(entries.number(part), 1, "for those who do");
+        assert_eq!(entries.number(part), 1, "the number is kept for threads that use the entry");
         entries.kill(1);
         entries.vacate(1);
-        assert!(!entries.at(part).expect("is there").is_vacant());
+        assert!(!entries.at(part).expect("an entry").is_vacant());
         entries.vacate_copy(part);
         assert_eq!(entries.copy(2, address, Age::of(1)), Some(part));
-        assert!(entries.outdone(3, address).eq([]), "it is less");
+        assert!(entries.outdone(3, address).eq([]), "entry 3 covers fewer pages");
         assert_eq!(entries.copies.load(Ordering::Relaxed), 2);
     }
 
@@ -529,14 +529,17 @@ mod tests {
             assert_eq!(entries.copies_of(0).count(), copies);
             entries.retire_copy(places[0]);
             entries.vacate_copy(places[0]);
-            assert_eq!(entries.copy(0, range(0, 1).start(), Age::of(1)), Some(places[0]), "room again");
+            assert_eq!(entries.copy(0, range(0, 1).start(), Age::of(1)), Some(places[0]), "there is room again");
             assert_eq!(entries.copies_of(0).count(), copies);
             filled(&entries, 1, range(200_000, 1));
             assert!(entries.copy(1, range(200_000, 1).start(), Age::of(1)).is_some());
             entries.kill(0);
             entries.vacate(0);
             filled(&entries, 0, range(0, 1));
-            assert!(entries.copy(0, range(0, 1).start(), Age::of(1)).is_some(), "its next has its own");
+            assert!(
+                entries.copy(0, range(0, 1).start(), Age::of(1)).is_some(),
+                "the next registration has its own copies"
+            );
         }
     }
 }

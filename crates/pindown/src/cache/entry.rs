@@ -259,7 +259,7 @@ mod tests {
         for (then, now) in [(0, 0), (5, 5), (5, 4100), (4095, 4096), (4096, 4096), (10_000, 14_095)] {
             assert_eq!(Age::of(then).before(now), then, "{then} seen at {now}");
         }
-        assert_eq!(Age::of(5).before(4101), 4101, "older ones seem younger");
+        assert_eq!(Age::of(5).before(4101), 4101, "older ages appear younger");
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             (range, Access::all(), (1, 2), Age::of(1))
         );
         assert!(entry.kill() && !entry.kill() && !entry.serves(range, Access::empty()));
-        assert_eq!(entry.range(), range, "as long as it is not filled again");
+        assert_eq!(entry.range(), range, "the range is kept until the entry is filled again");
         entry.vacate();
         assert!(entry.is_vacant() && !entry.serves(range, Access::empty()));
     }

@@ -113,7 +113,7 @@ mod tests {
         let at = |n: u32| move |place: EntryPosition| place.to_u32() == n;
         let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, at(n));
         let lost = (0..4096_u32).filter(|n| found(*n).is_none()).count();
-        assert!(lost < 4096 / 100, "{lost} of 4096 fell out of their lines");
+        assert!(lost < 4096 / 100, "{lost} of 4096 were displaced from their lines");
         assert_eq!(front.find(0x7f00_0000_1000, at(4096)), None);
     }
 
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(front.find(0x10_0fff, |found| found == *place), Some(*place));
         }
         front.put(0x10_0000, all[8], |old| old == all[5]);
-        assert_eq!(front.find(0x10_0000, |found| found == all[5]), None, "the useless one went");
+        assert_eq!(front.find(0x10_0000, |found| found == all[5]), None, "the useless entry was replaced");
         assert_eq!(front.find(0x10_0000, |found| found == all[8]), Some(all[8]));
     }
 }

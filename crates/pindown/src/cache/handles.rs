@@ -179,7 +179,7 @@ mod tests {
         handles.next += u64::from(u32::MAX); // As after that many registrations.
         let second = handles.insert((), range, (None, None), false);
         assert_ne!(second, first);
-        assert!(handles.remove(first).is_none(), "it names another registration now");
+        assert!(handles.remove(first).is_none(), "the handle refers to another registration now");
         assert!(handles.remove(second).is_some() && handles.len() == 0);
     }
 }

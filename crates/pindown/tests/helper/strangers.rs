@@ -63,7 +63,7 @@ fn never_quiet_client_does_not_delay_others() {
     let place = SocketDirectory::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
-        return eprintln!("skipped: this kernel needs no reports of beginnings");
+        return eprintln!("skipped: the programs do not report beginnings on this kernel");
     }
     let mut one = client(&place, "never-quiet");
     let message = one.line();
@@ -177,7 +177,7 @@ fn a_signal_ends_the_helper_and_removes_its_socket() {
         assert_eq!(one.line(), "ready");
         // SAFETY: the helper is a child of this test, and was not waited for yet.
         assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
-        assert!(helper.child.wait().expect("it ends").success());
+        assert!(helper.child.wait().expect("the helper ends").success());
         assert!(!place.socket().exists(), "nothing listens there");
         assert_eq!(one.ask("change"), "true");
         let answer = Monitor::from_helper(&place.socket());
@@ -195,9 +195,9 @@ fn excessive_total_limit_is_rejected_at_startup() {
     let mut helper = Command::new(program());
     helper.arg("--socket").arg(place.socket()).args(["--total", "5000"]).stderr(Stdio::piped());
     let mut helper = Talker::start(&mut helper);
-    assert_eq!(helper.raw_line(), "", "it does not listen");
+    assert_eq!(helper.raw_line(), "", "the helper does not listen");
     let mut message = String::new();
-    helper.child.stderr.take().expect("piped").read_to_string(&mut message).expect("it talks");
-    assert!(!helper.child.wait().expect("it ends").success());
+    helper.child.stderr.take().expect("piped").read_to_string(&mut message).expect("the output can be read");
+    assert!(!helper.child.wait().expect("the helper ends").success());
     assert!(message.contains("--total") && message.contains("4096"), "{message}");
 }

@@ -131,7 +131,9 @@ impl Memory {
             let wanted = if job.what == CollectiveKind::Allreduce { sum } else { first };
             if found != wanted.to_ne_bytes() {
                 let what = job.what.name();
-                return Err(Failure::Data(format!("element {at} of {what} is {found:?} and not that of {wanted}")));
+                return Err(Failure::Data(format!(
+                    "element {at} of {what} has the bytes {found:?} instead of those of {wanted}"
+                )));
             }
         }
         Ok(())

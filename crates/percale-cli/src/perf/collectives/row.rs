@@ -73,7 +73,7 @@ pub(in crate::perf) fn member(session: &mut WorkerSession) -> Result<()> {
             // member.
             let wanted = (round * size + size * (size - 1) / 2) as f64;
             if found != wanted.to_ne_bytes() {
-                return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));
+                return Err(Failure::Data(format!("sum {round} has the bytes {found:?} instead of those of {wanted}")));
             }
         }
         session.answer(took.as_nanos() as f64)?;

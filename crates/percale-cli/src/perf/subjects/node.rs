@@ -94,7 +94,7 @@ impl Node {
             Some(entry) => entry.to_string(),
             None => error.to_string(),
         };
-        Failure::Percale { what: "carrying messages", why }
+        Failure::Percale { what: "polling the endpoint", why }
     }
 
     /// Calls `post` until there is room for the operation. Meanwhile passes completions to the caller.

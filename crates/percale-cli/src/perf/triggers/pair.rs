@@ -123,7 +123,7 @@ impl PairEndpoint {
             Ok(count) => Ok(count > 0 && entries[0].context == RECEIVED),
             Err(error) => {
                 let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| entry.to_string());
-                Err(Failure::Percale { what: "carrying messages", why })
+                Err(Failure::Percale { what: "polling the endpoint", why })
             }
         }
     }

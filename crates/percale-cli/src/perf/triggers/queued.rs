@@ -42,8 +42,8 @@ impl Order {
 }
 
 pub(super) const QUEUE: &str = "queue a counter operation";
-pub(super) const JUMP: &str = "fire it, all at once";
-pub(super) const STEPS: &str = "fire it, one by one";
+pub(super) const JUMP: &str = "fire all at once";
+pub(super) const STEPS: &str = "fire one by one";
 const PUSH: &str = "a push";
 
 /// The minimum data that a queue must keep for each operation.

@@ -494,13 +494,13 @@ impl World {
             (AccessKind::Add(operand, fetches), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(value.wrapping_add(operand));
                 if fetches && word(&bytes) != value {
-                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                    return wrong(format!("the operation fetched {:#x} instead of {value:#x}", word(&bytes)));
                 }
             }
             (AccessKind::Swap(expected, new), Content::Word(value)) => {
                 known.blocks[block] = Content::Word(if expected == value { new } else { value });
                 if word(&bytes) != value {
-                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                    return wrong(format!("the operation fetched {:#x} instead of {value:#x}", word(&bytes)));
                 }
             }
             _ => {}

@@ -162,7 +162,7 @@ impl World {
                 let group =
                     self.groups.past.iter_mut().chain(&mut self.groups.current).find(|one| one.number == number);
                 let Some(group) = group else {
-                    return Err(Fault::new("unknown context", format!("{event:?} is of no group")));
+                    return Err(Fault::new("unknown context", format!("{event:?} belongs to no group")));
                 };
                 let is_broken = group.is_broken;
                 if let Some(member) =
@@ -258,7 +258,10 @@ impl World {
         let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) else { return Ok(()) };
         let found = lent.read(8, 8).try_into().map_or(0, u64::from_le_bytes);
         if is_good && found != sum {
-            return Err(Fault::new("wrong bytes", format!("collective {id} gave the sum {found}, which is {sum}")));
+            return Err(Fault::new(
+                "wrong bytes",
+                format!("collective {id} returned the sum {found} instead of {sum}"),
+            ));
         }
         Ok(())
     }

@@ -330,7 +330,7 @@ impl World {
             if place_of(found) == buffer || buffer == (0, 0) {
                 return Ok(());
             }
-            let text = format!("{what} {id} owned {buffer:x?} (address, bytes) and gave {:x?} back", place_of(found));
+            let text = format!("{what} {id} owned {buffer:x?} (address, bytes) and returned {:x?}", place_of(found));
             Err(Fault::new("foreign buffer", text))
         };
         let (found, result) = match outcome {
@@ -346,7 +346,7 @@ impl World {
             HandleOutcome::Buffer(found) => {
                 ours(&found)?;
                 if let Some(why) = found.as_slice().and_then(|bytes| payload::describe(id, bytes)) {
-                    return Err(Fault::new("wrong bytes", format!("the buffer that {what} {id} gave back: {why}")));
+                    return Err(Fault::new("wrong bytes", format!("the buffer returned by {what} {id}: {why}")));
                 }
                 (Some(found), Ok(()))
             }

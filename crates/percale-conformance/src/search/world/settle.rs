@@ -239,7 +239,7 @@ impl World {
         if waker::live() > self.wakers && !self.done.forgot {
             return Err(Fault::new(
                 "wakers kept",
-                format!("{} wakers are kept though no operation is under way", waker::live() - self.wakers),
+                format!("{} wakers are kept although no operation is in progress", waker::live() - self.wakers),
             ));
         }
         for place in 0..self.seats.len() {

@@ -234,7 +234,7 @@ impl ConnectionEnd {
         let since = *self.refused.get_or_insert_with(Instant::now);
         if self.over.is_none() && since.elapsed() > OPERATION_TIMEOUT {
             self.refused = Some(Instant::now() + OPERATION_TIMEOUT * 100);
-            ledger.fault(&format!("connection {} refuses operations and is not reported to be over: {error}", self.id));
+            ledger.fault(&format!("connection {} rejects operations, but its end was not reported: {error}", self.id));
         }
     }
 
@@ -334,7 +334,7 @@ impl ConnectionEnd {
             && !self.sends.is_empty()
         {
             self.over = Some(Instant::now() + OPERATION_TIMEOUT * 100);
-            ledger.fault(&format!("connection {id} is over, and {} of its sends have not ended", self.sends.len()));
+            ledger.fault(&format!("connection {id} has ended, but {} of its sends have not", self.sends.len()));
         }
         if self.over.is_none() && self.gap.is_some_and(|since| since.elapsed() > OPERATION_TIMEOUT) {
             self.over = Some(Instant::now());

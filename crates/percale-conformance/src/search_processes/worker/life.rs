@@ -200,7 +200,7 @@ impl<A: Open> Worker<A> {
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
         self.happened();
-        self.ledger.note(|| "takes signals".into());
+        self.ledger.note(|| "handles signals".into());
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = nothing as *const () as usize;

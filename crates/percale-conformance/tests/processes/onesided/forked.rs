@@ -37,7 +37,8 @@ pub(crate) fn window_owner() {
                 drop((windows[0].take(), windows[1].take(), region.take()));
                 unbound.is_err()
             });
-            let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("its status");
+            let ended =
+                waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("the child's status");
             format!("{:?}", ended.1.exit_status())
         }
         _ => {
@@ -72,7 +73,7 @@ fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
         for name in names {
             let write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
             write.wait_for(WAIT_TIMEOUT).expect("the write");
-            same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
+            same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "the written data");
         }
     };
     // Establishing a queue pair takes some time. If the device has no windows, the owner executes all accesses.

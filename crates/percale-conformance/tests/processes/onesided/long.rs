@@ -69,7 +69,7 @@ fn one_refusal_ends_a_long_access(transport: &str) {
         b.endpoint.progress();
         read.is_ready()
     });
-    assert_eq!(read.wait().expect("it is allowed").into_vec(), vec![7; 64]);
+    assert_eq!(read.wait().expect("the read is allowed").into_vec(), vec![7; 64]);
 }
 
 /// Posts operations that are too long to a connected peer.

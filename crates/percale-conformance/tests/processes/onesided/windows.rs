@@ -188,7 +188,10 @@ impl<'k> Run<'k> {
         self.region.read(0, &mut self.scratch);
         let stamped = self.scratch.iter().filter(|byte| **byte == stamp).count();
         if let Some(at) = self.scratch.iter().position(|byte| *byte != stamp && *byte != filling) {
-            panic!("epoch {epoch}: byte {at} is {:#04x}, of another epoch than this ({stamp:#04x})", self.scratch[at]);
+            panic!(
+                "epoch {epoch}: byte {at} is {:#04x}, which belongs to another epoch (expected {stamp:#04x})",
+                self.scratch[at]
+            );
         }
         self.filling = filling_of(epoch);
         self.scratch.fill(self.filling);

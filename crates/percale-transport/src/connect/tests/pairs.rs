@@ -142,7 +142,7 @@ fn ports_without_mutual_reachability_are_not_used() {
                 assert!(up.reason.contains("queue pair"), "{}", up.reason);
             }
             let gid = adapter.end(0).unwrap().gid;
-            assert!(adapter.was_unreached(gid), "it is remembered");
+            assert!(adapter.was_unreached(gid), "the unreachable address is remembered");
         }
         // If TCP is not allowed, the attempt fails.
         let c = verbs(&two, &adapter, (Transports::empty(), 60));

@@ -110,7 +110,7 @@ fn exchange(options: TcpOptions, frames: &[(usize, Vec<usize>, bool)], keep: usi
         b.poll(0, &mut at_b).unwrap();
         a.is_idle() && at_b.reported.len() >= expected.len()
     });
-    assert!(at_b.reported == expected, "what arrived is not what was sent");
+    assert!(at_b.reported == expected, "the received data differs from the sent data");
     assert!(at_a.reported.is_empty());
 }
 

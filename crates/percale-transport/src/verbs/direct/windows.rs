@@ -287,7 +287,7 @@ impl PeerWindows {
 
     /// Handles a request that was not answered in time.
     fn silent(&mut self, pair: &Arc<QueuePair>) -> BindFailure {
-        self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
+        self.give_up(pair, &format!("no answer within {ANSWERS:?}"))
     }
 
     fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> BindFailure {

@@ -99,7 +99,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         idle = 0;
     }
     assert!(members.iter().all(|member| member.expected.is_empty()), "every receive has completed");
-    assert!(wires.values().all(VecDeque::is_empty), "everything that was sent was received");
+    assert!(wires.values().all(VecDeque::is_empty), "all sent messages were received");
     true
 }
 

@@ -131,7 +131,7 @@ mod tests {
         assert!(!linger.is_worthwhile());
         linger.ended(true);
         assert!(linger.is_worthwhile());
-        assert!(linger.is_worthwhile(), "it stays worthwhile until it is unsuccessful");
+        assert!(linger.is_worthwhile(), "lingering stays worthwhile until an attempt fails");
         linger.ended(false);
         assert!(!linger.hopeful);
         assert!(!linger.is_soon_at(Instant::now() + AT_ONCE));

@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn idle_hot_socket_does_not_delay_others() {
         assert_eq!(looks(&mut poller(2), 64, false), (64, 64));
-        assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other");
+        assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other socket");
     }
 
     #[test]

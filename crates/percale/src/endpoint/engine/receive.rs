@@ -276,7 +276,7 @@ impl Core {
             let dropped = self.drop_held(kind, |of, _, message| {
                 of == from && !matches!(message.body, UnexpectedPayload::Whole(_) | UnexpectedPayload::Short(_))
             });
-            crate::later::later!(debug: dropped, "unexpected messages will never arrive");
+            crate::later::later!(debug: dropped, "dropped unexpected messages whose data will never arrive");
         }
         self.peers.set_holds_messages(from, true); // This is an assumption, which `has_held_messages` checks.
     }

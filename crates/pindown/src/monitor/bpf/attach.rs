@@ -15,10 +15,11 @@ use super::sys;
 
 /// Loads the programs of this object that the kernel needs, and attaches them.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
-    let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
+    let btf = Btf::from_sys_fs().map_err(refused("reading the kernel's types"))?;
     // The loader has no type for task storage, which only the programs use.
     let mut loader = EbpfLoader::new();
-    let mut ebpf = loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("the object"))?;
+    let mut ebpf =
+        loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("loading the BPF object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
@@ -53,7 +54,7 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps),
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
     let mut loaded = Loaded { hooks, links, programs, inodes, requested, identify, control, numbers: Vec::new() };
     let numbers = loaded.objects().map(|object| sys::number(object.as_fd())).collect::<io::Result<_>>();
-    loaded.numbers = numbers.map_err(refused("its number"))?;
+    loaded.numbers = numbers.map_err(refused("reading the number of an object"))?;
     Ok((loaded, maps))
 }
 

@@ -279,7 +279,7 @@ mod tests {
     fn unknown_arguments_are_refused() {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "int", "bool"]);
-        let error = made.check().expect_err("the second argument is none that is known");
+        let error = made.check().expect_err("the second argument is unknown");
         assert_eq!(error.to_string(), "tracepoint mmap_lock_released has unknown arguments: (mm_struct*, int, bool)");
     }
 

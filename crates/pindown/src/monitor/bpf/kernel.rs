@@ -166,7 +166,7 @@ impl Kernel {
     /// Like [`Self::load`], but with threads that publish pages, so that [`Self::admit`] does not wait for the kernel.
     pub(super) fn load_for_others() -> Result<Self, Unavailable> {
         let (loaded, maps) = object::load()?;
-        let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
+        let publisher = Publisher::aside(maps).map_err(load::refused("starting a thread that publishes pages"))?;
         Ok(Self::publishing(loaded, publisher))
     }
 

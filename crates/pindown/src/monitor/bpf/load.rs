@@ -39,7 +39,7 @@ impl Loaded {
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         for (program, number) in self.programs.iter().zip(&self.numbers) {
             let found = sys::number_and_misses(program.as_fd());
-            match found.map_err(refused("the count of skipped programs"))? {
+            match found.map_err(refused("reading the count of skipped programs"))? {
                 (found, _) if found != *number => return Err(Unavailable::Closed),
                 (_, 0) => {}
                 (_, missed) => return Err(Unavailable::Missed(missed)),

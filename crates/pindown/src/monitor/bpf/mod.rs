@@ -148,12 +148,13 @@ impl Monitor {
 
     fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
         let (process, space) = admit_this(&mut kernel)?;
-        let keeper = Keeper::hold(kernel.take_links()).map_err(load::refused("a thread that keeps it attached"))?;
+        let keeper = Keeper::hold(kernel.take_links())
+            .map_err(load::refused("starting a thread that keeps the programs attached"))?;
         let (_, map) = kernel.page(space).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
-        let page = Page::open(map).map_err(load::refused("the page"))?;
+        let page = Page::open(map).map_err(load::refused("mapping the page of reports"))?;
         let ring = kernel.doorbell(space).and_then(|ring| ring.try_clone_to_owned().ok());
         let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
-        let doorbell = RingDoorbell::open(ring).map_err(load::refused("the doorbell"))?;
+        let doorbell = RingDoorbell::open(ring).map_err(load::refused("mapping the doorbell"))?;
         Ok(Self::new(page, doorbell, Source::Here { kernel, process, space }, keeper))
     }
 
@@ -164,7 +165,8 @@ impl Monitor {
     /// trusted, or why it rejected the client.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
         let (client, page, doorbell, links) = Client::connect(socket)?;
-        let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
+        let keeper =
+            Keeper::hold(links).map_err(load::refused("starting a thread that keeps the programs attached"))?;
         Ok(Self::new(page, doorbell, Source::Helper(client), keeper))
     }
 

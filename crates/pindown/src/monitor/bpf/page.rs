@@ -59,7 +59,7 @@ impl Page {
         let base = NonNull::new(base.cast::<journal::JournalPage>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let page = Self { base };
         if !page.journal().is_known() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the page of reports has another layout"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the page of reports has an unknown layout"));
         }
         Ok(page)
     }

@@ -82,7 +82,7 @@ fn invalid_answers_break_only_the_link() {
         ("beyond", |it| it.place = u64::MAX.into()),
     ];
     for (number, (expected, change)) in changes.iter().enumerate() {
-        let why = answered(all, 1, change).expect_err(&format!("change {number} was believed"));
+        let why = answered(all, 1, change).expect_err(&format!("change {number} was accepted"));
         assert!(why.contains(expected), "change {number}: {why}");
     }
     assert!(answered(all - 1, 1, |_| ()).unwrap_err().contains("length"));
@@ -159,7 +159,7 @@ fn lookup_requests_are_answered_when_there_is_room() {
     for _ in 0..2 * REQUESTED {
         poll(&mut two.target).unwrap();
     }
-    assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are owed");
+    assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are pending");
     for region in &regions {
         two.write(region.key(), 0, &[4; 8]).unwrap();
         assert_eq!(bytes_of(region), [4; 8]);

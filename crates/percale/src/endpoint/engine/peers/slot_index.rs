@@ -159,7 +159,7 @@ mod tests {
             assert!((0..).zip(&named).all(|(slot, peer)| endpoint.get(*peer) == Some(slot)));
             bytes += endpoint.bytes() + size_of::<SlotIndex>();
         }
-        assert!(bytes <= 10_000 * 1100, "{} bytes an endpoint", bytes / 10_000);
+        assert!(bytes <= 10_000 * 1100, "{} bytes per endpoint", bytes / 10_000);
     }
 
     #[test]

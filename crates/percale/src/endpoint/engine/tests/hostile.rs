@@ -87,7 +87,7 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
         Err(OperationError { cause: Cause::Completion(entry), buffer }) => {
             (Some(entry.error), buffer.map(crate::Buffer::into_vec).unwrap_or_default())
         }
-        Err(error) => panic!("it was not even posted: {error}"),
+        Err(error) => panic!("the operation was not posted: {error}"),
     }
 }
 
@@ -129,7 +129,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         Asks::Message => engine.core.messages.sends().first(),
         _ => engine.core.remote.first_part(),
     });
-    let id = id.expect("it is under way");
+    let id = id.expect("an operation in progress");
     let before = victim.finished();
     for frame in frames {
         forge(transport, &hostile, &victim, asks, id, *frame);

@@ -57,7 +57,7 @@ fn unreachable_peer(server: &TestEndpoint) -> PeerAddress {
     let name = server.peer(&TestEndpoint::new("tcp"));
     let send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
     until(&[server], || send.is_ready().then_some(()));
-    assert!(send.wait().is_err(), "nothing is there");
+    assert!(send.wait().is_err(), "no endpoint listens");
     name
 }
 
@@ -98,7 +98,7 @@ fn receive_from_unreachable_peer_takes_no_other_message() {
         });
         server.vector.remove(other).unwrap();
         let waiting = server.engine(|engine| engine.core.messages.table(true).posted_len());
-        assert_eq!(waiting, 1, "it took a message of {other:?}");
+        assert_eq!(waiting, 1, "the receive took a message of {other:?}");
     }
     drop(server);
     assert_eq!(buffer.into_vec(), [0; 8]);
@@ -137,7 +137,7 @@ fn message_of_departed_peer_is_not_attributed_to_another() {
         let others: Vec<PeerAddress> = (0..12).map(|_| visit(transport, &server, |_, _| {})).collect();
         for other in others {
             let receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
-            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: it was attributed to {other:?}");
+            assert!(receive.wait_for(Duration::ZERO).is_err(), "{transport}: the message was attributed to {other:?}");
         }
         let received = server.endpoint.tagged_recv(77, 0, vec![0; 8]).wait().unwrap();
         assert_eq!((received.source, received.to_vec()), (None, vec![7; 8]), "{transport}");
