@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::entry::ErrorCode;
 use super::request::ConnectionRequest;
-use super::wait::{Progress, Wait, WaitError, wait_api};
+use super::wait::{Driven, Wait, WaitError, wait_api};
 use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
 use crate::types::PeerAddress;

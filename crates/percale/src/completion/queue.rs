@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
-use super::wait::{Progress, Wait, WaitError, wait_api};
+use super::wait::{Driven, Wait, WaitError, wait_api};
 use crate::system::spin;
 
 /// The reason why reading a completion queue returned no entries.
@@ -203,7 +203,7 @@ mod tests {
         left: AtomicU64,
     }
 
-    impl Progress for Feeder {
+    impl Driven for Feeder {
         fn progress(&self) {
             if let Ok(left) = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
                 self.queue.update(|ring| ring.push_event(entry(left)));
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn read_and_wait_progress_attached_endpoints() {
         let queue = CompletionQueue::default();
-        let feeder: Arc<dyn Progress> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
+        let feeder: Arc<dyn Driven> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
         queue.attach(&feeder).unwrap();
         let mut out = [Entry::default(); 4];
         assert_eq!(queue.read(&mut out), Ok(1));

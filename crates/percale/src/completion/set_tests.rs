@@ -12,7 +12,7 @@ use super::entry::Entry;
 use super::event::EventQueue;
 use super::poll_set::PollSet;
 use super::queue::CompletionQueue;
-use super::wait::{Progress, WaitError};
+use super::wait::{Driven, WaitError};
 use super::wait_set::WaitSet;
 
 /// The maximum duration of a wait. A longer wait has missed a wake-up.
@@ -108,7 +108,7 @@ struct Feeder {
     feeds: Counter,
 }
 
-impl Progress for Feeder {
+impl Driven for Feeder {
     fn progress(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.feeds.add(1);
@@ -119,7 +119,7 @@ impl Progress for Feeder {
 #[test]
 fn endpoint_of_several_members_is_progressed_once() {
     let (queue, events, feeder) = (CompletionQueue::default(), EventQueue::default(), Arc::new(Feeder::default()));
-    let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
+    let driver: Arc<dyn Driven> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
     let rounds = || feeder.rounds.swap(0, Ordering::SeqCst);
     // The driver is attached to two sources before they become members, and to a third one afterwards.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::counter::Counter;
 use super::event::EventQueue;
 use super::queue::CompletionQueue;
-use super::wait::{Progress, Wait};
+use super::wait::{Driven, Wait};
 
 /// An object that can be polled or waited for together with others. It is created from a reference to a queue, counter
 /// or event queue, and is another handle to it.
@@ -125,7 +125,7 @@ impl Member {
 }
 
 /// The driver that wakes the set. The endpoints that feed the member are drivers of the set themselves.
-impl Progress for Member {
+impl Driven for Member {
     fn progress(&self) {}
 
     fn arm(&self) -> bool {

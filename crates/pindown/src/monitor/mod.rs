@@ -71,7 +71,7 @@ impl Unavailable {
     #[must_use]
     pub fn errno(&self) -> i32 {
         #[cfg(not(loom))]
-        if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::Unavailable>()) {
+        if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::BpfUnavailable>()) {
             return why.errno();
         }
         crate::calls::errno_for(&self.source)

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pindown::monitor::bpf::{Change, Monitor, Unavailable, Unwatchable, Watch};
+use pindown::monitor::bpf::{BpfUnavailable, Change, Monitor, Unwatchable, Watch};
 
 use crate::support::PAGE;
 use crate::{fuzz, hostile};
@@ -34,7 +34,7 @@ fn client_process() {
     }
     let monitor = match Monitor::from_helper(&socket) {
         Ok(monitor) => monitor,
-        Err(Unavailable::Denied(why)) => return println!("> denied {why:?}"),
+        Err(BpfUnavailable::Denied(why)) => return println!("> denied {why:?}"),
         Err(why) => return println!("> {why}"),
     };
     println!("> ready");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::parked::Parked;
-use crate::protocol::{HELLO, Link, Page, SharedFile, UNWATCH, WATCHED};
+use crate::protocol::{HELLO, Link, ReportPage, SharedFile, UNWATCH, WATCHED};
 
 /// The number of a descriptor that is kept across exec.
 const SOCKET: i32 = 100;
@@ -88,7 +88,7 @@ fn keep_over_exec(socket: &Path) {
 }
 
 fn kept_over_exec() {
-    let page = Page::kept(PAGE_MAP);
+    let page = ReportPage::kept(PAGE_MAP);
     let (busy, head) = (page.busy(), page.head());
     println!("> busy {busy:#x}");
     wait_for_a_line();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable};
+use pindown::monitor::bpf::{BpfUnavailable, Denial, Monitor, loadable};
 
 use crate::client::reports_a_change;
 use crate::copied::copy_program;
@@ -88,7 +88,7 @@ fn reports_go_on_when_the_helper_was_killed() {
     assert_eq!(one.ask("change"), "true");
     assert_eq!(one.ask("watch"), "Err(Gone)");
     assert_eq!(one.ask("change"), "true");
-    assert!(matches!(Monitor::from_helper(&place.socket()), Err(Unavailable::NoHelper { .. })));
+    assert!(matches!(Monitor::from_helper(&place.socket()), Err(BpfUnavailable::NoHelper { .. })));
     // The socket of the killed helper still exists, and the next helper replaces it.
     let Some(_next) = crate::support::helper(&place, &[]) else { return };
     let mut two = client(&place, "plain");
@@ -114,7 +114,7 @@ fn helper_of_another_user_is_rejected() {
     let mut impostor = client(&place, "impostor");
     assert_eq!(impostor.line(), "ready");
     let answer = Monitor::from_helper(&place.socket());
-    assert!(matches!(answer, Err(Unavailable::ForeignHelper(NOBODY))), "{answer:?}");
+    assert!(matches!(answer, Err(BpfUnavailable::ForeignHelper(NOBODY))), "{answer:?}");
 }
 
 /// Requirements: MON-042.
@@ -170,6 +170,6 @@ fn helper_errors_state_the_cause() {
         assert!(!well && error.contains("is in use"), "{error}");
     }
     let nowhere = Path::new("/nonexistent/pindown.sock");
-    assert!(matches!(Monitor::from_helper(nowhere), Err(Unavailable::NoHelper { .. })));
+    assert!(matches!(Monitor::from_helper(nowhere), Err(BpfUnavailable::NoHelper { .. })));
     assert_eq!(Denial::Version.to_string(), "the protocol version differs");
 }

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable, reports_beginnings};
+use pindown::monitor::bpf::{BpfUnavailable, Denial, Monitor, loadable, reports_beginnings};
 
 use crate::client::{reports_a_change, watches_a_file};
 use crate::support::{SocketDirectory, Talker, client, command, helper, program};
@@ -181,7 +181,7 @@ fn a_signal_ends_the_helper_and_removes_its_socket() {
         assert!(!place.socket().exists(), "nothing listens there");
         assert_eq!(one.ask("change"), "true");
         let answer = Monitor::from_helper(&place.socket());
-        assert!(matches!(answer, Err(Unavailable::NoHelper { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(BpfUnavailable::NoHelper { .. })), "{answer:?}");
     }
 }
 

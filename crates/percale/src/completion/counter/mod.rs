@@ -30,7 +30,7 @@ use self::cell::CounterCell;
 pub(crate) use self::due::{CounterWork, Due};
 pub(crate) use self::fire::{Begun, Starter, fire, kick, taken_back};
 pub(crate) use self::waiting::{Condition, WaitId, WaitQueue};
-use super::wait::{Progress, Wait, WaitError};
+use super::wait::{Driven, Wait, WaitError};
 
 /// The reason why a counter did not reach the threshold of a wait.
 #[derive(Debug, thiserror::Error)]
@@ -292,12 +292,12 @@ impl Counter {
     ///
     /// # Errors
     /// If the system cannot watch the endpoint's descriptor or start a thread for its progress, or in a forked child.
-    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+    pub fn attach(&self, endpoint: &Arc<dyn Driven>) -> io::Result<()> {
         self.line.wait.attach(endpoint)
     }
 
     /// Removes `endpoint`.
-    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+    pub fn detach(&self, endpoint: &Arc<dyn Driven>) {
         self.line.wait.detach(endpoint);
     }
 

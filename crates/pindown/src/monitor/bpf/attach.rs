@@ -10,11 +10,11 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use super::btf::Hooks;
 use super::load::{INODE_BYTES, Loaded, refused};
 use super::publish::Maps;
-use super::refusal::Unavailable;
+use super::refusal::BpfUnavailable;
 use super::sys;
 
 /// Loads the programs of this object that the kernel needs, and attaches them.
-pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), BpfUnavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("reading the kernel's types"))?;
     // The loader has no type for task storage, which only the programs use.
     let mut loader = EbpfLoader::new();
@@ -58,28 +58,28 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps),
     Ok((loaded, maps))
 }
 
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, BpfUnavailable>
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let missing = || Unavailable::Refused { what: name, why: "not found in the BPF object".into() };
+    let missing = || BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() };
     ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused(name))
 }
 
-fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
+fn copy(fd: &impl AsFd) -> Result<OwnedFd, BpfUnavailable> {
     fd.as_fd().try_clone_to_owned().map_err(refused("a descriptor"))
 }
 
 /// Returns a map by name, after checking the sizes with which this crate uses it.
-fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
+fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, BpfUnavailable> {
     let fd = match ebpf.map(name) {
         Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
-        _ => return Err(Unavailable::Refused { what: name, why: "not found in the BPF object".into() }),
+        _ => return Err(BpfUnavailable::Refused { what: name, why: "not found in the BPF object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
     if found == sizes {
         Ok(fd)
     } else {
-        Err(Unavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
+        Err(BpfUnavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Monitor as Reports, Slot, Unavailable, Watch};
+use super::{BpfUnavailable, Monitor as Reports, Slot, Watch};
 use crate::access::Access;
 use crate::journal::{JournalPage, MonitorDoorbell, PerProcess};
 use crate::mapping::Mappings;
@@ -34,7 +34,7 @@ impl BpfMonitor {
     ///
     /// # Errors
     /// The reason why the kernel monitor is not available.
-    pub(crate) fn open() -> Result<Self, Unavailable> {
+    pub(crate) fn open() -> Result<Self, BpfUnavailable> {
         let mut known = REPORTS.lock(|| None);
         let reports = match *known {
             Some(reports) if !reports.page().has_ended() => reports,

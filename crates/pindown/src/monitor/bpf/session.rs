@@ -25,7 +25,7 @@ use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
 use super::quota::{Charge, Limits, Quota, ReachedLimit};
-use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::refusal::{BpfUnavailable, Denial, Unwatchable};
 use super::request::{self, CloseThreads, Closing, Request};
 use super::waiting::Published;
 use super::wire::{self, HelperMessage};
@@ -165,7 +165,7 @@ impl Service {
     }
 
     /// Returns an error if a program was skipped.
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
+    pub(super) fn check(&self) -> Result<(), BpfUnavailable> {
         self.kernel.check()
     }
 
