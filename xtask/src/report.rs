@@ -260,6 +260,6 @@ mod tests {
         assert!(text.contains("**far**") && text.contains(" 2.00 |"), "{text}");
         assert!(text.contains("up to 50 % of the machine"), "{text}");
         assert!(text.contains("Not measured: tcp: no loopback"), "{text}");
-        assert!(text.contains("Not measured: `cargo xtask guest"), "{text}");
+        assert!(text.contains("Not measured: run `cargo xtask guest"), "{text}");
     }
 }
