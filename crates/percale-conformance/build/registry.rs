@@ -10,13 +10,14 @@
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
 //! The following items look like tests and would not run, so they are build errors:
 //!
-//! 1. a public function of another form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler reports
-//!    unused ones);
+//! 1. a public function of another form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler
+//!    reports unused ones);
 //! 2. a function in the form of a test that is not public;
 //! 3. a test with bounds that no transport meets;
 //! 4. modules, attributes and macros that could hide tests from this search.
 //!
-//! The tests of a file that `suite` does not declare as a module are registered, too, so the test program does not compile.
+//! The tests of a file that `suite` does not declare as a module are registered, too, so the test program does not
+//! compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -221,7 +222,7 @@ fn needs(function: &ItemFn) -> Option<BTreeSet<String>> {
     needs.collect::<Option<BTreeSet<_>>>().filter(|needs| !needs.is_empty())
 }
 
-/// Returns whether the attribute does not change the item. Documentation and lints do not.
+/// Returns whether the attribute leaves the item unchanged, as documentation and lint attributes do.
 fn is_neutral(attribute: &Attribute) -> bool {
     ["doc", "expect", "allow"].iter().any(|name| attribute.path().is_ident(name))
 }

@@ -35,7 +35,8 @@ pub trait Fabric: Sized {
     /// Advances the time of a simulated network.
     fn tick(&self) {}
 
-    /// Returns the reason why this machine does not have the transport, if it does not. Its tests are skipped then.
+    /// Returns the reason why this machine lacks the transport, or `None` if it has the transport. Tests of a missing
+    /// transport are skipped.
     fn missing() -> Option<String> {
         None
     }

@@ -1,5 +1,5 @@
-//! A log subscriber is code of the application. In every thread of the library that emits an event, it may panic, and
-//! it may use the library. This is a separate program, because the subscriber applies to the whole process.
+//! A log subscriber is application code. In every thread of the library that emits an event, it may panic, and it may
+//! use the library. This is a separate program, because the subscriber applies to the whole process.
 
 #![forbid(unsafe_code)]
 

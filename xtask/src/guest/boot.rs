@@ -154,7 +154,7 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     End::NoResult { why, began }
 }
 
-/// Returns the reason of a kernel panic from the kernel's output.
+/// Returns the reason for a kernel panic from the kernel's output.
 fn panic_in(console: &str) -> Option<&str> {
     let words = ["BUG: ", "Oops: ", "general protection fault", "Kernel panic"];
     let found = |line: &&str| words.iter().any(|word| line.contains(word));

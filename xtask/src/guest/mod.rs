@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     /// follow `--`
     #[arg(long, value_name = "PACKAGE[:TEST]")]
     test: Option<String>,
-    /// Only programs of the list with this in their names
+    /// Only programs of the list with this text in their names
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["command", "test"])]
     only: Option<String>,
     /// Only the short part of the list

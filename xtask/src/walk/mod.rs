@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// The number of closing orders for each case
     #[arg(long)]
     orders: Option<u64>,
-    /// Only cases with this in their names; entries that were never called are then not a failure
+    /// Only cases with this text in their names; entries that were never called are then not a failure
     #[arg(long)]
     case: Option<String>,
     /// The directory of another provider that is instrumented with AddressSanitizer

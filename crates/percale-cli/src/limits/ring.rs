@@ -51,7 +51,7 @@ impl LimitRing {
 impl Subject for LimitRing {
     fn prepare(&mut self, shape: &MessageShape) -> Result<()> {
         if shape.bytes > LONGEST || self.shared.room() < BUFFER {
-            return Err(Failure::Protocol(format!("{} bytes are too long for the ring", shape.bytes)));
+            return Err(Failure::Protocol(format!("a message of {} bytes is too long for the ring", shape.bytes)));
         }
         self.source = vec![0; shape.bytes];
         self.target = vec![0; shape.bytes];

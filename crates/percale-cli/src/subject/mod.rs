@@ -64,7 +64,7 @@ pub(crate) enum AccessMeans {
 
 /// Returns the error for rounds that a subject does not support.
 fn unsupported<T>() -> Result<T> {
-    Err(Failure::Protocol("a round of a kind that this subject does not support".into()))
+    Err(Failure::Protocol("this subject does not support rounds of this kind".into()))
 }
 
 /// One side of a pair that exchanges messages, or in which one side accesses the memory of the other. Both sides run

@@ -148,7 +148,7 @@ fn look_up(lane: &Lane<Oracle>, comparer: &mut MemoryComparer, memory: &mut Memo
     Ok(UseResult { number, current })
 }
 
-/// Returns the reason why the cache has kept no registration since `before`, if it has not.
+/// Returns the reason why the cache has kept no registration since `before`, or `None` if it has kept one.
 fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
     let after = cache.stats();
     let all = [Refusal::NotCaching, Refusal::TooLarge, Refusal::NotWatchable, Refusal::InUse, Refusal::Changed];

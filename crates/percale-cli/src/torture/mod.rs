@@ -38,7 +38,7 @@ pub(crate) use part::{WorkerRole, run as part};
 use report::{TortureLine, TortureReport};
 use workers::Workers;
 
-/// The hidden subcommand of the processes that the command starts.
+/// The name of the hidden subcommand that runs the processes of the torture program.
 pub(crate) const PART: &str = "torture-part";
 
 /// Runs the subcommand.

@@ -24,7 +24,7 @@ pub(super) enum TortureLine {
     Monitor {
         monitor: &'static str,
         available: bool,
-        /// The reason why the monitor is not available, if it is not.
+        /// The reason why the monitor is not available. Empty if it is available.
         reason: String,
         /// The cost of system calls for other processes while the monitor is loaded, if it is available.
         calls: Option<Calls>,

@@ -2,7 +2,7 @@
 //! a run.
 //!
 //! Two processes exchange messages and access each other's memory. One of them is denied a call. Allowed outcomes are:
-//! * the exchange works, perhaps over another transport, and the reason of the connection explains why;
+//! * the exchange works, perhaps over another transport, and the connection reports the reason;
 //! * or the process gets an error that names the call, and both processes have an error within [`LIMIT`].
 //!
 //! A signal, a hang, an error that names something else, and an end by a timeout are not allowed.

@@ -154,9 +154,9 @@ pub struct Operation {
     pub peer: Option<EndpointAddress>,
     /// The name of its kind, for messages.
     pub what: &'static str,
-    /// Whether its end is reported.
+    /// Whether the completion of the operation is reported.
     pub is_reported: bool,
-    /// Whether the application wants it to end: it was cancelled, or its handle was dropped.
+    /// Whether the application has requested the end of the operation: it was cancelled, or its handle was dropped.
     pub is_cancelled: bool,
     /// Whether it has ended.
     pub is_over: bool,

@@ -332,7 +332,7 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     })
 }
 
-/// Drives only the user until `done` returns true, for at most this time. Returns whether it did.
+/// Drives only the user until `done` returns true, for at most this time. Returns the last result of `done`.
 fn during_one<F: Fabric>(mesh: &Mesh<F>, time: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begun = std::time::Instant::now();
     while !done() && begun.elapsed() < time {

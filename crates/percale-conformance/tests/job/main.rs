@@ -140,7 +140,7 @@ impl Job {
                 delivered.push(source);
             }
             delivered.sort_unstable();
-            assert_eq!(delivered, *from, "whom {to} heard");
+            assert_eq!(delivered, *from, "the senders of the messages that {to} received");
         }
     }
 

@@ -59,7 +59,7 @@ fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
             drop(sending);
         });
     }
-    // A sender that the receiver has told to offer its messages cannot inject.
+    // A sender cannot inject if the receiver has requested that it offers its messages.
     let friend = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = friend.insert(&receiver.endpoint.address().to_string());
     friend.inject(peer, 2, b"hello");

@@ -64,7 +64,7 @@ fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     }
     println!("{transport}: {attackers} attackers, {failed} failures detected; last: {last}");
     println!("{transport}: {exchanged} exchanges with the regular peer, the longest took {longest:?}");
-    assert!(failed > 0, "an attack was noticed");
+    assert!(failed > 0, "an attack was detected");
 }
 
 /// The role of the attacker. It exchanges a few messages, and then writes random bytes to all shared objects: mapped

@@ -343,7 +343,7 @@ const fn vector_bytes(count: u64) -> u64 {
     count.next_multiple_of(512) * (8 + 8) + (64 << 10)
 }
 
-/// Like [`check`], for a vector that other processes are changing. Checks only what remains true then.
+/// Like [`check`], for a vector that other processes are changing. Checks only properties that hold during changes.
 fn check_among(vector: &AddressVector) {
     let base = vector.options().base;
     let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));

@@ -123,7 +123,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
     let during = times[times.len() / 2];
     println!(
         "{name}: {MANY} strangers; memory {} KiB before, {} KiB more at most (bound {} KiB); an echo: {alone:?} alone, \
-         {during:?} while they come, {meanwhile:?} while they stay; a new peer's first echo: {connecting:?}",
+         {during:?} while they connect, {meanwhile:?} while connected; a new peer's first echo: {connecting:?}",
         before >> 10,
         (peak - before) >> 10,
         BOUND >> 10

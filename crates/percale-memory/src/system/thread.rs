@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "maps pages and unmaps them at once, and asks the system; each block states its own reason"
+    reason = "maps pages and unmaps them immediately, and calls getrusage(2); each block states its own reason"
 )]
 
 use std::io;

@@ -446,7 +446,7 @@ void collective_groups(void)
 	begin("endpoints without collectives");
 	without();
 	end();
-	begin("a member that is gone");
+	begin("a member that has exited");
 	left_alone();
 	end();
 }

@@ -145,7 +145,7 @@ static size_t expect(struct fid_eq *eq, uint32_t wanted, struct event *e)
 	uint32_t event = 0;
 	ssize_t got = wait_at(eq, &event, e);
 
-	MUST(got >= (ssize_t)sizeof(e->entry), "event %u does not come: %zd", wanted, got);
+	MUST(got >= (ssize_t)sizeof(e->entry), "event %u did not arrive: %zd", wanted, got);
 	CHECK(event == wanted, "event %u, not %u", event, wanted);
 	return (size_t)got - sizeof(e->entry);
 }
@@ -578,7 +578,7 @@ void connection_groups(void)
 	begin("cm: error entries before 1.5");
 	uninitialised_entries();
 	end();
-	begin("cm: nobody listens");
+	begin("cm: no listener");
 	refused();
 	end();
 }

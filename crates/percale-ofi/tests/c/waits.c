@@ -136,7 +136,7 @@ static void descriptor(struct two *two)
 			NEEDS(pthread_create(&sender, NULL, send_later, two));
 		while ((got = fi_cq_read(two->b.rxcq, &entry, 1)) == -FI_EAGAIN) {
 			int may_sleep = fi_trywait(two->room.fabric, fids, 1);
-			MUST(now() < until, "the message does not come");
+			MUST(now() < until, "the message did not arrive");
 			if (may_sleep == -FI_EAGAIN)
 				continue;
 			ANSWERS(0, may_sleep);

@@ -36,7 +36,7 @@ static ssize_t wait_for(struct fid_eq *eq, struct fid_eq *other, uint32_t *event
 	ssize_t got;
 
 	while ((got = fi_eq_read(eq, event, e, sizeof(*e), flags)) == -FI_EAGAIN) {
-		MUST(now() < until, "no event comes");
+		MUST(now() < until, "no event arrived");
 		fi_eq_read(other, &which, &ignored, sizeof(ignored), FI_PEEK);
 	}
 	return got;

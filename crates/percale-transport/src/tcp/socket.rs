@@ -44,7 +44,7 @@ pub trait Stream {
         false
     }
 
-    /// Returns the reason of a failure that an error number does not describe well.
+    /// Returns the reason for a failure that an error number does not describe well.
     fn failure(&self) -> Option<&Broken> {
         None
     }

@@ -30,7 +30,7 @@ pub struct PollSet<T> {
 }
 
 struct NamedMembers<T> {
-    /// A name is cloned and dropped without the lock, because that runs code of the application.
+    /// A name is cloned and dropped without the lock, because that runs application code.
     list: Vec<(Arc<Member>, Arc<T>)>,
     /// The member that is checked first. It rotates, so that all members are reported in turn if the caller's slice is
     /// short.

@@ -80,7 +80,8 @@ impl Operations {
         self.insert(State::Pending, buffer)
     }
 
-    /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
+    /// Creates a slot for a shared receive that owns `buffer`. Its completion is reported to the handle that waits for
+    /// it.
     pub(crate) fn start_shared_receive(&mut self, buffer: Buffer, receive_report: ReceiveReport) -> OperationId {
         self.insert(State::ReceiveReport(receive_report), buffer)
     }

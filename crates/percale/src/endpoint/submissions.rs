@@ -31,13 +31,13 @@ use crate::local_memory::doorbell::Doorbell;
 pub(crate) struct Transfer {
     /// The operation, with its memory.
     pub(crate) operation: Posted<Operation>,
-    /// Where its end is reported, besides `counting`.
+    /// Where the completion of the operation is reported, besides `counting`.
     pub(crate) notify: Notify,
-    /// The counter that counts its end, instead of the endpoint's counters.
+    /// The counter that counts the completion, instead of the endpoint's counters.
     pub(crate) counting: Option<Counter>,
-    /// Whether it is deferred work, which only `counting` counts.
+    /// Whether the operation is deferred work, which only `counting` counts.
     pub(crate) quiet: bool,
-    /// Whether it was canceled, so that only its end is reported.
+    /// Whether the operation was canceled, so that only its completion is reported.
     pub(crate) canceled: bool,
     /// The location of its memory, if some of it is device memory.
     pub(crate) located: Option<Box<OperationLocation>>,

@@ -107,7 +107,7 @@
 //!         }
 //!     }
 //!     if !receiving.is_ready() {
-//!         set.wait(None)?; // sleeps until a receive completes or an event comes
+//!         set.wait(None)?; // sleeps until a receive completes or an event arrives
 //!     }
 //! };
 //! assert_eq!(message.to_vec(), b"hello");
@@ -129,9 +129,9 @@
 //! safe operations are returned by their handles, not by a queue.
 //!
 //! # Event loops
-//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only
-//! if it returns true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same
-//! purpose.
+//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call
+//! [`Endpoint::try_wait`]; sleep only if it returns true, and call [`Endpoint::progress`] afterwards. The other queues
+//! and sets have `try_wait` and `descriptor` for the same purpose.
 
 // Imported for the links in this text.
 use crate::*;

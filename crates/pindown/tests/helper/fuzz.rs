@@ -3,9 +3,9 @@
 //! The *arena* is the first process of a PID namespace and runs as user `nobody`. It forks clients that speak the
 //! protocol and break one rule each ([`rules::RULES`]), and kills, stops and continues them at random. The *honest*
 //! client runs as another user. It connects from new processes repeatedly, and keeps one monitor. It counts results
-//! that must not occur: a rejection, a change that was not reported, or a page that is busy, so that nothing may be
-//! kept. Latencies are printed but not checked: alone; with hostile clients of another helper, which use as much
-//! processor time; and with hostile clients of its own helper.
+//! that must not occur: a rejection, a change that was not reported, or a page that is marked as busy, which prevents
+//! caching. Its latencies are printed but not checked: without other clients; with hostile clients of another helper,
+//! which use as much processor time; and with hostile clients of its own helper.
 
 mod rules;
 
@@ -29,7 +29,7 @@ const HONEST: u32 = 65533;
 /// The number of hostile clients at a time.
 const CROWD: usize = 24;
 
-/// Runs a role, if this module has it. Returns whether it has.
+/// Runs a role. Returns false if this module does not have a role of this name.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "arena" => arena(socket),
@@ -136,7 +136,7 @@ struct Look {
     watch: u64,
 }
 
-/// Runs a separate process that connects, has a change reported and a file watched.
+/// Runs a separate process that connects, makes a change that must be reported, and watches a file.
 fn look(socket: &Path) -> Look {
     let (from, to) = rustix::pipe::pipe().expect("a pipe");
     let child = fork(|| {
@@ -164,7 +164,7 @@ fn look(socket: &Path) -> Look {
     let got = rustix::io::read(&from, bytes.as_flattened_mut());
     let ended = crate::hostile::wait(child);
     let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
-    // A check that ends without a result is also an effect of the hostile clients.
+    // A check that ends without a result also counts as an effect of the hostile clients.
     let lost = self::wrong("the result of the check", (got, ended), (Ok(32), 0));
     Look { refused, wrong: wrong + lost, connect, watch }
 }

@@ -13,7 +13,7 @@ use crate::protocol::{HELLO, Link, ReportPage, SharedFile, UNWATCH, WATCHED};
 const SOCKET: i32 = 100;
 const PAGE_MAP: i32 = 101;
 
-/// Runs a role, if this module has it. Returns whether it has.
+/// Runs a role. Returns false if this module does not have a role of this name.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "unwatch-from-child" => unwatch_from_child(socket),

@@ -84,7 +84,7 @@ impl DeregistrationMethod {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum RegistrationLine {
-    /// Whether a monitor is available here, and the reason if it is not.
+    /// Whether a monitor is available here. If not, `reason` contains the reason.
     Monitor { monitor: String, available: bool, reason: String },
     /// One transfer into `bytes` of memory, with the cost of its registration: none, registering and deregistering, or
     /// a lookup.

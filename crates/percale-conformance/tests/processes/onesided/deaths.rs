@@ -86,7 +86,7 @@ impl Survivor {
         } else {
             self.kill_target(&mut victim, peer, !number.is_multiple_of(3));
         }
-        let deadline = Deadline::new("the death is noticed");
+        let deadline = Deadline::new("the death is detected");
         while !matches!(self.open.events.read(), Some(Event::PeerDown { .. })) {
             self.open.endpoint.progress();
             deadline.check();

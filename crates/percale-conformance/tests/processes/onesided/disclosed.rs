@@ -46,7 +46,8 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
 /// helper's memory.
 const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// The role of a peer that accesses a region in all ways, and reports what it holds of the owner's memory.
+/// The role of a peer that accesses a region in all ways. Reports how many mappings, descriptors and addresses of the
+/// owner's memory the peer has.
 pub(crate) fn curious() {
     let open = open_as_told();
     let owner = open.insert(&reported("PERCALE_PEER"));

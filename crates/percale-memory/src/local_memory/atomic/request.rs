@@ -1,6 +1,6 @@
 //! An atomic operation executed on behalf of a peer.
 
-#![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
+#![expect(unsafe_code, reason = "passes checked memory to the operations; the block states its reason")]
 
 use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
 use crate::local_memory::access::Access;

@@ -68,7 +68,7 @@ impl Initiator {
         let key = self.grants.answered(id).ok_or("unexpected reply about a key")?;
         let exact = payload.len() == size_of::<Resolution>();
         let resolution =
-            payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key with a wrong length")?;
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("reply about a key has a wrong length")?;
         let answer = match resolution.check()? {
             Status::Executed => GrantAnswer::Executed,
             Status::NoKey => GrantAnswer::NoKey,

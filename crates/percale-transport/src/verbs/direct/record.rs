@@ -308,7 +308,7 @@ impl Record {
             }
             Err(registration) => {
                 self.stuck.registrations.push(registration);
-                "a window is bound to it".to_owned()
+                "a window is bound to the registration".to_owned()
             }
         };
         crate::later::later!(error: error, "cannot deregister memory");

@@ -8,7 +8,7 @@
 //! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
 //! endpoints. The memory is also checked when endpoints are opened and closed, by progress threads, and by readers of
 //! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory
-//! may run code of the application.
+//! may run application code.
 //!
 //! Kept memory is never dropped early, regardless of its amount: otherwise a report, and the room that was reserved for
 //! it, would be lost. The amount is bounded as follows:

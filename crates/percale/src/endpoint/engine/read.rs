@@ -49,7 +49,7 @@ impl Engine {
                     // Measured between distant cores: without this hint a cache line often takes three transfers
                     // instead of two. The line is probably requested again before its mark is written, and has to be
                     // transferred once more. The hint is given only for a while after a message, because a client that
-                    // polls after each step of its own work loses time by it (HPCC's MPIRandomAccess on two ranks: 1.75
+                    // polls after each step of its own work loses time (HPCC's MPIRandomAccess on two ranks: 1.75
                     // s with the hint at every read, 1.38 s like this).
                     if self.poller.was_recently_active() {
                         std::hint::spin_loop();

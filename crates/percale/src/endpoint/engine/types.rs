@@ -102,7 +102,7 @@ pub(crate) enum Side {
 pub(crate) struct PendingOperation {
     /// The operation.
     pub(crate) work: QueuedWork,
-    /// Where its end is reported.
+    /// Where the completion of the operation is reported.
     pub(crate) notify: Notify,
 }
 
@@ -203,7 +203,7 @@ pub(crate) struct Receive {
     pub(crate) place: ReceiveDestination,
     /// The context that the completion returns.
     pub(crate) context: u64,
-    /// Where its end is reported.
+    /// Where the completion of the operation is reported.
     pub(crate) notify: Notify,
     /// The multi-receive buffer, if this receive is one, or if `place` is a part of one.
     pub(crate) multi: Option<Id<MultiReceive>>,
@@ -322,7 +322,7 @@ pub(super) enum PullAnswer {
     Nothing,
 }
 
-/// An action for a link. It was requested while the link was borrowed to hand over frames.
+/// An action for a link. It was requested while the link was borrowed to pass frames.
 #[derive(Clone, Debug)]
 pub(crate) enum LinkAction {
     /// Send this frame, which has no payload.

@@ -11,7 +11,7 @@ use super::quota::Charge;
 /// pages, because callers wait for those.
 const TAKING: usize = 2;
 
-/// Whether the programs have a page.
+/// The state of a page with respect to the map of the kernel programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Published {
@@ -38,7 +38,7 @@ impl Progress {
     }
 }
 
-/// A page to be inserted where the programs find it.
+/// A page to be inserted into the map in which the kernel programs look it up.
 #[derive(Debug)]
 pub(super) struct PageInsertion {
     pub(super) mm: u64,
@@ -57,7 +57,7 @@ pub(super) struct PageRemoval {
     pub(super) _charge: Option<Charge>,
 }
 
-/// Changes that a thread makes together. Any number of them takes two grace periods.
+/// Changes that a thread makes together. They take two grace periods, independent of their number.
 #[derive(Debug)]
 pub(super) enum Changes {
     Puts(Vec<PageInsertion>),
@@ -93,8 +93,8 @@ impl PendingChanges {
         debug_assert!(other.is_none(), "the previous page is removed first");
     }
 
-    /// Queues a removal, unless its page still waits to be inserted. Such a page is not inserted, and the removal,
-    /// which is unnecessary, is returned.
+    /// Queues a removal. If the page still waits to be inserted, neither the insertion nor the removal is needed: drops
+    /// the insertion and returns the removal.
     pub(super) fn take(&mut self, take: PageRemoval) -> Option<PageRemoval> {
         if self.puts.remove(&take.mm).is_some() {
             return Some(take);

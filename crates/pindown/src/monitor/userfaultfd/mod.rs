@@ -127,10 +127,10 @@ impl UserfaultfdMonitor {
 /// benefit.
 ///
 /// # Errors
-/// The reason why it would not keep more.
+/// The reason why the monitor would not keep more.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why = "without a promise (Unseen::NeverMade or Unseen::GuardsRefused) it would keep only sealed memory";
+        let why = "without a promise (Unseen::NeverMade or Unseen::GuardsRefused) only sealed memory would be kept";
         return Err(io::Error::other(why));
     }
     Ok(())

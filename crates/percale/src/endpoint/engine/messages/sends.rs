@@ -73,7 +73,7 @@ pub(in super::super) struct SendEnd {
     pub(in super::super) to: ConnectionId,
     pub(in super::super) notify: Notify,
     pub(in super::super) entry: Entry,
-    /// The reason of the failure, if the send failed.
+    /// The reason for the failure, if the send failed.
     pub(in super::super) failure: Option<SendFailure>,
 }
 

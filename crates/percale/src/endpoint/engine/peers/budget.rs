@@ -266,7 +266,7 @@ impl Peers {
         }
     }
 
-    /// Returns whether anything waits to be handed to a link.
+    /// Returns whether anything waits to be passed to a link.
     #[inline]
     pub(in super::super) fn has_answers(&self) -> bool {
         self.has_actions() || self.any_owing()

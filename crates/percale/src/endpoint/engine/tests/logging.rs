@@ -1,5 +1,4 @@
-//! Tests of log subscribers. They are code of the application, so they may use the endpoint that logs, and they may
-//! panic.
+//! Tests of log subscribers. They are application code, so they may use the endpoint that logs, and they may panic.
 
 use std::cell::Cell;
 use std::sync::Arc;
