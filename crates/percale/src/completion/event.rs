@@ -224,7 +224,7 @@ enum QueuedEvent {
 }
 
 impl QueuedEvent {
-    /// Returns the number of events that it represents.
+    /// Returns the number of events that the item represents.
     const fn len(&self) -> u64 {
         match self {
             Self::Event(_) | Self::Later(_) => 1,

@@ -3,8 +3,8 @@
 //! A [`CompletionQueue`] is a [`Ring`] under a lock and a [`Wait`]. Cloning it returns another handle to the same
 //! queue. An endpoint that one thread owns has its own ring instead, without the cost of either.
 //!
-//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. Under
-//! the lock, no other code is called than the function that is passed to [`CompletionQueue::update`].
+//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. While
+//! the lock is held, the only other code that is called is the function that is passed to [`CompletionQueue::update`].
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -104,7 +104,7 @@ impl Member {
         Self { source, reported }
     }
 
-    /// Returns whether it is ready.
+    /// Returns whether the member is ready.
     fn is_ready(&self) -> bool {
         match &self.source {
             Source::Queue(queue) => !queue.is_empty(),
@@ -115,7 +115,7 @@ impl Member {
         }
     }
 
-    /// Returns whether it is ready, and records that the caller will report this.
+    /// Returns whether the member is ready, and records that the caller will report this.
     pub(super) fn take_ready(&self) -> bool {
         let Source::Counter(counter) = &self.source else { return self.is_ready() };
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);

@@ -31,9 +31,9 @@ pub(crate) struct OperationSlot {
 
 #[derive(Debug)]
 enum State {
-    /// The operation has one result, which is still to come.
+    /// The operation has one result, and has not ended.
     Pending,
-    /// The operation has ended, and its handle is still to take the result.
+    /// The operation has ended, and its handle has not taken the result yet.
     Ended(OperationResult),
     /// A multi-receive, which has several results.
     Many(Box<Many>),
@@ -265,7 +265,7 @@ impl Operations {
         self.deferred_actions.offer();
     }
 
-    /// Adds an deferred action if log events were recorded. This is for the slow parts of calls that do not check for
+    /// Adds a deferred action if log events were recorded. This is for the slow parts of calls that do not check for
     /// events themselves (`Call::LOOKS_FOR_EVENTS`).
     #[inline]
     pub(crate) fn note_events(&mut self) {

@@ -38,7 +38,7 @@ pub(super) mod reach {
         type Result;
 
         /// Whether to check for log events after the call. The shortest calls skip that check: their fast path records
-        /// no events, and their slow paths add an deferred action
+        /// no events, and their slow paths add a deferred action
         /// ([`note_events`](crate::endpoint::operations::Operations::note_events)), as every sweep of progress does.
         const LOOKS_FOR_EVENTS: bool = true;
 

@@ -385,7 +385,7 @@ impl Pool {
         Membership { pool: Arc::clone(self), id, notes }
     }
 
-    /// Returns whether this process created the pool, and is not a fork of the one that did.
+    /// Returns whether this is the process that created the pool, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.state.is_here()
     }
@@ -445,7 +445,7 @@ impl Pool {
     }
 
     /// Cancels the first receive with this context that has no message, and returns whether there was one. A member
-    /// reports the cancellation. If there is none, the next one that joins reports it.
+    /// reports the cancellation. If there is no member, the next endpoint that joins reports it.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted =
             |waiting: &PostedReceive| !matches!(waiting.kind, ReceiveKind::Safe(..)) && waiting.context == context;
@@ -460,8 +460,9 @@ impl Pool {
         true
     }
 
-    /// Makes a member report a receive that has ended. If there is none, the next one that joins reports it. The report
-    /// does not contain the peer's address, which is an index in the vector of the member that received the message.
+    /// Makes a member report a receive that has ended. If there is no member, the next endpoint that joins reports it.
+    /// The report does not contain the peer's address, which is an index in the vector of the member that received the
+    /// message.
     pub(crate) fn report(&self, mut over: EndedReceive) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
@@ -485,7 +486,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Adds a note for some member, or for the next one that joins if there is none.
+    /// Adds a note for some member or, if there is no member, for the next endpoint that joins.
     fn add_note_for_any(&mut self, note: MemberNote) {
         match self.members.iter().next() {
             Some((_, member)) => member.add_note(note),

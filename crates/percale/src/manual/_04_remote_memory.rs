@@ -50,9 +50,10 @@
 //!   [`Registration::raw`](crate::memory::region::Registration::raw).
 //!
 //! # Keys and rights
-//! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
-//! [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or
-//! [`ErrorCode::Denied`] (missing right, or a byte outside of the region). The connection continues.
+//! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`],
+//! [`Access::REMOTE_WRITE`], [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with
+//! [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or [`ErrorCode::Denied`] (missing right, or a
+//! byte outside of the region). The connection continues.
 //!
 //! The domain chooses keys that cannot be guessed. A region can be accessed through every endpoint of its domain,
 //! unless [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
@@ -134,7 +135,8 @@
 //!   continued or died.
 //! * While windows are bound to the region, closing returns
 //!   [`CloseError::Windows`](crate::memory::region::CloseError::Windows) and changes nothing.
-//! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is dead, and is then freed.
+//! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is
+//!   dead, and is then freed.
 //! * The buffer of a local operation is returned with its result, even if the operation fails. If the handle was
 //!   dropped, the buffer is kept until no peer uses it.
 //!

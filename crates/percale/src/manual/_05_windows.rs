@@ -93,8 +93,9 @@
 //! | [`Range`](crate::memory::window::WindowError::Range), [`ReadOnly`](crate::memory::window::WindowError::ReadOnly), [`NotAllowed`](crate::memory::window::WindowError::NotAllowed) | the region does not allow this bind | bind a part of the region, without rights that the region's memory cannot give |
 //! | [`NotBound`](crate::memory::window::WindowError::NotBound), [`OtherPair`](crate::memory::window::WindowError::OtherPair) | the key is not bound, or is bound for another peer or through another endpoint | use the endpoint and the peer of the bind |
 //!
-//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and
-//! `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
+//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`];
+//! `OtherPair`, `ReadOnly` and `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the
+//! others as [`ErrorCode::Invalid`].
 
 // Imported for the links in this text.
 use crate::*;

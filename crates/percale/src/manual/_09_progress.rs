@@ -15,9 +15,9 @@
 //! Only connection setup continues, in the domain's service thread. Manual progress is the fastest mode for a program
 //! that waits for its operations anyway. A program that computes for a long time should call `progress()` regularly.
 //!
-//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is
-//! something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives
-//! while the thread sleeps, a wake-up of some microseconds.
+//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress
+//! whenever there is something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a
+//! lock and, for a message that arrives while the thread sleeps, a wake-up of some microseconds.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,8 @@
 //! ```
 //!
 //! # Threads
-//! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not used by two at a time.
+//! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not
+//!   used by two at a time.
 //! * [`SharedEndpoint`] can be used by many threads through one lock. Clone it for each thread.
 //!   [`EndpointBuilder::bind_shared`] opens one, and `share()` converts an [`Endpoint`] into one.
 //! * For many cores, give each thread its own endpoint, or use a [`ScalableEndpoint`]: several contexts behind one
@@ -78,8 +79,8 @@
 //! 4. Post receives before the messages arrive. Then each message is copied directly into its buffer.
 //! 5. Keep several operations under way. With one operation at a time, the latency limits the throughput.
 //! 6. Use `inject` for messages of at most 2 KiB if their completion does not matter.
-//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
-//!    poll the raw API.
+//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`]
+//!    in programs that poll the raw API.
 //! 8. Do not have more polling threads than cores. Threads that wait in percale soon yield the processor and then
 //!    sleep. Loops that call `is_ready` or `poll` yield the processor only occasionally.
 //! 9. For many cores, distribute peers over several endpoints. One endpoint serves its peers one after another.

@@ -18,13 +18,14 @@
 //!
 //! When a connection ends:
 //! 1. Complete messages that had arrived can still be received.
-//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or atomic operation *may
-//!    have taken effect*.
+//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or
+//!    atomic operation *may have taken effect*.
 //! 3. Receives with `.from(peer)` fail. Receives from any sender continue to wait. (A receive from a peer that has not
 //!    been connected yet also continues to wait.)
 //! 4. Groups with that member fail ([chapter 8](super::_08_collectives)).
 //! 5. Keys of the peer's regions are invalid if its process has ended. Regions of this process stay registered.
-//! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the address) and then `PeerDown`.
+//! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the
+//!    address) and then `PeerDown`.
 //! 7. The address stays in the vector. The next operation to it connects again.
 //!
 //! A message may be lost without an error after its send has completed: see "What a completed send means" in
@@ -79,8 +80,8 @@
 //! or `Taken` (a future was polled after it had completed). A `Completion` has an [`ErrorCode`] and a text with
 //! details. [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses.
 //!
-//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
-//! to the peer.
+//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all
+//! operations under way to the peer.
 //!
 //! | [`ErrorCode`] | affects | cause | next step |
 //! |---|---|---|---|

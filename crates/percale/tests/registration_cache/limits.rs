@@ -133,7 +133,7 @@ fn registration_in_use_is_not_evicted() {
                 );
             }
             assert!(!receiver.is_finished());
-            // This uses other memory than the tested memory, so that it does not count toward the limits.
+            // This write uses memory other than the tested memory, so it does not count toward the limits.
             rustix::io::write(&near, &filled(5 * page(), 77)).expect("room");
             assert_eq!(receiver.join().expect("no panic"), 5 * page());
         });

@@ -229,7 +229,8 @@ impl Counter {
         while let Some(due) = waiting.pop(cell.value(), cell.value().saturating_add(cell.errors())) {
             begin(due);
         }
-        cell.waits_for(waiting.next()); // A thread that counts after this point reads this threshold or waits for the lock.
+        // A thread that counts after this point reads this threshold or waits for the lock.
+        cell.waits_for(waiting.next());
     }
 
     /// Accesses the waiting work, to cancel some of it.
@@ -310,8 +311,8 @@ impl Counter {
         self.line.wait.descriptor()
     }
 
-    /// Arms the descriptor for the next change. Returns false if reading can make progress, or if the owner of an
-    /// endpoint that counts here can.
+    /// Arms the descriptor for the next change. Returns false if reading, or the owner of an endpoint that counts here,
+    /// can make progress.
     ///
     /// # Errors
     /// If no descriptor can be created, or in a forked child.

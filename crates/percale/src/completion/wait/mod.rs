@@ -78,8 +78,8 @@ pub trait Driven: Send + Sync {
     }
 
     /// Returns the descriptor that, once armed, becomes readable when there is something to do. It stays readable until
-    /// progress is made or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms without a
-    /// reason, so that a thread that sleeps on it checks again.
+    /// progress is made or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms even if
+    /// there is nothing to do, so that a thread that sleeps on it checks again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -145,7 +145,7 @@ pub struct Wait {
     /// The epoll set of the drivers' descriptors. It is created and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
     outside: OnceLock<WaitDescriptors>,
-    /// Poll sets and wait sets of which the owner of this `Wait` is a member.
+    /// The poll sets and wait sets that contain the owner of this `Wait`.
     followers: Followers,
     /// The number of endpoints that report here and that no wait can drive.
     undriven: AtomicUsize,
@@ -184,7 +184,7 @@ impl Wait {
         }
     }
 
-    /// Returns whether this process created the `Wait`, and is not a fork of the one that did.
+    /// Returns whether this is the process that created the `Wait`, and not a fork of it.
     #[inline]
     pub(in crate::completion) fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
@@ -254,7 +254,7 @@ impl Wait {
         self.undriven.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a wait might never end because an endpoint makes no progress.
+    /// Returns whether a wait might never end because no thread makes progress on an endpoint.
     pub(in crate::completion) fn is_undriven(&self) -> bool {
         self.undriven.load(Ordering::SeqCst) > 0
     }

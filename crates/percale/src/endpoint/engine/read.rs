@@ -34,7 +34,7 @@ enum RingPollResult {
 
 impl Engine {
     /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings
-    /// alone is not enough, if progress is owed or a link is busy, and in any case at every 16th call. So a read of
+    /// alone is not enough, if progress is due or a link is busy, and in any case at every 16th call. So a read of
     /// waiting results is not delayed, and a reader that always finds results makes progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
@@ -125,8 +125,8 @@ impl Engine {
     }
 
     /// Makes the next read make progress even if results wait. This is called after a send if its bytes leave only with
-    /// that progress, or if the peer is notified only then. (A send that was reported as complete arrives without
-    /// further progress of this endpoint from the moment at which the completion can be read.)
+    /// that progress, or if the peer is notified only then. (Once the completion of a send can be read, the message
+    /// arrives without further progress of this endpoint.)
     #[inline]
     pub(super) const fn require_progress(&mut self) {
         self.pace.require_progress();

@@ -104,7 +104,8 @@ impl Core {
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.is_single() {
-            SourceFilter::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
+            // An endpoint of one connection has only one sender, and receives may be posted before the peer is known.
+            SourceFilter::Any
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
             SourceFilter::From(u64::from(self.peers.direct_receive(slot)))

@@ -116,7 +116,7 @@ impl Core {
                 }
             }
             RevocationOutcome::Nothing { .. } => {}
-            RevocationOutcome::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits.
+            RevocationOutcome::Message { from, head, len, receive } => self.received(from, &head, len, &receive),
         }
     }
 

@@ -188,8 +188,8 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Usually the endpoint has left before. If opening the endpoint failed, its messages are dropped with it, and
-    /// receives that it had to fill are matched again.
+    /// Usually the endpoint has already left the pool. If opening the endpoint failed, its messages are dropped with
+    /// it, and receives that it had to fill are matched again.
     fn drop(&mut self) {
         for ReservedReceive { tagged, receive, pattern, .. } in self.leave() {
             let over = self.give_back(tagged, pattern, receive);

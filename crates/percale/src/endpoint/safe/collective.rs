@@ -266,7 +266,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// Posts the collective.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     pub fn start(self) -> Result<CollectiveOperation<'e, A>, OperationError> {
         let Self { endpoint, group, place, what, elements: (op, datatype), mut buffer, when } = self;
         let refused = |cause: PostError, buffer| OperationError { cause: cause.into(), buffer: Some(buffer) };
@@ -303,7 +303,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// Posts the collective and waits for it. Returns the buffer.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     pub fn wait(self) -> Result<Buffer, OperationError> {
         self.start()?.wait()
     }
@@ -321,7 +321,7 @@ impl<A: Ownership> CollectiveOperation<'_, A> {
     /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
-    /// If it fails, or the timeout expires.
+    /// If the operation fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Buffer, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
     }

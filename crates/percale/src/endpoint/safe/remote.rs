@@ -239,7 +239,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     /// Posts the operation.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     pub fn start(self) -> Result<Accessing<'e, A, R>, OperationError> {
         let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
@@ -287,7 +287,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     /// Posts the operation and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     pub fn wait(self) -> Result<R, OperationError> {
         self.start()?.wait()
     }
@@ -297,7 +297,7 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
     /// Waits until the operation has completed.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the operation fails.
     pub fn wait(mut self) -> Result<R, OperationError> {
         self.under_way.wait(None).map(|(_, buffer)| R::of(buffer))
     }
@@ -311,7 +311,7 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
     /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
-    /// If it fails, or the timeout expires.
+    /// If the operation fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| R::of(buffer))
     }

@@ -123,7 +123,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Posts the send.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the send cannot be posted.
     pub fn start(self) -> Result<Sending<'e, A>, OperationError> {
         let Self { endpoint, buffer, peer, tag, data, flags, when } = self;
         if let Some(when) = when {
@@ -145,7 +145,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Posts the send and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the send cannot be posted, or fails.
     pub fn wait(self) -> Result<Sent, OperationError> {
         self.start()?.wait()
     }
@@ -163,7 +163,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// Posts the receive.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn start(self) -> Result<Receiving<'e, A>, OperationError> {
         let under_way = self.post(OpFlags::empty())?;
         Ok(Receiving { under_way })
@@ -172,7 +172,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// Posts the receive and waits for a message.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the receive cannot be posted, or fails.
     pub fn wait(self) -> Result<Received, OperationError> {
         self.start()?.wait()
     }
@@ -181,7 +181,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// endpoint's minimum is free.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the receive cannot be posted.
     pub fn many(self) -> Result<ReceivingMany<'e, A>, OperationError> {
         let base = self.buffer.segment_for_send().as_ptr().addr() as u64;
         let under_way = self.post(OpFlags::MULTI_RECEIVE)?;

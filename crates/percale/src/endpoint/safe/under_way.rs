@@ -197,7 +197,7 @@ impl<A: Ownership> Sending<'_, A> {
     /// Waits until the send has completed.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the send fails.
     pub fn wait(mut self) -> Result<Sent, OperationError> {
         self.under_way.wait(None).map(|(_, buffer)| Sent { buffer })
     }
@@ -211,7 +211,7 @@ impl<A: Ownership> Sending<'_, A> {
     /// Like [`wait`](Self::wait), but for at most `timeout`. After that the send continues without its handle.
     ///
     /// # Errors
-    /// If it fails, or the timeout expires.
+    /// If the send fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Sent, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| Sent { buffer })
     }

@@ -98,7 +98,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     /// Posts the operation.
     ///
     /// # Errors
-    /// If it cannot be posted.
+    /// If the operation cannot be posted.
     pub fn start(self) -> Result<WindowOperation<'e, A, R>, OperationError> {
         let Self { endpoint, work } = self;
         let (mut work, outcome) = work.map_err(|cause| OperationError { cause: cause.into(), buffer: None })?;
@@ -113,7 +113,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     /// Posts the operation and waits for it.
     ///
     /// # Errors
-    /// If it cannot be posted, or fails.
+    /// If the operation cannot be posted, or fails.
     pub fn wait(self) -> Result<R, OperationError> {
         self.start()?.wait()
     }
@@ -129,7 +129,7 @@ impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
     /// Waits until the operation has completed.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the operation fails.
     pub fn wait(mut self) -> Result<R, OperationError> {
         self.under_way.wait(None).map(|_| self.outcome)
     }
@@ -137,7 +137,7 @@ impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
     /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
-    /// If it fails, or the timeout expires.
+    /// If the operation fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
         self.under_way.wait(Some(timeout)).map(|_| self.outcome)
     }

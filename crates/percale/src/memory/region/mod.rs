@@ -87,7 +87,7 @@ impl<'d> Registration<'d> {
         Self { domain, terms: RegistrationProperties::new(access) }
     }
 
-    /// Creates a registration with these terms.
+    /// Creates a registration with these properties.
     const fn of(domain: &'d Domain, terms: RegistrationProperties) -> Self {
         Self { domain, terms }
     }
@@ -97,7 +97,7 @@ impl<'d> Registration<'d> {
         RegionHandle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
     }
 
-    /// Returns the domain and the terms.
+    /// Returns the domain and the properties.
     fn parts(self) -> (&'d Domain, RegistrationProperties) {
         (self.domain, self.terms)
     }

@@ -68,7 +68,7 @@ impl PendingRevocation {
         }
     }
 
-    /// Removes the answer to the message if this peer, which has disconnected, sent it.
+    /// Removes the answer to the message if the message was sent by this peer, which has disconnected.
     fn peer_gone(&mut self, peer: ConnectionId) {
         if let RevocationOutcome::Message { from, head, .. } = &mut self.news
             && *from == peer

@@ -311,8 +311,8 @@ fn members_that_join_agree_on_a_tag() {
     }
 }
 
-/// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a
-/// member counts.
+/// Before a group exists here, any peer that may connect can send a notice that the group was given up. Only the notice
+/// of a member takes effect.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -336,8 +336,8 @@ fn abort_from_nonmember_does_not_break_a_future_group() {
     assert!(!open(&mut all), "the slot may belong to another peer");
 }
 
-/// A connection to a member that broke before the group had its tag may have carried that member's notice that the
-/// group is given up.
+/// If the connection to a member breaks before the group has its tag, the member's notice that it gave up the group may
+/// have been lost with the connection.
 ///
 /// Requirements: FLT-003.
 #[test]

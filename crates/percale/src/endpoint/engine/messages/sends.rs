@@ -20,7 +20,7 @@ const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not receive the m
 struct Send {
     /// The peer to which the message is sent.
     to: ConnectionId,
-    /// Its progress.
+    /// The progress of the send.
     state: SendState,
 }
 

@@ -209,7 +209,7 @@ fn unrequested_read_data_ends_the_connection() {
     assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("reply to a read in progress"));
 }
 
-/// Numbers of operations that no longer exist, or that never existed, are treated as late: they change nothing, and do
+/// Numbers of operations that no longer exist, or that never existed, are treated as stale: they change nothing, and do
 /// not end the connection. The last frame ends it, because its number is not that of a part.
 #[test]
 fn stale_operation_ids_are_ignored() {

@@ -480,7 +480,7 @@ fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
         engine.queue(transfer, &counter, Condition::Successes(1));
     });
     counter.add(1);
-    // The send has begun and cannot be cancelled, because it was offered to its peer.
+    // The send has begun and cannot be canceled, because it was offered to its peer.
     until(&[&a], || a.engine(|engine| !engine.core.messages.sends().is_empty()).then_some(()));
     let mut into = Buffer::zeroed(16);
     let waits = receive(7, &mut into, OpFlags::empty());

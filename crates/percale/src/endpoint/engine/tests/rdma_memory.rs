@@ -70,7 +70,7 @@ impl World {
         assert_eq!((entry.context, entry.len), (5, len as u64));
     }
 
-    /// Writes memory with this byte in it to the region, and checks that it arrives there.
+    /// Fills memory with this byte, writes it to the region, and checks that it arrives there.
     fn write(&self, memory: &Memory, byte: u8) {
         memory.fill(byte);
         self.access(memory.as_ptr(), memory.len(), true);
@@ -80,7 +80,7 @@ impl World {
         );
     }
 
-    /// Changes memory as an application does that unmaps it and maps other memory at its address.
+    /// Changes memory like an application that unmaps it and maps other memory at its address.
     fn change(&self, memory: &Memory) {
         memory.change(|range| self.notifier.changed(range));
     }

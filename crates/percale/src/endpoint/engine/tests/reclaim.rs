@@ -10,7 +10,8 @@ fn slots(test_endpoint: &TestEndpoint) -> usize {
     test_endpoint.engine(|engine| engine.core.peers.len())
 }
 
-/// A client connects, sends a message, and disconnects. The server uses this address for it while it is connected.
+/// Connects the server to a client, runs `then`, and disconnects the client. Returns the client's address in the
+/// server's vector.
 fn visit(transport: &str, server: &TestEndpoint, then: impl FnOnce(&TestEndpoint, PeerAddress)) -> PeerAddress {
     let client = TestEndpoint::new(transport);
     let name = connect(server, &client);
@@ -81,7 +82,7 @@ fn receive_from_unreachable_peer_takes_no_other_message() {
     let name = unreachable_peer(&server);
     let mut buffer = Buffer::from(vec![0; 8]);
     let segment = buffer.segment_for_receive().unwrap();
-    // The receive reports to the endpoint's own queue, so it is posted without a record of that at the peer.
+    // This receive takes the fast path, which does not record at the peer that a receive is directed at it.
     let is_posted =
         server.engine(|engine| engine.receive_in_place(name, segment, Some((77, 0)), 1, OpFlags::COMPLETION));
     assert!(is_posted);
