@@ -1,5 +1,5 @@
-//! Log events of code that runs under a lock, or in a thread for which others wait. They are emitted later, after the
-//! lock is released or by another thread.
+//! Log events of code that runs under a lock, or in a thread for which other threads wait. They are emitted later,
+//! after the lock is released or by another thread.
 //!
 //! A subscriber of `tracing` is application code: it may call the library, and it may panic. Code that may run while an
 //! engine is borrowed or locked, or while a table is being changed, therefore records its events with [`later!`].

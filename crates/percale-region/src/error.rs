@@ -92,7 +92,7 @@ impl RegisterError {
 #[non_exhaustive]
 pub enum CloseError<R> {
     /// A peer that was in the middle of an access has not finished within the domain's `revoke_timeout`. No new access
-    /// begins. The memory stays with the region, which may be closed again.
+    /// begins. The region keeps the memory, and the application may try to close it again.
     #[error("timeout: a peer has not finished its access (is it stopped?); close the region again later")]
     Busy(R),
     /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.

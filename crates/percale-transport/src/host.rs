@@ -197,7 +197,8 @@ impl InterfaceAddress {
             _ if is_link_local(self.ip) => Suitability::LinkLocal,
             LinkKind::Tunnel if self.default_route => Suitability::TunnelWithDefaultRoute,
             LinkKind::Tunnel => Suitability::Tunnel,
-            // A bridge with the default route contains a device. A container often has only one end of a virtual cable.
+            // A bridge with the default route contains a device. A container often has only one end of a pair of
+            // virtual Ethernet devices (veth).
             _ if self.default_route => Suitability::DefaultRoute,
             LinkKind::Network => Suitability::Network,
             LinkKind::Internal => Suitability::Internal,

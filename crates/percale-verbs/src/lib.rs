@@ -13,7 +13,7 @@
 //! * [`Window`] grants a peer a right to a part of a region, and revokes it.
 //!
 //! # Rules
-//! 1. Each object keeps the objects alive from which it was created, so objects may be dropped in any order.
+//! 1. Each object keeps alive the objects from which it was created, so objects may be dropped in any order.
 //! 2. The wrappers do not add a thread to a request, and they add a lock only to the requests of windows.
 //! 3. Memory that a device may write is never a Rust slice. It is copied in and out.
 //! 4. In a forked child the objects do not destroy anything, because libibverbs' objects belong to the parent.

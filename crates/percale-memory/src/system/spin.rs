@@ -36,7 +36,7 @@
 //! * Checking on which processor the peer runs took 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with
 //!   250 µs, 3.2 to 4.3 µs with 100 µs, and 5 to 10 µs with 80 µs. With 80 µs a round takes longer than the budget, so
 //!   all threads sleep.
-//! * On another machine, where processors wake up each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * On another machine, where a wake-up of another processor is cheap, sleeping after late yields took 2.3 to 5.0 µs.
 //! * For values of `LATES` from one to four the difference is within the noise. It is two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
 //! * `LATE` lies between the time of a yield that no other thread uses (0.20 µs, 0.35 µs at the 99th percentile) and
@@ -209,7 +209,7 @@ pub fn found() {
     EMPTY_READS.set(EmptyPolls::NONE);
 }
 
-/// The number of looks as which a round of progress counts.
+/// The number of looks that a round of progress counts as.
 pub const PROGRESS_LOOKS: u32 = 4;
 
 /// The next step of a waiting thread that found nothing.
@@ -333,7 +333,7 @@ mod tests {
         now: Instant,
         a_yield: Duration,
         yields: u32,
-        /// Whether other threads do not run during late yields.
+        /// Whether no other thread runs during a late yield.
         undisturbed: bool,
     }
 

@@ -1,4 +1,5 @@
-//! Starts threads when address space may be short, pauses threads, and counts how often a thread lost its processor.
+//! Starts threads after checking for sufficient address space, pauses threads, and counts how often a thread lost its
+//! processor.
 
 #![expect(
     unsafe_code,

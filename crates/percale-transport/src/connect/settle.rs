@@ -173,7 +173,8 @@ impl Reactor {
         }
     }
 
-    /// Returns whether there is no connection with its peer yet. (A conforming peer never causes a second one.)
+    /// Returns whether there is no connection yet with the peer of this set-up. (A conforming peer never causes a
+    /// second one.)
     fn is_new(&self, setup: &Setup) -> bool {
         let owner = self.endpoints.get(&setup.endpoint);
         setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))

@@ -49,7 +49,7 @@ trait Number: Copy + Debug + Default + PartialOrd + Sync {
     const DATATYPE: Datatype;
     fn of(number: u64) -> Self;
     fn to_u64(self) -> u64;
-    /// Returns one half, if the type has it.
+    /// Returns one half for floats, and 0 for integers.
     fn half() -> Self;
 }
 

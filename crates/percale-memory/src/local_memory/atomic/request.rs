@@ -7,7 +7,8 @@ use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
 
-/// A checked request. Operands and compare values that its kind uses have the length of its elements.
+/// A checked request. The operands and the compare values, if the operation uses them, have the total length of the
+/// elements.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest<'a> {
     /// The operation.
@@ -27,7 +28,7 @@ pub struct AtomicRequest<'a> {
 /// The representation of a [`Kind`] on the wire. This is for the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindWireExt: Sized {
-    /// The wire representation.
+    /// Returns the wire representation.
     fn to_u8(self) -> u8;
 
     /// Decodes the wire representation. Returns `None` if the value is invalid.
@@ -109,7 +110,7 @@ pub trait DirectOperation {
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }
 
-/// An operation with its operands. The operands that it uses have the length of its elements.
+/// An operation with its operands. Each operand that it uses has the total length of the elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     op: AtomicOp,

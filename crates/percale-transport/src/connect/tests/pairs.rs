@@ -99,7 +99,7 @@ fn undecided_queue_pair_callers_lock_bounded_memory() {
     b.up();
 }
 
-/// The kernel searches for a port that does not exist for a second. This does not delay any other connection.
+/// The kernel takes a second to search for a port that does not exist. This does not delay any other connection.
 ///
 /// Requirements: FLT-009.
 #[test]

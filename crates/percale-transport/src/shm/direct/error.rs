@@ -9,7 +9,7 @@ pub enum DirectError {
     /// Part of the access lies outside the region.
     #[error("the access is outside the region")]
     Range,
-    /// The grant no longer holds: it has to be removed and requested again. Part of a long access may have been
+    /// The grant is no longer valid: it has to be removed and requested again. Part of a long access may have been
     /// executed.
     #[error("the region is no longer granted")]
     Stale,

@@ -7,8 +7,8 @@ use crate::testing::Revocable;
 /// The length of a transfer in bytes. It takes several dozen chunks or frames.
 const LEN: usize = 4 << 20;
 
-/// The memory at the end that cannot be revoked, and whether the kernel may copy. It lies in an arena, or on the heap
-/// with or without copies by the kernel.
+/// The kind of memory at the end that is not revoked, and whether the kernel may copy. The memory is in an arena, or on
+/// the heap with or without copies by the kernel.
 const WAYS: [(Kept, bool); 3] = [(Kept::Arena, false), (Kept::Heap, true), (Kept::Heap, false)];
 
 /// Side 1 pulls `LEN` bytes of operation 3 into `into`, and side 0 receives the request.
@@ -18,7 +18,7 @@ fn pull(both: &mut [Peer; 2], offer: &Offer, into: &Lease, token: u32) -> (Head,
     both[0].seen.requests.remove(0)
 }
 
-/// Returns an offer of this memory, or of memory that cannot be read from outside if there is none.
+/// Returns an offer of this memory. If `memory` is `None`, the offer is of memory that cannot be read from outside.
 fn offer(both: &mut [Peer; 2], memory: Option<&mut Memory>) -> Offer {
     let mut offer = Offer { len: (LEN as u64).into(), ..Offer::default() };
     if let Some(memory) = memory {

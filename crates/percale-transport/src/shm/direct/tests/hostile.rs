@@ -100,7 +100,7 @@ fn possibly_late_answers_do_not_break_the_link() {
     assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
     // The arena was given for writing, but the answer states that it is only readable, so it is not found.
     assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
-    // With a generation that does not hold, or an entry that is not in use, the region is granted, and the grant is
+    // With a generation that is not valid, or an entry that is not in use, the region is granted, and the grant is
     // stale.
     assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
     assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
