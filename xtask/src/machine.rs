@@ -40,7 +40,8 @@ pub(crate) fn commit(place: &Repository) -> String {
 }
 
 /// Returns whether this is a run of continuous integration (`CI` is set by `.ci/run` and by the usual services). Such a
-/// run must have everything that the checks need. A check that would be skipped or weaker elsewhere fails there.
+/// run must have everything that the checks need. A check that would be skipped or weakened in another run fails in
+/// such a run.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| says_yes(&value))
 }

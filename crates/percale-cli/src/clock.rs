@@ -41,8 +41,8 @@ impl Clock {
         }
     }
 
-    /// Returns the current time in ticks. It is read after all earlier instructions have executed and before any later
-    /// instruction begins. (Stores may still be in the store buffer.)
+    /// Returns the current time in ticks. The clock is read after all earlier instructions have executed and before any
+    /// later instruction begins. (Stores may still be in the store buffer.)
     #[inline]
     pub(crate) fn now_in_order(&self) -> u64 {
         match self.rate {

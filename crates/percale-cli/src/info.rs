@@ -1,4 +1,4 @@
-//! `percale info`: the available transports, devices and limits, and why others are not available.
+//! `percale info`: the available transports, devices and limits, and why a transport or device is not available.
 
 use comfy_table::Table;
 use percale::Info;
@@ -16,7 +16,7 @@ enum InfoLine {
     Transport {
         name: String,
         available: bool,
-        /// Why the transport is not available, or its capabilities here.
+        /// Why the transport is not available, or its capabilities on this machine.
         reason: String,
     },
     Device {

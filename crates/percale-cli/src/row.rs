@@ -174,7 +174,8 @@ pub(crate) struct Row {
     pub(crate) memory: MessageMemory,
     /// Whether the whole source was written before each send.
     pub(crate) dirty: bool,
-    /// In nanoseconds. Like all values without the prefix `limit_`, it is absent if only limits were measured.
+    /// The median in nanoseconds. Like all values without the prefix `limit_`, it is absent if only limits were
+    /// measured.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     /// Messages per second.

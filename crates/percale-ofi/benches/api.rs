@@ -1,7 +1,7 @@
-//! Measures the cost of libfabric's API over percale's raw calls: tagged messages of 8 bytes between two endpoints over
-//! shared memory. One thread drives both endpoints, so that the result does not depend on the scheduler. The C program
-//! (`tests/c/cost/api.c`) and its equivalent here run alternately in one process, and the result is the difference of
-//! each pair of runs.
+//! Measures the cost of libfabric's API in addition to that of percale's raw calls: tagged messages of 8 bytes between
+//! two endpoints over shared memory. One thread drives both endpoints, so that the result does not depend on the
+//! scheduler. The C program (`tests/c/cost/api.c`) and its equivalent here run alternately in one process, and the
+//! result is the difference of each pair of runs.
 //!
 //! Run it with `cargo bench -p percale-ofi`. With valgrind it also prints the instructions per message. Times are
 //! printed but not checked.

@@ -142,7 +142,7 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
     (a, Some(b), clock.elapsed())
 }
 
-/// Returns whether the process with the rejected call cannot name the call in this error:
+/// Returns whether this error of the process with the rejected call cannot name the call, for one of these reasons:
 ///
 /// - the dynamic loader needs the call, so libfabric has no provider;
 /// - a peer's access to a region of the process failed with the error of that access, and the peer ended.

@@ -235,7 +235,7 @@ struct Query {
     name: Vec<u8>,
 }
 
-// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names. The kernel writes the
+// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer refers to. The kernel writes the
 // structure and at most as many bytes of a name as the size of the name buffer in the structure.
 unsafe impl Ioctl for &mut Query {
     type Output = ();

@@ -140,7 +140,7 @@ fn hoard() {
     std::io::stdin().lines().next();
 }
 
-/// Sends from new buffers each time, more than may be pinned.
+/// Sends from new buffers each time, in total more than may be pinned.
 fn keep_all() -> String {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let oracle = Oracle::new();
@@ -162,8 +162,8 @@ fn keep_all() -> String {
     "done".into()
 }
 
-/// Maps, sends, receives and unmaps new memory, like the application that failed in the paper 002 of
-/// docs/requirements.md.
+/// Maps, sends, receives and unmaps new memory, like the application that failed in paper 002, which
+/// docs/requirements.md lists.
 fn fresh() -> String {
     let oracle = Oracle::new();
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));

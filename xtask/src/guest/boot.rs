@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// How the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Accelerator {
-    /// The processor, with /dev/kvm
+    /// By the processor, with /dev/kvm
     Kvm,
-    /// QEMU's translation
+    /// By QEMU's translation, which is slow
     Tcg,
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fs;
 use std::path::PathBuf;
 
-/// The fields that are used of cargo's message about a built program or library.
+/// The fields that are used from cargo's message about a built program or library.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,

@@ -19,7 +19,7 @@ pub(super) enum Client {
 /// The minimum number of packets that a client must send over its devices. All clients send more. A client that
 /// connects only over TCP sends none.
 const PACKETS: u64 = 10_000;
-/// The minimum number of sizes of fi_pingpong. It has more, from one byte to several megabytes.
+/// The minimum number of sizes of fi_pingpong. The program measures more, from one byte to several megabytes.
 const SIZES: usize = 20;
 /// The minimum number of tests. The selected part of mpi4py has more.
 const TESTS: usize = 200;

@@ -6,7 +6,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// A kind of files built by `kept`.
+/// A set of files that `kept` builds.
 pub(super) struct FileKind<'a> {
     pub(super) part: BuiltPart,
     /// The prefix of the names of its directories.

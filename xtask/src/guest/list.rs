@@ -87,7 +87,7 @@ const DEFERRED: &str = "io_uring of this kernel unpins memory with a delay";
 
 /// The programs of the default run. It does not contain the tests of pindown-helper, because pindown-helper rejects all
 /// clients without SO_PASSPIDFD, which Linux supports since 6.5. It does not contain the tests of limits of pinned
-/// memory either, because pages that io_uring still has pinned count against them.
+/// memory either, because pages that io_uring has not unpinned yet count towards these limits.
 pub(super) const ALL: &[GuestProgram] = &[
     GuestProgram {
         is_quick: true,

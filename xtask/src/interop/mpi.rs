@@ -195,7 +195,8 @@ pub(super) fn mpi4py(
     Ok(format!("{count} tests per rank, {skipped} of them skipped"))
 }
 
-/// Much longer than any error takes. A rank that exceeds it hangs. (The program's own limit is longer.)
+/// The time limit for the errors, which is much longer than any error takes. A rank that exceeds it hangs. (The
+/// program's own limit is longer.)
 const HANGS: Duration = Duration::from_secs(30);
 
 /// Kills the last of three ranks. The others must get errors. `what` selects how they wait for it.

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// operations
     #[arg(long, conflicts_with = "quick")]
     all: bool,
-    /// Only tests with this in their path
+    /// Only tests with this text in their path
     #[arg(long)]
     filter: Option<String>,
 }
@@ -42,11 +42,11 @@ enum Step {
     Layers,
     /// Clippy reports no warnings
     Clippy,
-    /// The library compiles without features and with each alone, and its dependencies stay few
+    /// The library compiles without features and with each alone, and has few dependencies
     Features,
     /// Unit, integration and documentation tests
     Tests,
-    /// The same tests over RDMA, on a double of libibverbs
+    /// The same tests over RDMA, on a test double of libibverbs
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
@@ -54,7 +54,7 @@ enum Step {
     Search,
     /// Each example runs and exits successfully
     Examples,
-    /// The command measures something on shm and tcp
+    /// The command runs over shm and tcp and prints plausible results
     Perf,
     /// Unmodified clients run over the libfabric provider
     Interop,

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Every version at every level for every scenario, and more orders; without it each pair of a scenario and a level
-    /// runs once
+    /// Every version at every level for every scenario, and more orders; without this option, each pair of a scenario
+    /// and a level runs once
     #[arg(long)]
     all: bool,
     /// The first seed

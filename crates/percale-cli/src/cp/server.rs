@@ -1,5 +1,5 @@
-//! The connection to a server. The client accepts one reply to each of its requests, and a failure that answers no
-//! particular request. It ignores replies to requests of earlier clients.
+//! The connection to a server. The client accepts one reply to each of its requests, and a failure report that refers
+//! to no particular request. It ignores replies to requests of earlier clients.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl Requests {
         let mut bytes = [0; 8];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(Failure::system("drawing a random number"))?;
-        // Far from the number of the greeting and from the largest number.
+        // The first number is far from the number of the greeting and from the largest number.
         let first = u64::from_ne_bytes(bytes) >> 2 | 1 << 61;
         Ok(Self { first, next: first, open: BTreeMap::new() })
     }
@@ -81,7 +81,7 @@ impl Requests {
             None if (self.first..self.next).contains(&number) => {
                 Err(Failure::Protocol(format!("second reply to one request: {reply}")))
             }
-            // A failure that answers no particular request.
+            // A failure report that refers to no particular request.
             None if number == GREETING && matches!(reply, ServerReply::Failed { .. }) => Ok(Some(reply)),
             None => Ok(None),
         }
@@ -129,7 +129,7 @@ impl Server {
                 NumberedReply { number: GREETING, reply: ServerReply::Failed { why, .. } } => {
                     return Err(refused(&why));
                 }
-                // This answers an earlier client at this address.
+                // The reply is for an earlier client at this address.
                 _ => {}
             }
         }
@@ -273,8 +273,8 @@ pub(super) fn unexpected(reply: &ServerReply) -> Failure {
     }
 }
 
-/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so it is escaped and
-/// truncated.
+/// Returns the error for a message that is not a reply. The text of `error` may quote the message, so that text is
+/// escaped and truncated.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("unknown reply: {}", visible::line(&text)))

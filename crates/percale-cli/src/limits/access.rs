@@ -28,7 +28,7 @@ pub(crate) struct Access {
     private: Vec<u8>,
     /// The buffer of the far side, for the kernel.
     foreign: Foreign,
-    /// The minimum value that the next change may find.
+    /// The minimum value that the word may have before the next change.
     next: u64,
     in_order: bool,
 }

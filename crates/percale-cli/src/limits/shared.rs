@@ -2,7 +2,7 @@
 //!
 //! Both processes run this program and trust each other. The marks in the rings order the accesses to the buffers: a
 //! side writes its outgoing buffer and then sets a mark. The other side reads the mark and then the buffer. Its answer
-//! returns the buffer. An error in this order results in wrong data, which every measurement checks.
+//! releases the buffer. An error in this order results in wrong data, which every measurement checks.
 
 #![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
 
@@ -48,7 +48,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Returns the line for the message after `sent` others.
+    /// Returns the line for message number `sent`, counted from 0.
     #[inline]
     pub(crate) const fn line(&self, sent: u64) -> &MarkedLine {
         &self.lines[(sent % LINES) as usize]
@@ -66,7 +66,7 @@ pub(crate) struct Words {
     pub(crate) over: MarkedLine,
     /// The process ID of the far side, and the address of its buffer in that process.
     pub(crate) place: MarkedLine,
-    /// Padding that separates the next line from the pair of lines that processors fetch together.
+    /// Padding. Processors fetch lines in pairs, so the next line must not be in a pair with a line above.
     _apart: MarkedLine,
     /// The word that is changed atomically.
     pub(crate) word: MarkedLine,

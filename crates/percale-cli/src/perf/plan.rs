@@ -8,7 +8,8 @@ use crate::row::{MeasuredOperation, MessageMemory, Pattern, Transport};
 use crate::subject::{AccessMeans, SubjectKind};
 use crate::units;
 
-/// The minimum size of messages for which the kind of memory makes a difference. For memory accesses it always does.
+/// The minimum size of messages for which the kind of memory makes a difference. For one-sided operations, it always
+/// makes a difference.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.

@@ -186,15 +186,15 @@ pub(crate) trait Subject {
 
 /// The rounds of any subject, for dynamic dispatch with one virtual call per round.
 pub(crate) trait DynSubject {
-    /// See [`Subject::prepare`].
+    /// Calls [`Subject::prepare`].
     fn prepare(&mut self, shape: &MessageShape) -> Result<()>;
-    /// See [`Subject::settings`].
+    /// Calls [`Subject::settings`].
     fn settings(&self) -> Vec<String>;
     /// Runs a round on the measuring side.
     fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples>;
     /// Runs a round on the other side.
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()>;
-    /// See [`Subject::progress`].
+    /// Calls [`Subject::progress`].
     fn progress(&mut self) -> Result<()>;
 }
 

@@ -20,7 +20,7 @@ use crate::worker::answer;
 pub(crate) enum WorkerRole {
     /// Has a cache, and memory that is changed.
     Worker,
-    /// Changes files and memory of the worker, as other processes can.
+    /// Changes files and memory of the worker from outside.
     Hand,
 }
 

@@ -34,7 +34,7 @@ pub(super) enum TortureLine {
         mapping: &'static str,
         operation: &'static str,
         result: Outcome,
-        /// Whether the operation makes a registration stale that is not renewed.
+        /// Whether the operation makes an earlier registration, independent of the cache, stale.
         changed: Option<bool>,
         /// The reason for the result.
         detail: Option<String>,

@@ -9,7 +9,7 @@
 //! client.
 //!
 //! Each request has a number, which the client chooses and uses once. It has one reply, with the same number. Requests
-//! have no order. A reply of a kind that does not answer its request is a protocol violation.
+//! are executed and answered in any order. A reply of a kind that does not answer its request is a protocol violation.
 
 use std::fmt;
 
@@ -111,7 +111,7 @@ impl ServerReply {
     }
 }
 
-/// Formats the request for messages. Of the data that the other side sent, the text contains only numbers.
+/// Formats the request for messages. The text contains only numbers from the data that the other side sent.
 impl fmt::Display for ClientRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for ClientRequest {
     }
 }
 
-/// Formats the reply for messages. Of the data that the other side sent, the text contains only numbers.
+/// Formats the reply for messages. The text contains only numbers from the data that the other side sent.
 impl fmt::Display for ServerReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

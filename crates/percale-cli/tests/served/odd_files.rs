@@ -223,7 +223,8 @@ fn leased_files_are_rejected_without_blocking_others() {
         place.write(&format!("served/{name}"), &content(14, 1000));
     }
     let serving = Serving::start(&place, &[]);
-    // SAFETY: an ignored signal runs no code of this process. A signal announces the end of a lease.
+    // SAFETY: an ignored signal runs no code of this process. The kernel sends this signal when the lease must be
+    // released.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let leased = ["one", "two"].map(|name| {
         let file = File::options().read(true).write(true).open(place.path(&format!("served/{name}"))).unwrap();

@@ -55,7 +55,7 @@ fn stalling_and_flooding_clients_do_not_block_others() {
         }
         attempts.count("a locked name", !serves(&server, &place, "a"));
         drop((locking, asking));
-        // These clients outnumber the places. Some of them have an open file.
+        // There are more of these clients than places. Some of them have an open file.
         let idle: Vec<_> = (0..70)
             .map(|number| {
                 let client = Client::connect(&server.address, transport, "127.0.0.1:0");

@@ -18,7 +18,7 @@ structures! { STRUCTURES;
         cm: *mut fi_ops_cm,
         /// Untagged messages.
         msg: *mut fi_ops_msg,
-        /// The remote memory.
+        /// Access to remote memory.
         rma: *mut fi_ops_rma,
         /// Tagged messages.
         tagged: *mut fi_ops_tagged,

@@ -52,7 +52,7 @@ structures! { STRUCTURES;
         internal: [*mut c_void; 4],
     }
 
-    /// A larger memory for the provider in the context of an operation.
+    /// A larger area of memory for the provider in the context of an operation.
     fi_context2 {
         /// Memory for the provider.
         internal: [*mut c_void; 8],

@@ -393,7 +393,7 @@ static void requests(struct listener *l)
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
 }
 
-/* An event contains the object and context of the time when it was created, even if they are closed before it is read. */
+/* An event contains the object and the context from the time of its creation, even if the object is closed later. */
 static void events_outlive_objects(struct listener *l)
 {
 	struct fi_eq_err_entry error = { 0 };

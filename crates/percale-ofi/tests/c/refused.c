@@ -1,6 +1,6 @@
 /*
  * The functions that percale does not implement, with their error codes. Only this table changes when one of them is
- * implemented. A code of 0 means that the function is implemented. Tests of its effects ask is_there() first.
+ * implemented. A code of 0 means that the function is implemented. Tests of its effects call is_there() first.
  */
 #include "every.h"
 

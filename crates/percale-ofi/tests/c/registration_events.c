@@ -34,7 +34,7 @@ static void unbind_events(bool bound)
 	fi_freeinfo(room->info);
 }
 
-/* The next event reports that this region is registered. */
+/* Checks that the next event reports that this region is registered. */
 static void comes(struct fid_mr *mr, void *context)
 {
 	struct fi_eq_entry entry = { 0 };

@@ -22,7 +22,7 @@ static struct fid_cntr *counter(void)
 	return c;
 }
 
-/* The counter reaches this value and stays there. */
+/* Checks that the counter reaches this value and does not exceed it. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	double until = now() + WAIT_LIMIT;

@@ -101,7 +101,7 @@ static void signalled(struct two *two)
 	double until = now() + WAIT_LIMIT;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
-	/* The test cannot know whether the thread is waiting already, so it repeats the signal. */
+	/* The test cannot detect whether the thread is waiting already, so it repeats the signal. */
 	do {
 		MUST(now() < until, "no thread was woken by a signal");
 		usleep(10000);

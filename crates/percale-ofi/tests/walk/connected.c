@@ -181,8 +181,8 @@ bool requested(struct world *w)
 		open_end(w, &server, "server", info, m.server_eq);
 	} else {
 		/*
-		 * An endpoint for the request that cannot be enabled is closed. After that the request is answered in another
-		 * way.
+		 * An endpoint is opened for the request, cannot be enabled, and is closed. After that the request is
+		 * answered in another way.
 		 */
 		int code;
 		NEEDS(fi_endpoint(w->domain, info, &attempt, w));

@@ -19,12 +19,13 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The number of places of copies for each registration. For two of a hundred looked-up pages, the place is already in
-/// use. A look-up of such a page takes as long as ten others, because the branch prediction fails.
+/// The number of places of copies for each registration. With this number, the place is already in use for about 2 % of
+/// the looked-up pages. A look-up of such a page takes as long as ten other look-ups, because the branch is
+/// mispredicted.
 const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// The number of places, of 32 bytes each, above which they exceed what the processor's TLB covers. Caches of more than
-/// 8,192 registrations have fewer places for each registration, down to two.
+/// The number of places, of 32 bytes each, above which the places exceed what the processor's TLB covers. Caches of
+/// more than 8,192 registrations have fewer places for each registration, down to two.
 const MANY: usize = 1 << 18;
 
 /// The number of neighbouring places in which a copy may be: four cache lines. A processor often fetches two lines
@@ -90,7 +91,7 @@ struct CopyRecord {
     next: AtomicU32,
 }
 
-/// Further data of a number.
+/// Further data of an entry.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -114,9 +115,9 @@ enum NeighbourSlot {
 /// All entries of a cache.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// The copies, by place, then one entry for each number. All of it is written when the cache is opened, because the
-    /// alignment is greater than the allocator's own, so the memory is zeroed explicitly. The other arrays take no
-    /// memory before they are used.
+    /// The copies, by place, then one entry for each number. All of this memory is written when the cache is opened:
+    /// its alignment is greater than the allocator's own, so it is zeroed explicitly. The other arrays take no memory
+    /// before they are used.
     entries: Box<[Entry]>,
     /// The number of bits by which a hash is shifted right to give a place.
     shift: u32,
@@ -303,8 +304,9 @@ impl Entries {
         home.near().find(|place| self.is_free(*place, is_first)).map(NeighbourSlot::Free)
     }
 
-    /// Returns the copies of other entries that are in places where entry `number` may be found by this page, and that
-    /// serve only look-ups that this entry also serves. Called under the table's lock.
+    /// Returns the copies of other entries that a copy of entry `number` for this page makes unnecessary: copies in the
+    /// places that a look-up of this page searches, with a range and rights that entry `number` includes. Called under
+    /// the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = EntryPosition> {
         let live = |place: &EntryPosition| self.at(*place).is_some_and(Entry::is_live);
         let serves_less = move |place: &EntryPosition| match (self.get(number), self.at(*place)) {
@@ -410,7 +412,7 @@ impl Entries {
         let Some(known) = self.known.get(number as usize) else { return };
         if known.holds.fetch_sub(1, Ordering::Release) == 1 {
             // The thread that removes the entry invalidates it, executes a fence, and then loads its holds. Either that
-            // thread reads no hold, or this one reads that the entry is dead.
+            // thread sees that the last hold has ended, or this thread sees that the entry is dead.
             fence(Ordering::SeqCst);
             if !self.get(number).is_some_and(Entry::is_live) {
                 self.released.store(true, Ordering::Release);
@@ -418,8 +420,8 @@ impl Entries {
         }
     }
 
-    /// Returns whether entry `number` is held. `false` is final when the entry was removed and every use announced
-    /// before that has ended.
+    /// Returns whether entry `number` is held. `false` is final if the entry was removed and every use that was
+    /// announced before the removal has ended.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }

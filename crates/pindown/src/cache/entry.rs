@@ -34,7 +34,7 @@ pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 pub(super) const PAGE_SHIFT: u32 = 12;
 
 /// A bit above the first address. If it is set, the registration is valid as long as the monitor has reported no change
-/// of it. Without this bit the entry is not in use, being filled, or no longer valid. As a signed number a live start
+/// of it. Without this bit the entry is unused, is being filled, or is no longer valid. As a signed number a live start
 /// is less than every start that is not live, so one comparison checks both this bit and the address.
 const LIVE: u64 = 1 << 63;
 

@@ -1,4 +1,4 @@
-//! Clients that break a rule do not affect others.
+//! Clients that break a rule do not affect other clients.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use pindown::monitor::bpf::{BpfUnavailable, Denial, Monitor, loadable, reports_b
 use crate::client::{reports_a_change, watches_a_file};
 use crate::support::{SocketDirectory, Talker, client, command, helper, program};
 
-/// An honest client of another user, root, is served, and gets reports.
+/// Checks that an honest client of another user (root) is served and gets reports.
 fn serves_others(place: &SocketDirectory) {
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     assert!(reports_a_change(&monitor) && !monitor.page().busy());

@@ -25,7 +25,7 @@ fn fresh_memory_in_each_of_many_iterations() {
         }
     }
     let stats = world.cache.stats();
-    // A fence of all threads is executed for each 64 removed registrations. All registrations together would have
+    // A fence of all threads is executed for each 64 removed registrations. All registrations together would pin
     // 340,000 kB.
     assert!(most <= 66 * 64, "up to {most} kB were pinned, of buffers of at most 64: {stats:?}");
     assert!(stats.misses >= 9_900, "each buffer was registered and kept: {stats:?}");

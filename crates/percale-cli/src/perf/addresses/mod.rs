@@ -1,9 +1,9 @@
 //! `percale perf --addresses N`: the costs of addresses in an address vector, compared with libfabric's tcp provider.
 //!
-//! Both insert the same addresses, in turns, for N addresses and for a hundredth and a tenth of N. The results are the
-//! medians of the rounds. Bytes are the growth of the process's resident memory in the first round, after the allocator
-//! has returned all free memory. The growth includes the opening of the vector, except for ranges. Both are given the
-//! expected number of addresses. [`peer`] is libfabric's side.
+//! percale and libfabric insert the same addresses, in turns, for N addresses and for a hundredth and a tenth of N. The
+//! results are the medians of the rounds. Bytes are the growth of the process's resident memory in the first round,
+//! after the allocator has returned all free memory. The growth includes the opening of the vector, except for ranges.
+//! Both are given the expected number of addresses. [`peer`] is libfabric's side.
 
 mod measure;
 mod peer;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let mut lines = Vec::new();
     let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
-    // The largest number comes first. Later numbers reuse freed memory.
+    // The largest number is measured first. Later numbers reuse freed memory.
     for &count in &counts {
         lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
     }

@@ -97,7 +97,7 @@ impl Node {
         Failure::Percale { what: "polling the endpoint", why }
     }
 
-    /// Calls `post` until there is room for the operation. Meanwhile passes completions to the caller.
+    /// Calls `post` until there is room for the operation. Meanwhile passes completions to `take`.
     #[inline]
     pub(super) fn post(
         &mut self,

@@ -99,7 +99,7 @@ pub(super) struct OneSided {
     /// For put-latency: the numbers of marks that were written and received.
     sent: u64,
     received: u64,
-    /// The minimum value that the next atomic operation may find, and whether all operations so far have found an
+    /// The minimum value that the next atomic operation may return, and whether all operations so far have returned an
     /// allowed value.
     next: u64,
     in_order: bool,
@@ -239,7 +239,7 @@ impl OneSided {
         })
     }
 
-    /// Checks the value that an atomic operation found.
+    /// Checks the value that an atomic operation returned.
     #[inline]
     fn found(&mut self) {
         let found = self.local.word(self.place(RESULT)).load(Relaxed);

@@ -1,4 +1,4 @@
-//! Operations that give advice, lock memory, or change rights.
+//! Operations that advise the kernel about memory (madvise(2)), lock memory, or change rights.
 
 use std::io;
 

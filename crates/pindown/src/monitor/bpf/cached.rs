@@ -58,8 +58,8 @@ impl MonitorBackend for BpfMonitor {
     }
 
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
-        // If two threads count at once, one of the two misses may not be counted, but no number at which the programs
-        // are checked is skipped.
+        // If two threads count at once, one of the two misses may not be counted. The count still takes every value, so
+        // no check is skipped.
         let misses = self.misses.load(Ordering::Relaxed);
         self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
         if misses.is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {

@@ -142,8 +142,8 @@ impl Identity {
         })
     }
 
-    /// Returns whether the process runs for `user` and its user may inspect it. This is false for a program that gained
-    /// privileges, or that hides its memory from its user.
+    /// Returns whether the process runs as `user` and may be inspected by this user. This is false for a program that
+    /// gained privileges, or that is not dumpable.
     pub(super) fn is_of(&self, user: u32) -> bool {
         self.dumpable && self.euid == user
     }

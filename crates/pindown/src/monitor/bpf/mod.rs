@@ -24,7 +24,8 @@
 //!   So a page that was kept reports nothing about the next address space, even if the helper has exited.
 //! * A page identifies its ring by a random number. It contains no other number of the helper, in particular not the
 //!   number of clients.
-//! * A client cannot write, replace or detach the page and the programs through the descriptors, nor find others.
+//! * A client cannot write, replace or detach the page and the programs through the descriptors, and cannot find other
+//!   pages or programs.
 //! * An inode is identified by an address in the client's own memory, and only shared mappings that the client may
 //!   write are accepted. So the client only gets the number of pages that were removed from the page cache of a file
 //!   that it could truncate itself.
@@ -282,7 +283,7 @@ pub struct RecordsAlone {
 }
 
 impl RecordsAlone {
-    /// Attaches the programs. Returns `None` if the monitor uses no other programs.
+    /// Attaches the programs. Returns `None` if this kernel needs no programs that report when calls begin.
     ///
     /// # Errors
     /// The reason why the programs cannot be loaded.
@@ -294,7 +295,7 @@ impl RecordsAlone {
     }
 }
 
-/// The maximum time until the end of a call, or of an io_uring request, that began before the page existed.
+/// The maximum time to wait for the end of a call, or of an io_uring request, that began before the page existed.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Makes the programs report on this process. Returns a pidfd of the process, and its address space.

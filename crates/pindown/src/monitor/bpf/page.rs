@@ -185,7 +185,7 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Returns the position that this drain leads to.
+    /// Returns the position of a cache that has processed all changes of this drain.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head

@@ -69,7 +69,7 @@ pub enum BpfUnavailable {
 }
 
 impl BpfUnavailable {
-    /// Returns the positive errno that stands for the reason.
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -133,7 +133,7 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// Returns the positive errno that stands for the reason.
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -188,7 +188,7 @@ pub enum Unwatchable {
 }
 
 impl Unwatchable {
-    /// Returns the positive errno that stands for the reason.
+    /// Returns the positive errno that corresponds to the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

@@ -195,7 +195,7 @@ fn descriptors(path: &Path, random: &mut Random) {
     });
 }
 
-/// The message contains the last copy of a socket that takes a long time to close.
+/// Sends a message with the last copy of a socket that takes a long time to close.
 fn slow_descriptor(path: &Path, random: &mut Random) {
     use std::net::{TcpListener, TcpStream};
     let Ok(listener) = TcpListener::bind("127.0.0.1:0") else { return };
