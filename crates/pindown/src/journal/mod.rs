@@ -93,8 +93,8 @@ impl Journal {
         self.requested.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
-    /// Returns whether a change is under way that has not been read. Also returns true if the descriptor is no longer
-    /// the monitor's: from then on no cache of the process keeps a registration.
+    /// Returns whether a change is under way that has not been read. Also returns true if the kernel cannot answer:
+    /// from then on no cache of the process keeps a registration.
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
