@@ -13,7 +13,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
     std::array::from_fn(|_| mesh.test_endpoint(0).domain.variable())
 }
 
-/// No message is sent before the variable is written. Its contents are those of the buffer at that time.
+/// A message is sent only when the variable is written, with the contents of the buffer at that time.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-019.
 pub fn a_send_waits_for_its_variable<F: Transport>() {
