@@ -319,7 +319,7 @@ pub enum Request {
     Receive,
 }
 
-/// A call of libibverbs.
+/// A call to libibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are descriptive")]
 pub enum VerbsCall {

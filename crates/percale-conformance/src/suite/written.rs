@@ -105,7 +105,8 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The other operations start as if the cancelled one had not been posted, and closing the endpoint does not hang.
+/// An operation that waits for a variable is cancelled. The operations posted before and after it start as if it had
+/// not been posted, and closing the endpoint does not hang.
 ///
 /// Requirements: XPU-017.
 pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
