@@ -160,11 +160,11 @@ const LIMITS: &str = "\
 A limit is the speed of a minimal program that only moves the bytes. For small shared-memory messages it uses a ring
 with a mark in each direction; for copies, a memcpy of a buffer that the other core has just written; for TCP,
 non-blocking sockets with the best of several settings. For one-sided operations it makes a copy to or from a buffer
-that both map, the kernel's system call on ordinary memory of the other process (process_vm_readv, process_vm_writev),
-or a locked instruction on a word that both map. For atomic operations on ordinary memory, which only its owner can
-execute, it makes a round trip over the ring. Over TCP it makes a round trip with the bytes in one direction and 8 bytes
-in the other. The limit is measured in the same run as the figures in its row. Rows more than 25 % above their limit are
-marked.";
+that both processes map, the kernel's system call on ordinary memory of the other process (process_vm_readv,
+process_vm_writev), or a locked instruction on a word that both processes map. For atomic operations on ordinary memory,
+which only its owner can execute, it makes a round trip over the ring. Over TCP it makes a round trip with the bytes in
+one direction and 8 bytes in the other. The limit is measured in the same run as the figures in its row. Rows more than
+25 % above their limit are marked.";
 
 fn peers_table(peers: &peers::PeerRun) -> Table {
     let heads = ["transport", "operation", "size", "buffers", "peer", "percale", "peer's", "ratio", "aim", ""];

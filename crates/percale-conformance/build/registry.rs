@@ -10,10 +10,10 @@
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
 //! The following items look like tests and would not run, so they are build errors:
 //!
-//! 1. a public function of another form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler
+//! 1. a public function of a different form (helpers are private, `pub(super)` or `pub(crate)`, so that the compiler
 //!    reports unused ones);
-//! 2. a function in the form of a test that is not public;
-//! 3. a test with bounds that no transport meets;
+//! 2. a function that has the form of a test but is not public;
+//! 3. a test with bounds that no transport satisfies;
 //! 4. modules, attributes and macros that could hide tests from this search.
 //!
 //! The tests of a file that `suite` does not declare as a module are registered, too, so the test program does not
@@ -25,7 +25,7 @@ use std::path::Path;
 
 use syn::{Attribute, GenericParam, Item, ItemFn, ItemImpl, ReturnType, Safety, Type, TypeParamBound, Visibility};
 
-/// The trait by which a test is registered in the program `device`.
+/// The bound that registers a test in the program `device`.
 const DEVICES: &str = "Devices";
 
 /// A file of the suite.
@@ -56,7 +56,7 @@ pub(crate) struct Test {
     pub(crate) path: String,
     /// The function's name.
     pub(crate) name: String,
-    /// The traits that a transport must have to run the test.
+    /// The traits that a transport must implement to run the test.
     pub(crate) needs: BTreeSet<String>,
 }
 
@@ -155,8 +155,8 @@ pub(crate) fn tests(sources: &[Source], transports: &Transports) -> Result<Vec<T
     if errors.is_empty() { Ok(tests) } else { Err(errors) }
 }
 
-/// Returns the test if this item is one. If the item looks like a test and would not run, returns its name (`fn name`,
-/// `mod name`, `name!`) and the reason.
+/// Returns the test if this item is a test. If the item looks like a test but would not run, returns an error with its
+/// name (`fn name`, `mod name`, `name!`) and the reason.
 fn test(module: &[String], item: &Item) -> Result<Option<Test>, (String, &'static str)> {
     match item {
         Item::Fn(function) => {

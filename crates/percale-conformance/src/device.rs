@@ -49,7 +49,7 @@ fn double(directory: &Path) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// Returns the environment variable that a process with a driver needs. Returns `None` if there is a device or if the
+/// Returns the environment variable that a process needs to use a driver. Returns `None` if there is a device or if the
 /// environment names a driver. Otherwise the variable names the test double, which is compiled into this directory.
 ///
 /// # Panics
@@ -61,8 +61,8 @@ pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
     missing.then(|| (LIBRARY, double(Path::new(directory))))
 }
 
-/// Runs the calling test, which has the name of its thread, in a separate process with a driver. The test double is
-/// compiled into `directory`.
+/// Runs the calling test in a separate process with a driver. The name of the current thread must be the name of the
+/// test. The test double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -87,8 +87,8 @@ pub fn run(directory: &str, test: fn()) {
     }
 }
 
-/// Runs the calling test on the double, even if the machine has a device. Each of these sets of variables has a
-/// separate run, in a separate process. The double is compiled into `directory`.
+/// Runs the calling test on the double, even if the machine has a device. The test runs once with each of these sets of
+/// variables, each time in a separate process. The double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -246,7 +246,7 @@ impl DeviceMemory {
         copy_to_device(self.ordinal, self.segment, bytes);
     }
 
-    /// Returns the address if the CPU can access the memory.
+    /// Returns the address of memory that the CPU can access. Panics if the CPU cannot access it.
     fn in_reach(&self) -> *mut u8 {
         assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the CPU cannot access {:?} memory", self.kind);
         self.segment.as_ptr()

@@ -1,8 +1,8 @@
 //! The transports under test. Each has a function that opens its domains.
 //!
-//! The other traits state the capabilities of a transport. A test of the suite runs on each transport that has the
-//! traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in this
-//! file.
+//! The other traits state the capabilities of a transport. A test of the suite runs on each transport that implements
+//! the traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in
+//! this file.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -10,7 +10,7 @@ use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
 use percale::{Domain, Info, TransportKind, Trust};
 
-/// A transport under test. Endpoints of different values need not reach each other.
+/// A transport under test. Endpoints of two different values may be unable to reach each other.
 pub trait Fabric: Sized {
     /// The name of the transport, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;

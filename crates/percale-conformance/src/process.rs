@@ -32,7 +32,7 @@ pub fn play(roles: &[(&str, fn())]) {
 
 /// Copies a program to a file that is executed later. Another process makes the copy. If this process had the copy open
 /// for writing, a child that another thread starts at the same time would inherit the descriptor, and the copy could
-/// not be executed as long as the child has it ("Text file busy").
+/// not be executed until the child closes it ("Text file busy").
 ///
 /// # Errors
 /// Fails if `cp` cannot be started or fails.

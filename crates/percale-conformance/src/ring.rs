@@ -16,8 +16,8 @@ use crate::watchdog::{TEST_TIMEOUT, Watchdog};
 /// The tag of tokens.
 const TAG: u64 = 0x70c3;
 
-/// The minimum number of hops before the measurement. After them all connections are established, and every process has
-/// adapted to the number of busy processors.
+/// The minimum number of hops before the measurement. After these hops all connections are established, and every
+/// process has adapted to the number of busy processors.
 const WARM: u64 = 2000;
 
 /// Returns the processors that this thread may use.

@@ -148,7 +148,7 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (SideOutcome, Optio
 /// - a peer's access to a region of the process failed with the error of that access, and the peer ended.
 fn is_named_elsewhere(line: &str) -> bool {
     let is_loaded = line.contains("percale_fi::provider()");
-    let of_an_access = line.contains("the region's memory cannot be read or written there");
+    let of_an_access = line.contains("the region's memory is not accessible at the target");
     line.contains(denial::UNNAMED) && (!is_loaded || of_an_access)
 }
 

@@ -69,7 +69,9 @@ pub fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
     // SAFETY: `first` is a valid place for the list's address.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
-        return Err(named("the list of interfaces (socket, bind, getsockname, sendto or recvmsg of netlink)")(errno));
+        return Err(named("reading the list of interfaces (socket, bind, getsockname, sendto or recvmsg of netlink)")(
+            errno,
+        ));
     }
     let kinds = Kinds::read();
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! Completion channels and completion queues.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::ffi::CStr;
 use std::fmt::Debug;

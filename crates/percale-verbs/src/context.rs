@@ -1,6 +1,6 @@
 //! Opened devices and their protection domains.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::collections::HashMap;
 use std::ffi::CStr;

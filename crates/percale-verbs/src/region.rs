@@ -1,6 +1,6 @@
 //! Registered memory.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::ffi::c_int;
 use std::io;

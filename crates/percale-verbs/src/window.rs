@@ -5,7 +5,7 @@
 //! bound window is destroyed, and no device deregisters a region to which a window is bound. An invalidation of a
 //! window that is not bound is refused here, because some drivers do not handle it correctly.
 
-#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+#![expect(unsafe_code, reason = "calls to libibverbs; each block states its own reason")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -87,7 +87,8 @@ impl BuiltPart {
         }
         let depends = apt("apt-cache", &["depends", KERNEL])?;
         let kernel = depends.lines().find_map(kernel_in);
-        let kernel = kernel.ok_or_else(|| Failure::new(format!("apt has no {KERNEL} that depends on a kernel")))?;
+        let kernel =
+            kernel.ok_or_else(|| Failure::new(format!("apt has no package {KERNEL} that depends on a kernel")))?;
         Ok([vec![kernel.to_owned()], own(GUEST)].concat())
     }
 }

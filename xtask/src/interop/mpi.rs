@@ -195,8 +195,8 @@ pub(super) fn mpi4py(
     Ok(format!("{count} tests per rank, {skipped} of them skipped"))
 }
 
-/// The time limit for the errors, which is much longer than any error takes. A rank that exceeds it hangs. (The
-/// program's own limit is longer.)
+/// The time limit for the ranks to report their errors, which normally takes much less time. A rank that exceeds the
+/// limit counts as hanging. (The program's own limit is longer.)
 const HANGS: Duration = Duration::from_secs(30);
 
 /// Kills the last of three ranks. The others must get errors. `what` selects how they wait for it.
@@ -254,11 +254,11 @@ pub(super) fn latency(site: &Site<'_>, case: &ClientCase, library: Library, dead
     Ok(shown.collect::<Vec<_>>().join("; "))
 }
 
-/// The number of runs over each of the two.
+/// The number of runs over each of the two transports.
 const TURNS: usize = 5;
 const SIZES: [&str; 3] = ["8", "65536", "1048576"];
 
-/// Parses a line of the program.
+/// Parses a line of the program's output.
 fn half_round_trip(line: &str) -> Option<f64> {
     line.split_once(" bytes ")?.1.strip_suffix(" us")?.parse().ok()
 }

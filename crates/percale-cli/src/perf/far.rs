@@ -106,7 +106,7 @@ fn exchange_hellos(watch: &mut Watch, place: &MachinePlacement) -> Result<()> {
 fn check_stranger(kind: SubjectKind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if !kind.is_percale() {
-        return refused("limits are measured on one machine");
+        return refused("limits can be measured only on one machine");
     }
     match address.map(str::parse::<SocketAddr>) {
         Some(Ok(address)) if address.ip() == from => Ok(()),

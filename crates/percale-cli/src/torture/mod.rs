@@ -45,7 +45,7 @@ pub(crate) const PART: &str = "torture-part";
 pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     let pairs = plan::pairs(args.filter.as_deref());
     if pairs.is_empty() {
-        return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
+        return Err(Failure::Usage("--filter: no memory and no operation has a name that contains this text".into()));
     }
     let mut report = TortureReport::new(args);
     if let Some(minutes) = args.search {
@@ -82,6 +82,6 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(Failure::system("a random number"))?;
+        .map_err(Failure::system("drawing a random number"))?;
     Ok(u64::from_ne_bytes(bytes) >> 32)
 }

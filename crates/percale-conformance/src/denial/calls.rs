@@ -97,7 +97,7 @@ pub const CALLS: &[SystemCall] = calls! {
     OwnDescriptors recvfrom SYS_recvfrom: EPERM EINTR ENOMEM;
     OwnDescriptors sendmsg SYS_sendmsg: EPERM EINTR ENOMEM;
     OwnDescriptors recvmsg SYS_recvmsg: EPERM ENOMEM;
-    // The monitors of the cache.
+    // The monitors of the registration cache.
     All userfaultfd SYS_userfaultfd: EPERM ENOSYS ENOMEM EMFILE;
     All mlock2 SYS_mlock2: EPERM ENOSYS ENOMEM;
     All mseal SYS_mseal: EPERM ENOSYS ENOMEM;

@@ -319,6 +319,6 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     }
     // SAFETY: as above.
     unsafe { libc::write(2, b"\n".as_ptr().cast(), 1) };
-    // The handler is reset now. After it returns, the access is repeated and ends the process as it would without the
-    // handler.
+    // The kernel has already reset the handler (SA_RESETHAND). After this function returns, the access is repeated and
+    // ends the process as it would without the handler.
 }

@@ -334,8 +334,8 @@ impl WorkerLedger {
         self.raw.values().filter(is).count()
     }
 
-    /// Records that a receive has received a message. Earlier receives of its class match the same messages, and so
-    /// must have received theirs.
+    /// Records that a receive has received a message. Earlier receives of its class match the same messages, so each of
+    /// them must also have received one.
     pub(super) fn matched(&mut self, ended: &Raw) {
         self.older_have_theirs(ended.worker_endpoint, ended.class, ended.number);
     }
@@ -446,8 +446,7 @@ impl WorkerLedger {
         busy
     }
 
-    /// Returns whether each endpoint receives the answers to requests that it gave up, so that sends of answers
-    /// complete.
+    /// Returns whether each endpoint receives the answers to its abandoned requests, so that sends of answers complete.
     pub(super) const fn takes_answers(&self) -> bool {
         self.finishing.is_some()
     }

@@ -13,7 +13,8 @@ pub const PART: &str = "PERCALE_SEARCH_PART";
 /// The transports that a round can use.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// The time limit of an operation after the last event that it needs. A peer may be stopped for 8 seconds of it.
+/// The time limit of an operation after the last event that it needs. During this time, a peer may be stopped for 8
+/// seconds.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of other workers.

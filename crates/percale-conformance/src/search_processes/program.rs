@@ -17,18 +17,19 @@ Random operations and random lifecycle events in several processes.
 
 search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
 
-  --minutes N          how long (default 1; fractions are allowed)
-  --seed S             the seed of the first round; later rounds count up from it (default: from the clock)
-  --transport T        where (default all: the transports in turn)
+  --minutes N          the duration of the search (default 1; fractions are allowed)
+  --seed S             the seed of the first round, incremented for each further round (default: from the clock)
+  --transport T        the transport (default all: the transports in turn)
   --rounds N           the maximum number of rounds
-  --kinds K,...        these kinds of events, instead of those that the seed chooses
-  --without K,...      never these kinds of events
-  --set NAME=NUMBER    changes a round: active (seconds), workers, endpoints, longest, cap, threads, shared, sleepy
-  --logs DIR           where the logs of rounds that found something are kept
-  --asan               builds the program with AddressSanitizer (nightly Rust) and runs that
-  --json               the result as one JSON object on standard output
+  --kinds K,...        the kinds of events, instead of the kinds that the seed selects
+  --without K,...      kinds of events that must not occur
+  --set NAME=NUMBER    sets a parameter of the rounds: active (seconds), workers, endpoints, longest, cap, threads,
+                       shared, sleepy
+  --logs DIR           the directory for the logs of rounds that found a fault
+  --asan               builds the program with AddressSanitizer (nightly Rust), and runs that build
+  --json               prints the result as one JSON object to standard output
 
-A seed fixes what happens in a round, not how the system schedules the processes.
+The seed determines the events of a round, but not the scheduling of the processes.
 ";
 
 /// The minimum time during which a round starts operations.

@@ -291,8 +291,8 @@ impl Round<'_> {
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.receive_line(Duration::from_millis(10));
         }
-        // Each worker gets the addresses of the others before any of them sends, so that a receiver can identify the
-        // sender of every message.
+        // Each worker gets the addresses of the other workers before any of them sends, so that a receiver can identify
+        // the sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
             self.receive_line(Duration::from_millis(10));

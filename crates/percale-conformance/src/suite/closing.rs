@@ -41,7 +41,7 @@ fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCo
     }
 }
 
-/// An endpoint that will be closed, and what its operations need.
+/// An endpoint that will be closed, and the objects that its operations use.
 struct Poster<'a> {
     endpoint: &'a Endpoint,
     own: PeerAddress,

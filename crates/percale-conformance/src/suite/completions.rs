@@ -250,8 +250,8 @@ pub fn entries_are_read_in_batches<F: Transport>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
-/// A reader that reads one result at a time gets the results of every peer, even if one peer always has some. Each
-/// message has different data.
+/// A reader that reads one result at a time gets the results of every peer, even if one peer always has more results.
+/// Each message has different data.
 ///
 /// Requirements: CMP-001, CMP-008.
 pub fn busy_peer_does_not_starve_others<F: Peers>() {

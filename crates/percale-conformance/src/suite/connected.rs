@@ -13,7 +13,7 @@ use crate::fabric::{Alone, Fabric, Peers};
 use crate::memory::{Memory, content, same};
 use crate::net::{Net, NetEndpoint};
 
-/// Exchanges messages of both kinds and all sizes in both directions, through the safe API.
+/// Sends untagged and tagged messages of all sizes from one endpoint to the other, through the safe API.
 fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     for len in [0, 8, 2048, 9000, F::BULK] {
         let receive = to.recv(vec![0; len]).start().expect("a receive");
@@ -28,7 +28,7 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     }
 }
 
-/// The request and the answer carry data. After that, all operations work as between other endpoints.
+/// The request and the answer carry data. After that, all operations work in the same way as between other endpoints.
 ///
 /// Requirements: CON-013.
 pub fn a_connection_is_made_and_used<F: Peers>() {
@@ -225,7 +225,7 @@ pub fn requests_are_rejected<F: Peers>() {
     net.pair();
 }
 
-/// A request is rejected like a dropped one if the event queue has no room for it.
+/// A request for which the event queue has no room is rejected in the same way as a dropped request.
 ///
 /// Requirements: CON-015.
 pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
@@ -246,8 +246,8 @@ pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
     net.stands(&server);
 }
 
-/// A connection request fails if its address has no endpoint, an endpoint that is not a listener, or a listener that
-/// closes before it answers.
+/// A connection request fails if no endpoint is bound to its address, if that endpoint is not a listener, or if the
+/// listener closes before it answers.
 ///
 /// Requirements: CON-016.
 pub fn connection_request_without_listener_fails<F: Peers>() {
@@ -298,7 +298,7 @@ pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
         .expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
-    // If the client's request arrived, it was withdrawn.
+    // If the client's request has arrived, the client withdraws it.
     net.until(|| (net.listener().pending() == 0).then_some(()));
     if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
         assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
@@ -350,7 +350,8 @@ pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
     assert!(net.listener().events().is_empty());
 }
 
-/// The other side gets one event, after all sent messages. Outstanding operations end.
+/// After a shutdown, the other side gets one event, which follows all messages that were sent before. Outstanding
+/// operations end.
 ///
 /// Requirements: CON-019.
 pub fn shutdown_event_follows_all_messages<F: Peers>() {

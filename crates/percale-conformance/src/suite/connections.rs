@@ -262,7 +262,7 @@ pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
 }
 
 /// A member that refers to another member by an address that the other does not advertise joins a different list. Its
-/// join fails with an error that explains this, and its next join is paired with those of the others.
+/// join fails with an error that explains this, and its next join is paired with the joins of the other members.
 ///
 /// Requirements: CON-010.
 pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {

@@ -25,8 +25,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Makes an initiator (endpoint 0) and a target (endpoint 1) with these counters. They are one endpoint if the
-    /// transport cannot reach others.
+    /// Makes an initiator (endpoint 0) and a target (endpoint 1) with these counters. On a transport where an endpoint
+    /// can reach only itself, both are the same endpoint.
     fn mesh<F: Fabric>(&self) -> Mesh<F> {
         Mesh::with(2, |domain| domain, |number, endpoint| self.bind::<F>(number, endpoint))
     }
@@ -120,7 +120,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
     for memory in memories(&mesh, F::BULK + 100) {
         let region = mesh.test_endpoint(1).domain.register(memory, ALL).expect("a region");
         let other = mesh.test_endpoint(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
-        // Repeat each, because the first access may use a different path than the others.
+        // Repeat each length, because the first access may use a different path than the later ones.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
             let part = region.remote().slice(0..len as u64);
@@ -163,7 +163,7 @@ pub fn split_access_is_counted_once<F: Fabric>() {
     kinds.come_to(&mesh, [0, 0, 1, 1, 1, 1], "long accesses");
 }
 
-/// Fetching atomic operations count as reads, others as writes.
+/// Fetching atomic operations count as reads. All other atomic operations count as writes.
 ///
 /// Requirements: CMP-017, CMP-018.
 pub fn atomic_operations_are_counted<F: Fabric>() {
@@ -186,8 +186,8 @@ pub fn atomic_operations_are_counted<F: Fabric>() {
     }
 }
 
-/// A write with 8 bytes of remote data does not count as a receive. A write that a region and its endpoint count in the
-/// same counter counts once.
+/// A write with 8 bytes of remote data does not count as a receive. A write is counted once if a region and its
+/// endpoint use the same counter.
 ///
 /// Requirements: CMP-018.
 pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {

@@ -110,7 +110,8 @@ pub fn deferred_work_updates_only_its_counter<F: Real>() {
     }
     assert_eq!((sent.value(), received.value(), ring.sends.value()), (3, 3, 0));
     assert!(ring.entries(0).is_empty() && ring.entries(1).is_empty());
-    // With FI_COMPLETION there is also an entry. A counter of the endpoint counts if it is the counter of the work.
+    // With FI_COMPLETION there is also an entry. A counter of the endpoint is incremented if it is also the counter of
+    // the work.
     let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
     send.flags = OpFlags::COMPLETION;
     ring.defer(0, Operation::Send(send), (&trigger, 4), Some(&ring.sends));
@@ -263,7 +264,7 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
         let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
         let work = RmaWork { peer, local, remote, data: None, context: round, flags };
         ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
-        // With this receive, the target makes progress and rejects the access.
+        // Because of this receive, the target makes progress and rejects the access.
         ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None);
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
         trigger.set(round);
@@ -287,7 +288,7 @@ pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
     ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
-    // With this receive, the target makes progress and rejects the access.
+    // Because of this receive, the target makes progress and rejects the access.
     ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None);
     let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
     trigger.add(1);
@@ -359,8 +360,8 @@ pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
     }
 }
 
-/// An endpoint can be dropped while the thread that increments the counter holds the endpoint's last handle for a short
-/// time, with the operations that wait for the counter locked.
+/// An endpoint can be dropped while another thread increments the counter. For a short time, that thread has the last
+/// handle of the endpoint, and holds the lock of the operations that wait for the counter.
 ///
 /// Requirements: TRIG-019.
 pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {

@@ -186,7 +186,7 @@ pub fn device_region_is_read_and_written<F: Devices>() {
         source.free();
         got.free();
     }
-    // Accesses outside of the region and accesses without the right fail as for host memory.
+    // Accesses outside of the region and accesses without the required right fail, as they do for host memory.
     let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);

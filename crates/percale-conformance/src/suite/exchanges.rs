@@ -13,7 +13,7 @@ use crate::memory::{Memory, same};
 use crate::mesh::Mesh;
 use crate::random::Random;
 
-/// Returns all of these collectives. `root` is the root of those that have one.
+/// Returns all of these collectives. `root` is the root of the collectives that have a root.
 const fn all(root: usize) -> [Collective; 5] {
     [
         Collective::Allgather,
@@ -54,7 +54,7 @@ fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: At
     }
 }
 
-/// Returns the contributions of all members. Each consists of the member's blocks of `count` elements.
+/// Returns the contributions of all members. Each contribution consists of blocks of `count` elements.
 fn given(what: Collective, members: usize, count: usize, datatype: Datatype, random: &mut Random) -> Vec<Vec<u8>> {
     (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
 }
@@ -266,8 +266,8 @@ pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
     }
 }
 
-/// A member is closed while an exchange is in progress. Each member that needs one of its blocks gets an error, and no
-/// member waits forever.
+/// A member is closed while an exchange is in progress. Each member that needs a block of the closed member gets an
+/// error, and no member waits forever.
 ///
 /// Requirements: FLT-003.
 pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {

@@ -1,5 +1,5 @@
-//! More messages are sent than there is room for: no message is lost, no operation waits forever, and memory stays
-//! bounded.
+//! Tests that send more messages than there is room for: no message is lost, no operation waits forever, and memory
+//! stays bounded.
 
 use percale::{OpFlags, PostError};
 

@@ -22,8 +22,8 @@ fn joining<'m, F: Fabric>(
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
-/// Repeats the join of each member until it is in a group. Returns the groups and the largest number of attempts of any
-/// member.
+/// Repeats the join of each member until the member is in a group. Returns the groups and the largest number of
+/// attempts of any member.
 fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<'_>>, usize) {
     let mut groups: Vec<Option<Ours<'_>>> = (0..members).map(|_| None).collect();
     let mut tries = vec![1; members];
@@ -103,7 +103,7 @@ pub fn restarted_member_can_join_again<F: Peers>() {
                     let more = group_of(&mesh, members);
                     sums(&mesh, &more, 1);
                     if round == 1 {
-                        // Some members have already joined when it is closed.
+                        // Some members have already joined when the member is closed.
                         let rest = (0..members).filter(|member| *member != restarted && *member != members / 2);
                         drop(joining(&mesh, rest, members));
                         mesh.turns(5);
@@ -132,7 +132,7 @@ pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
             }
             mesh.turns(20);
             mesh.close(closing);
-            // The others join again. The closed member does not exist.
+            // The others join again. The closed member no longer exists.
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
             for join in joins {

@@ -133,7 +133,7 @@ pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(3, LEN)[..8], "the message");
 }
 
-/// The key of a window is not a local key. The key of its region is one.
+/// The key of a window is not a local key, but the key of its region is.
 ///
 /// Requirements: MW-011.
 pub fn a_window_has_no_local_key<F: Fabric>() {

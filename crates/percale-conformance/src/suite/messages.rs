@@ -146,7 +146,7 @@ pub fn inject_above_the_limit_is_rejected<F: Transport>() {
     assert_eq!(mesh.done(received).len, 5);
 }
 
-/// Messages are placed one after another. When less than the minimum is left, the buffer is released and the next
+/// Messages are placed one after another. When less than the minimum space is left, the buffer is released and the next
 /// buffer is used.
 ///
 /// Requirements: MSG-005, MSG-006.

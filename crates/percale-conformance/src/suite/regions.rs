@@ -121,7 +121,8 @@ pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
         let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("the key is unmapped");
         assert!(matches!(late.cause, Cause::Post(PostError::NotMapped(key)) if key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
-        // A mapped key is not valid after its region was closed, nor for another region.
+        // A mapped key is invalid after its region was closed, and gives no access to a later region with the same base
+        // address.
         drop(region.close().expect("no access is in progress"));
         refused(&mesh, None, again.remote(base, LEN as u64));
         let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
@@ -336,8 +337,8 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
     }
 }
 
-/// A region bound to an endpoint cannot be accessed through others. A region that is bound to no endpoint can be
-/// accessed through all of them.
+/// A region bound to an endpoint cannot be accessed through other endpoints. A region that is bound to no endpoint can
+/// be accessed through all endpoints.
 ///
 /// Requirements: BIND-010, BIND-011, BIND-012.
 pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {

@@ -70,8 +70,8 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
     }
 }
 
-/// An access that is larger than the amount that a target executes at a time is split into parts. Each part starts
-/// after others have ended.
+/// An access that is larger than the amount that a target executes at a time is split into parts. Later parts start
+/// after earlier parts have ended.
 ///
 /// Requirements: RMA-001.
 pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {

@@ -69,7 +69,7 @@ pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     assert_eq!(many.finish().buffer.len(), 100);
 }
 
-/// A send with a dropped or forgotten handle either arrives or was cancelled. Its buffer is freed only then.
+/// A send with a dropped or forgotten handle either arrives or is cancelled. Its buffer is not freed before that.
 ///
 /// Requirements: RES-010.
 pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {

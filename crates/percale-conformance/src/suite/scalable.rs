@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{content, same};
 use crate::watchdog::Watchdog;
 
-/// The number of address bits for receive contexts, which permits 4 of them.
+/// The number of address bits for receive contexts, which permits 4 contexts.
 const BITS: u32 = 2;
 const CONTEXTS: u16 = 3;
 
@@ -152,7 +152,7 @@ pub fn a_plain_address_means_context_0<F: Peers>() {
     let one = world.domain.endpoint().vector(&plain).bind(world.fabric.address()).expect("an endpoint");
     let peer = plain.insert(world.scalable[1].address()).expect("an address");
     let back = world.vector.insert(one.address()).expect("an address");
-    world.contexts[0].push(Some(one)); // It is driven like the others.
+    world.contexts[0].push(Some(one)); // This endpoint is driven in the same way as the contexts.
     let (target, one) = (world.at(1, 0), world.at(0, CONTEXTS));
     let (receive, sending) = (target.recv(vec![0; 9]).start().unwrap(), one.send(peer, content(5, 9)).start().unwrap());
     let got = world.finish(receive).expect("a message");

@@ -118,8 +118,8 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
     failed
 }
 
-/// When a member is closed at any time, each receive of the context ends once: it gets a message, it ends with the
-/// member that was receiving into it, or it remains available to the other members.
+/// When a member is closed at any time, each receive of the context ends once: it gets a message, it fails because the
+/// closed member was receiving into it, or it remains available to the other members.
 ///
 /// Requirements: CTX-008.
 pub fn receives_end_once_when_a_member_closes<F: Peers>() {

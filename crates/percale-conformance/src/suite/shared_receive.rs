@@ -141,7 +141,7 @@ pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
             let from = world.send(number, to, Some(number as u64), &content(number as u64, 60));
             world.arrived(from, to);
         }
-        // A receive for a tag skips the messages before it. The others follow in order.
+        // A receive for one tag skips earlier messages with other tags. The remaining messages are received in order.
         let sixth = world.shared.tagged_recv(6, 0, vec![0; 60]).expect("a receive");
         assert_eq!(world.end(sixth).expect("a message").tag, 6);
         for number in (0..12).filter(|number| *number != 6) {
@@ -198,7 +198,7 @@ pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
     }
 }
 
-/// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily.
+/// A message that the endpoint has received or claimed itself never matches a shared receive, not even temporarily.
 /// Receives posted later get later messages in order.
 ///
 /// Requirements: CTX-007.
@@ -458,8 +458,8 @@ pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
             server.progress();
         };
         let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
-        // It is followed by a message for a receive of the endpoint itself. When that message has arrived, the first
-        // has arrived too.
+        // A second message follows, for a receive of the endpoint itself. When the second message has arrived, the
+        // first has arrived too.
         let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
             both();

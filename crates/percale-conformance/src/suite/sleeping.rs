@@ -207,7 +207,7 @@ pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         let after = taken();
         if F::NAME == "shm" {
             let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
-            // A check may be scheduled twice if other tasks need the processor.
+            // A check may take two time slices if other tasks need the processor.
             let looks = since.elapsed().as_millis() as u64 / 100 + 1;
             assert!(turns <= 2 * looks, "the thread was scheduled {turns} times for {looks} checks");
         } else {
@@ -230,7 +230,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future that has no result yet until it no longer requests another poll. It then sleeps.
+/// Polls a future that has no result yet until it sleeps, which means that it no longer requests another poll.
 fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     let waker = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
     while waker.woken.swap(false, Ordering::SeqCst) {

@@ -52,7 +52,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     }
 }
 
-/// Tests segments without bytes among others, segments that wrap around, and unknown rights.
+/// Segments that wrap around, an empty segment in a list of segments, and unknown rights are rejected.
 ///
 /// Requirements: MR-078, MR-079, MR-080.
 pub fn malformed_segments_are_not_registered<F: Fabric>() {
@@ -251,8 +251,8 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> TestEndpoint {
     TestEndpoint { endpoint, vector, domain: domain.clone() }
 }
 
-/// Accesses through an endpoint that does not count for regions are not counted. Those through another endpoint of the
-/// domain are.
+/// The counters of a region do not count accesses through an endpoint with `region_counters(false)`. They count
+/// accesses through another endpoint of the domain.
 ///
 /// Requirements: BIND-023.
 pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {

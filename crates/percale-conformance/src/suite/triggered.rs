@@ -11,7 +11,7 @@ use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// No message is sent below the threshold. Its contents are those of the buffer when the threshold is reached.
+/// A message is sent only when the counter reaches the threshold, with the contents of the buffer at that time.
 ///
 /// Requirements: TRIG-006, TRIG-007, TRIG-017.
 pub fn a_send_waits_for_its_counter<F: Transport>() {
@@ -36,7 +36,7 @@ pub fn a_send_waits_for_its_counter<F: Transport>() {
 }
 
 /// Operations start in the order of their thresholds, and in posting order if the thresholds are equal. This also holds
-/// if one increment reaches all of them.
+/// if one increment reaches all thresholds.
 ///
 /// Requirements: TRIG-009, TRIG-010, TRIG-011.
 pub fn due_operations_start_in_threshold_order<F: Transport>() {

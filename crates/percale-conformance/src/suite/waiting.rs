@@ -73,7 +73,8 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
     }
 }
 
-/// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends when it should.
+/// A wait for a counter or a queue drives the shared endpoints that report to it. A wait for a counter ends when the
+/// counter reaches the value, when an operation fails, or when the timeout expires.
 ///
 /// Requirements: CMP-013, CMP-016.
 pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
@@ -142,7 +143,7 @@ pub fn blocking_calls_make_progress<F: Peers + Real>() {
     });
 }
 
-/// Futures in a single-threaded runtime yield to others while they wait.
+/// Futures in a single-threaded runtime yield to other tasks while they wait.
 pub fn futures_work_with_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

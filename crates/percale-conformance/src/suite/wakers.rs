@@ -19,7 +19,7 @@ use crate::memory::content;
 use crate::watchdog::Watchdog;
 
 thread_local! {
-    /// The function that wakers of this thread call when they are woken or dropped.
+    /// The function that wakers call when they are called or dropped in this thread.
     static CALL: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
@@ -43,7 +43,7 @@ fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     assert!(CALLED.load(Ordering::SeqCst) > before, "no waker of this thread was called or dropped");
 }
 
-/// A waker that calls the function when it is woken and when it is dropped.
+/// A waker that calls the function whenever it is called or dropped.
 struct Busy;
 
 impl Wake for Busy {
@@ -185,7 +185,8 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     let mut first = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut first, &Waker::from(Arc::clone(&panics)));
     while !panics.1.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1)); // It may occasionally be woken without a reason.
+        // No message is needed, because wakers are occasionally called spuriously.
+        std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::scope(|scope| {
         for round in 0..5 {

@@ -1,8 +1,8 @@
 //! Random operations on regions, windows, keys and endpoints, compared with a simple model.
 //!
 //! The model contains the access that each key permits, the users of each key, and every byte. Endpoint 1 owns the
-//! memory. The users are endpoints 0 and 2, and an endpoint of the owner's domain that sends to itself. This endpoint
-//! is sometimes closed and opened again.
+//! memory. The users are endpoints 0 and 2, and an endpoint of the owner's domain that sends to itself. The latter is
+//! sometimes closed and opened again.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ struct Model<'m, F: Fabric> {
     windows: Vec<Option<Window>>,
     /// The valid keys.
     keys: BTreeMap<u64, KeyAccess>,
-    /// Memory descriptions that were once valid, or never were.
+    /// The memory descriptions of all keys so far. Many of the keys are no longer valid.
     names: Vec<RemoteMemory>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -244,7 +244,7 @@ impl<F: Fabric> Model<'_, F> {
         window
     }
 
-    /// Returns a random key that is valid, was once valid, or never was.
+    /// Returns a random key, which may be valid, no longer valid, or never valid so far.
     fn some_key(&mut self) -> u64 {
         let live = self.keys.len();
         match self.random.below(4) {

@@ -1,5 +1,5 @@
-//! Windows and endpoints: the endpoints through which a key is valid, how a key ends when an endpoint closes, and how
-//! peers return a key.
+//! Windows and endpoints: the endpoints through which a key is valid, windows of closed endpoints, and messages of
+//! peers that invalidate a key.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
     }
 }
 
-/// A window of type 2 is bound with a chosen key byte, never to an empty range, and not twice. It is invalidated once,
-/// and bound again.
+/// The owner chooses the key byte of a bind of a type 2 window. A bind to an empty range, a bind of a bound window, and
+/// a second invalidation of a key are rejected. After an invalidation, the window can be bound again.
 ///
 /// Requirements: MW-035, MW-036, MW-037, MW-043, MW-046.
 pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
@@ -97,7 +97,7 @@ pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
                 assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
                 let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
                 assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
-                // The owner invalidates it for another peer.
+                // The owner invalidates the key for another peer.
                 let other = mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(2), name.key));
                 assert_eq!(code(other), ErrorCode::Denied);
                 assert_eq!(window.state(), WindowState::Bound(name.key));
@@ -257,7 +257,7 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
             let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
             let write = |fill| user.write(peer, vec![fill; len as usize], name).start().expect("room");
             if round % 2 == 0 {
-                // The user may access it directly from the next access on.
+                // The user may access the window directly from the next access on.
                 mesh.finish(write(1)).expect("the window is bound");
             }
             let writes: Vec<_> = (10..40).map(write).collect();

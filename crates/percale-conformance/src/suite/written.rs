@@ -13,7 +13,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
     std::array::from_fn(|_| mesh.test_endpoint(0).domain.variable())
 }
 
-/// No message is sent before the variable is written. Its contents are those of the buffer at that time.
+/// A message is sent only when the variable is written, with the contents of the buffer at that time.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-019.
 pub fn a_send_waits_for_its_variable<F: Transport>() {
@@ -105,7 +105,8 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The other operations start as if the cancelled one had not been posted, and closing the endpoint does not hang.
+/// An operation that waits for a variable is cancelled. The operations posted before and after it start as if it had
+/// not been posted, and closing the endpoint does not hang.
 ///
 /// Requirements: XPU-017.
 pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {

@@ -123,7 +123,7 @@ pub(crate) fn mesh() {
         }
     }
     print_line(&format!("works {ways:?}"));
-    // Other processes may still need this one.
+    // Other processes may still need the progress of this one.
     let over = std::thread::spawn(ask);
     while !over.is_finished() {
         endpoint.wait(Some(Duration::from_millis(1)));

@@ -20,7 +20,8 @@ const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 /// The key of the memory that peers access.
 const KEY: u64 = 7;
 
-/// The time limit of an operation. The test distinguishes an end by this limit from others.
+/// The time limit of an operation. It exceeds the time limit of a case, so a case fails if an operation ends only by
+/// this limit.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -144,7 +145,7 @@ impl Side {
     }
 }
 
-/// Runs both sides. The call is denied to the first one.
+/// Runs both sides. The call is denied in the first process.
 fn run(case: &Case) -> (SideOutcome, Option<SideOutcome>, Duration) {
     let error = case.error.to_string();
     let transport = ("PERCALE_FABRIC", case.transport);

@@ -134,7 +134,7 @@ fn device_reset_does_not_affect_host_memory() {
     let reset = unsafe { library.get::<unsafe extern "C" fn(i32) -> i32>(b"cuDevicePrimaryCtxReset_v2") };
     // SAFETY: no copy is in progress, and no memory of the device is used any more.
     assert_eq!(unsafe { reset.expect("a reset")(100) }, 0);
-    // The kernel maps them where the reset has unmapped memory, because they are not larger.
+    // The kernel maps them where the reset has unmapped memory, because they are not larger than that memory.
     let pages: Vec<Memory> = (0..64).map(|_| Memory::mapped(&content(7, PAGES))).collect();
     for seed in 2..6 {
         send_between_devices(&mesh, seed);
@@ -216,8 +216,8 @@ fn copies_have_ended_when_event_recording_fails() {
     same(&memory.read(), &content(6, 2_000), "the device memory");
 }
 
-/// Copies that are queued one after another have ended after a wait for them. If they are polled instead, they end
-/// eventually.
+/// Copies that are queued one after another have all ended when a wait for them returns. If they are polled instead,
+/// they end eventually.
 ///
 /// Requirements: HMEM-003.
 fn copies_are_started_and_awaited() {
@@ -260,8 +260,8 @@ fn copied(memory: &DeviceMemory) -> Vec<u8> {
     here.read()
 }
 
-/// Makes each device copy memory of several lengths several times: both memory that it has copied before and memory
-/// that it has not.
+/// Runs the test many times on each device, with memory of several lengths. The test runs twice with each allocation.
+/// The second run uses memory that the device has already copied.
 fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
     for ordinal in 0..driver().devices().min(2) {
         for len in [1, 64 << 10, 1 << 20] {
@@ -311,7 +311,8 @@ fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
     same(&bytes, &content(1, 5000), "the contents of the dma-buf");
 }
 
-/// An allocation needs calls of the driver only once. Memory of pools and mapped memory need one for each copy.
+/// percale calls the driver to synchronize an allocation only once. For memory of pools and mapped memory, it calls the
+/// driver for each copy.
 ///
 /// Requirements: HMEM-003.
 fn driver_synchronizes_once_per_allocation() {
@@ -340,7 +341,7 @@ fn driver_synchronizes_once_per_allocation() {
     assert_eq!(requested(), before);
 }
 
-/// Registering memory synchronizes it. Accesses to the region make no more such calls.
+/// Registering memory synchronizes it. Accesses to the region make no further calls to synchronize it.
 ///
 /// Requirements: HMEM-003.
 fn registration_synchronizes_device_memory() {

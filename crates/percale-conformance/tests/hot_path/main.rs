@@ -111,7 +111,7 @@ fn wait(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// Checks that 10,000 ping-pongs do not allocate. All buffers have grown to their final size before.
+/// Checks that 10,000 ping-pongs do not allocate. Before the measurement, all buffers have grown to their final size.
 fn allocate_nothing<F: Fabric>() {
     let game = PingPong::<F>::new();
     game.rounds(2000);

@@ -1,9 +1,9 @@
 //! A job in a simulated network. It has nodes with many endpoints each, all of them in one symmetric range of a vector.
-//! Each endpoint sends to random others. The test measures the memory that the job uses.
+//! Each endpoint sends to random other endpoints. The test measures the memory that the job uses.
 //!
 //! `PERCALE_JOB=100x100x64` (nodes, endpoints of each node, peers of each endpoint) runs the full size, which takes
-//! some minutes and one or two gigabytes. The allocator counts the bytes requested by the single thread that does all
-//! the work.
+//! several minutes and one or two gigabytes of memory. The allocator counts the bytes requested by the single thread
+//! that does all the work.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
@@ -99,7 +99,7 @@ impl Job {
         assert_eq!(self.vector.lookup(last), self.endpoints.last().map(Endpoint::address));
     }
 
-    /// Sends from each endpoint to a number of others.
+    /// Sends from each endpoint to several other endpoints.
     fn send(&self, random: &mut Random) -> Vec<Vec<usize>> {
         let mut expected = vec![Vec::new(); self.endpoints.len()];
         for (from, endpoint) in self.endpoints.iter().enumerate() {

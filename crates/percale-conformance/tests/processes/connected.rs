@@ -189,7 +189,7 @@ fn a_killed_client_ends_its_connection(transport: &str) {
     assert_eq!(helper.receive_line(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
-    // Messages that it sent before its death can still be received.
+    // Messages that the client sent before its death can still be received.
     let got = party.ends[end].recv(vec![0; 100]).wait().expect("the message was sent before the kill");
     assert_eq!(got.to_vec(), b"the last word");
     party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("no more messages");

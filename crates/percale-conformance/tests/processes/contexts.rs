@@ -113,8 +113,8 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
     assert_eq!(got.source, Some(from));
 }
 
-/// The killed peer had sent to two of three contexts. Operations there that wait for it end. The contexts and the other
-/// peer continue.
+/// The killed peer had sent to two of three contexts. Operations of these contexts that wait for the peer end. The
+/// contexts and the other peer continue.
 ///
 /// Requirements: FLT-001, CTX-005.
 fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
@@ -154,8 +154,8 @@ fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
     party.meet(&mut party.caller(&there));
 }
 
-/// The killed peer had sent to two endpoints that share receives. Shared receives directed at it end, others still
-/// wait, and its messages are kept.
+/// The killed peer had sent to two endpoints that share receives. Shared receives directed at the peer end, other
+/// receives still wait, and the messages of the peer are kept.
 ///
 /// Requirements: FLT-001, CTX-009.
 fn a_killed_peer_ends_shared_receives_from_it(transport: &str) {

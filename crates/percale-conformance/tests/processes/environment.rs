@@ -13,7 +13,7 @@ use percale_conformance::watchdog::Watchdog;
 /// The user ID of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Returns whether a test can run here. It needs root and these programs. If it cannot run, reports the test as
+/// Returns whether a test can run here. The test needs root and these programs. If it cannot run, reports it as
 /// skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {

@@ -261,8 +261,8 @@ fn without_descriptors_only_new_connections_fail(transport: &str) {
     exhausted.end();
 }
 
-/// The role of a helper that uses one peer, then another while there are no free descriptors, and that peer again when
-/// there are.
+/// The role of a helper that uses one peer, then tries to use a second peer while there are no free descriptors, and
+/// uses the second peer when there are free descriptors again.
 pub(crate) fn exhaust() {
     let open = open_as_told();
     open.say_address();
@@ -289,7 +289,7 @@ pub(crate) fn exhaust() {
     print_line(&format!("without descriptors: {failed}"));
 }
 
-/// The operations of a stopped peer wait, and those of another peer do not. When the stopped peer continues, its
+/// Operations to a stopped peer wait, and operations to other peers do not. When the stopped peer continues, the
 /// operations complete.
 ///
 /// Requirements: FLT-009.
@@ -320,8 +320,8 @@ fn stopped_peer_does_not_block_other_peers(transport: &str) {
 }
 
 /// A peer is stopped, or too busy to answer, when a connection to it is requested for the first time. Its host accepts
-/// the TCP connection. Therefore the client waits for the peer, and the connection uses the same transport as
-/// otherwise.
+/// the TCP connection. Therefore the client waits for the peer, and the connection uses the same transport as it would
+/// use otherwise.
 ///
 /// Requirements: CON-003.
 fn connect_waits_for_a_stopped_peer(transport: &str) {
@@ -417,8 +417,8 @@ pub(crate) fn fork_calls() {
         true
     });
     let crowded = fork(|| {
-        // Another process on the same processor delays yields. A waiter then checks the shared memory with the peer, if
-        // there is any.
+        // If another process runs on the same processor, a yield takes longer. A waiter then checks the memory that it
+        // shares with the peer, if there is any.
         let one = sched_getaffinity(None).expect("an affinity");
         let one = (0..CpuSet::MAX_CPU).find(|&processor| one.is_set(processor)).expect("a processor");
         let mut set = CpuSet::new();

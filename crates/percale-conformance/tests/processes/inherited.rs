@@ -32,7 +32,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const LEN: usize = 300_000;
-/// The tag of the last message of the peer. The parent waits for it in the same way as a task.
+/// The tag of the last message of the peer. The parent waits for it as a task does.
 const AWAITED: u64 = 9;
 /// The contents of the child's memory.
 const CHILDS: u8 = 0xc4;

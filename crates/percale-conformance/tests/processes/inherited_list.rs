@@ -10,7 +10,7 @@ use std::path::Path;
 
 use self::public::{NOT_EXPORTED, sources};
 
-/// The types that the first word of a case names: `"queue: read"` is a case of `CompletionQueue::read`.
+/// Maps the first word of a case to a type: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
     ("accessing", "Accessing"),
     ("cache", "Cache"),

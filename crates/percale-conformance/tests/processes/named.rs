@@ -23,7 +23,7 @@ fn builder(name: &str) -> VectorBuilder {
     VectorBuilder::default().name(name).kind(VectorType::Map)
 }
 
-/// Returns an address that shows whether it was read torn: its port and both of its halves are computed from one
+/// Returns an address in which a torn read can be detected: its port and both of its halves are computed from one
 /// number.
 fn whole(n: u64) -> SocketAddr {
     let port = (n % 65_000) as u16 + 1;
@@ -36,14 +36,14 @@ fn whole(n: u64) -> SocketAddr {
 /// Returns whether an address is not torn.
 fn is_whole(address: SocketAddr) -> bool {
     match address.ip() {
-        // The address is in a range (10.200/16, ports from 7000), or a single one.
+        // Addresses in 10.200/16 belong to a range with ports from 7000. All others are single entries.
         IpAddr::V4(ip) if ip.octets()[..2] == [10, 200] => (7000..7010).contains(&address.port()),
         IpAddr::V4(ip) => whole(u64::from(ip.to_bits() & 0xff_ffff)) == address,
         IpAddr::V6(ip) => whole(ip.to_bits() as u64) == address,
     }
 }
 
-/// Returns a number below that of 10.200.0.0, so that no single address looks like one of a range.
+/// Returns a random number below the number of 10.200.0.0, so that no single address equals an address of a range.
 fn number(random: &mut Random) -> u64 {
     random.below(0xc0_0000) as u64
 }

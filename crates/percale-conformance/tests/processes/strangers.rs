@@ -58,7 +58,7 @@ fn latency(open: &Open, peer: PeerAddress) -> Duration {
     times[times.len() / 2]
 }
 
-/// Connects as a stranger: sends a hello, and accepts the connection if it is offered one.
+/// Connects as a stranger: sends a hello, and accepts the connection if the endpoint offers one.
 fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream> {
     let mut incarnation = [7; 16];
     incarnation[..8].copy_from_slice(&number.to_le_bytes());

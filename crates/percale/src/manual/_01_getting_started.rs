@@ -89,7 +89,8 @@
 //!
 //! * `.wait()` posts the operation and blocks until it has completed.
 //! * `.start()` posts it and returns a handle. Several operations can be under way at a time. Call `wait` on the handle
-//!   later. Dropping the handle cancels the operation if that is still possible.
+//!   later. Dropping the handle cancels the operation if that is still possible. To wait with a timeout, write
+//!   `.start()?.wait_for(duration)`.
 //! * `.await` posts it and waits asynchronously, in any runtime.
 //!
 //! # Key points

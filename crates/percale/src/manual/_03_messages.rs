@@ -131,7 +131,9 @@
 //!
 //! # Order of messages and accesses
 //! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have
-//! arrived. So the initiator can write the data, and then send a short message that announces it.
+//! arrived. So the initiator can write the data, and then send a short message that announces it. The owner of a region
+//! can do the same: bytes that a thread wrote with [`Region::write`] before it posted a send are visible to all
+//! accesses that the receiver posts after it has received the message.
 //! [`fenced()`](crate::endpoint::safe::SendRequest::fenced) starts an operation only after all earlier operations to
 //! that peer have completed. Use it after *reads*, for example for a message that allows the peer to change the memory
 //! that was read.

@@ -34,6 +34,12 @@
 //! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at
 //! once. It does not consume the handle.
 //!
+//! A handle borrows its endpoint. To keep handles in a struct, name their types:
+//! [`Sending`](crate::endpoint::safe::Sending)`<'e, Owned>` and
+//! [`Receiving`](crate::endpoint::safe::Receiving)`<'e, Owned>` for an [`Endpoint`], and the same with `Shared` for a
+//! [`SharedEndpoint`]. [`Owned`](crate::endpoint::Owned) and [`Shared`](crate::endpoint::Shared) are in
+//! [`percale::endpoint`](crate::endpoint), and `'e` is the lifetime of the reference to the endpoint.
+//!
 //! # Futures
 //! Requests and handles are futures that work with any runtime. No reactor has to be started: the endpoint wakes the
 //! task, or a thread of percale that watches the endpoint's descriptor while the task sleeps. Dropping a future cancels
@@ -73,6 +79,10 @@
 //! [`Event::Failed`] (a connection could not be established), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter
 //! 10](super::_10_failure) explains how to handle them. The queue keeps 4,096 events and counts further ones in
 //! [`Event::Lost`].
+//!
+//! [`EventQueue::read`] and [`EventQueue::wait`] make progress on shared endpoints only. An [`Endpoint`] adds its
+//! events during its own calls: call `read` after them. Do not call `wait` in the thread that owns the endpoint: the
+//! wait does not drive the endpoint and does not fail either, so without a timeout it may never end.
 //!
 //! # Waiting for either a message or a lost peer
 //! A [`WaitSet`] sleeps until one of its members has something to report. Its members are counters, event queues and

@@ -17,7 +17,8 @@
 //!
 //! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress
 //! whenever there is something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a
-//! lock and, for a message that arrives while the thread sleeps, a wake-up of some microseconds.
+//! lock and, for a message that arrives while the thread sleeps, a wake-up of some microseconds. This time is for a
+//! machine with idle cores: if all cores are busy, the thread also waits until the kernel schedules it.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,6 +47,8 @@
 //! * For many cores, give each thread its own endpoint, or use a [`ScalableEndpoint`]: several contexts behind one
 //!   address, each with its own thread and queues.
 //! * [`Domain`], [`AddressVector`], [`Counter`] and the queues are handles that all threads may use.
+//! * [`SharedEndpoint`] is `Endpoint<Shared>`. A function for both kinds of endpoints is generic over
+//!   [`Ownership`](crate::endpoint::Ownership): `fn f<A: Ownership>(endpoint: &Endpoint<A>)`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

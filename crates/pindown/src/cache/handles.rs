@@ -61,7 +61,7 @@ impl UnknownHandle {
 #[derive(Debug)]
 struct Own<P> {
     pin: P,
-    /// The file of a shared mapping, and its count when it was registered.
+    /// The file of a shared mapping, with the value of the file's change counter from before the pages were pinned.
     inode: Option<WatchedInode>,
     /// The range that the monitor keeps locked for the registration.
     locked: Option<Range>,

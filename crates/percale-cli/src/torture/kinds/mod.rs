@@ -201,7 +201,7 @@ fn sealed() -> io::Result<Memory> {
     let shape = MemoryShape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
-    // The addresses are never reused, and the memory must not be accessed again.
+    // Dropping the object would return the memory to pindown's pool. Its addresses must never be reused.
     std::mem::forget(sealed);
     Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
 }

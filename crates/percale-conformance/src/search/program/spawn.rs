@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SANITIZER: &str = "ERROR: AddressSanitizer";
 const REPORTED: usize = 40;
 
-/// The kinds of faults, by the names that the helper writes.
+/// The kinds of faults, under the names that the helper prints.
 const KINDS: [&str; 32] = [
     "unknown context",
     "ended twice",

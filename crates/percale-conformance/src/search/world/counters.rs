@@ -19,7 +19,7 @@ struct DeferredAddition {
     threshold: u64,
     to: usize,
     count: u64,
-    /// Whether it was neither executed nor cancelled yet.
+    /// Whether it has been neither executed nor cancelled so far.
     waits: bool,
 }
 

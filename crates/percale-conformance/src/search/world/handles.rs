@@ -438,8 +438,8 @@ impl World {
         self.ledger.arrive((life, EndpointAddress(place as u32)), id, report).map(|_| ())
     }
 
-    /// Polls the handles, after a cancellation if `cancel` is set, and checks the results. Returns the number of
-    /// operations that have not ended.
+    /// Polls the handles and checks the results. If `cancel` is set, first cancels the operations. Returns the number
+    /// of operations that have not ended.
     pub(super) fn settle_handles(&mut self, cancel: bool) -> Verdict<usize> {
         let mut left = 0;
         for slot in 0..self.held.len() {

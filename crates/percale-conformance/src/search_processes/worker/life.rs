@@ -138,7 +138,7 @@ impl<A: Open> Worker<A> {
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
             libc::sock_filter { code: 0x15, jt: 3, jf: 0, k: create },
             libc::sock_filter { code: 0x15, jt: 0, jf: 3, k: map },
-            // Loads the fourth argument, of which MAP_SHARED is the lowest bit.
+            // Loads the fourth argument. Its lowest bit is MAP_SHARED.
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 40 },
             libc::sock_filter { code: 0x45, jt: 0, jf: 1, k: libc::MAP_SHARED as u32 },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::ENOMEM as u32 },

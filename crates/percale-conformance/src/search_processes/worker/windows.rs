@@ -1,4 +1,4 @@
-//! The windows of a worker, which it binds, revokes and binds again while others write through them.
+//! The windows of a worker, which it binds, revokes and binds again while other workers write through them.
 //!
 //! The regions of the windows give peers no access rights. Therefore the memory must not change while no window is
 //! bound to it.

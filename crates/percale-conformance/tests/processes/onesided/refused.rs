@@ -197,7 +197,7 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    /// Uses each region to which the peer has access once. The initiator then knows how to access each of them.
+    /// Accesses each accessible region once, so that the access path to each of them is known.
     fn warm(&self) {
         let windowed = self.part(WINDOW, 0, 8);
         let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");

@@ -218,7 +218,7 @@ impl Play {
             self.wait_stopped(at);
         }
         let held = match self.close(held) {
-            // The access was in progress, and only slow.
+            // The access that delayed the previous close completed before its writer was stopped.
             Ok(ground) => {
                 self.counts.ok_after_busy += 1;
                 return self.verify(ground);

@@ -143,7 +143,7 @@ impl Test {
         for (at, len) in [(0, 8), (4090, 12), (0, 100_000), (0, LEN)] {
             self.access(at, len, Answer::Faults, Answer::Faults);
         }
-        // Map half of it.
+        // Map half of the memory.
         self.send_line(&format!("map {}", LEN / 2));
         self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);

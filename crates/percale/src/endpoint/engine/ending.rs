@@ -49,7 +49,7 @@ pub(super) struct DeferredFailures {
 }
 
 impl Core {
-    /// Ends all operations. There are no links any more, and no operation begins. Waits until `until` for peers to
+    /// Ends all operations. The caller has closed all links and starts no operation. Waits until `until` for peers to
     /// release memory to which they may still be writing.
     #[cold]
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {

@@ -14,7 +14,7 @@ use crate::transport::ConnectionId;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::PeekResult;
 
-/// The maximum number of messages that one read takes, as for links that are polled.
+/// The maximum number of messages that one read takes from the rings. One poll of a link has the same maximum.
 const BATCH: usize = 16;
 
 /// The number of polls of a ring that take as long as a read of a socket.
@@ -146,9 +146,9 @@ impl Engine {
         }
     }
 
-    /// Handles a read that found nothing and took as long as `looks` polls of a ring. Other threads may need the
-    /// processor, so it is offered to them from time to time. It is offered less often if they had it between two reads
-    /// because the caller yielded or did other work.
+    /// Handles a read that found nothing and took as long as `looks` polls of a ring. Yields the processor from time to
+    /// time, because other threads may need it. Yields less often if other threads could run between two reads because
+    /// the caller yielded or did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_active() {

@@ -229,7 +229,11 @@ impl Region {
         self.range(offset, to.len()).copy_to(0, to);
     }
 
-    /// Copies `from` to the bytes from `offset`, while peers may read them.
+    /// Copies `from` to the bytes from `offset`, while peers may read them. This is an ordinary copy: a peer may read
+    /// the bytes of one call in part and in any order, and the order of two calls is not guaranteed. The bytes are
+    /// visible to accesses that a peer posts after it has received a message that this thread sent after the call. For
+    /// peers that read at other times, see "The owner as the writer" in the
+    /// [manual](crate::manual::_04_remote_memory).
     ///
     /// # Panics
     /// If there are fewer than `from.len()` bytes from `offset`, if the memory is shared or static, or in the cases of
